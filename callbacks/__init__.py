@@ -1,0 +1,23 @@
+"""What is watched during a run. Every callback here reads and changes nothing: a run without them ends in the same weights."""
+
+from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.client_forgetting import ClientForgetting
+from fl_lightning.callbacks.communication import Communication
+from fl_lightning.callbacks.label_counts import LabelCounts
+from fl_lightning.callbacks.per_class_accuracy import PerClassAccuracy
+from fl_lightning.callbacks.predictions import PredictionWriter
+from fl_lightning.callbacks.progress import RoundProgressBar
+from fl_lightning.callbacks.round_forgetting import RoundForgetting
+from fl_lightning.callbacks.summary import RunSummary
+
+__all__ = [
+    "ClientForgetting",
+    "Communication",
+    "FederatedCallback",
+    "LabelCounts",
+    "PerClassAccuracy",
+    "PredictionWriter",
+    "RoundForgetting",
+    "RoundProgressBar",
+    "RunSummary",
+]

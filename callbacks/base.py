@@ -1,0 +1,58 @@
+"""FederatedCallback: a Lightning callback that also sees the inside of a round."""
+
+from collections.abc import Sequence
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib.figure import Figure
+
+from fl_lightning.clients import CohortModels, RoundReport
+from fl_lightning.module import FederatedModule
+
+
+class FederatedCallback(Callback):
+    """A callback with hooks at the seams of a round. It reads, and never changes weights or losses.
+
+    Args:
+        every: do the costly part in rounds that are a multiple of this; 0 for never.
+        rounds: do it in exactly these rounds instead.
+
+    Raises:
+        ValueError: if ``every`` or a round is negative.
+    """
+
+    def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
+        super().__init__()
+        if every < 0 or min(rounds or (0,)) < 0:
+            raise ValueError(f"callback {type(self).__name__}: every is {every} and rounds are {rounds}, must be at least 0")
+        self.every, self.rounds = every, None if rounds is None else frozenset(rounds)
+
+    def due(self, round: int) -> bool:
+        """Whether this round is one of the chosen ones."""
+        if self.rounds is not None:
+            return round in self.rounds
+        return self.every > 0 and round % self.every == 0
+
+    def wants_models(self, round: int) -> bool:
+        """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
+        return False
+
+    def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        """Before the cohort is drawn."""
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        """All clients have trained, the global model is still the old one. Every process must take part in ``predict``."""
+
+    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        """The new global model stands."""
+
+    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
+        """The round is over."""
+
+
+def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
+    """Write a figure to every TensorBoard logger, once over all processes."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+            logger.experiment.add_figure(name, figure, global_step=round)
+

@@ -1,0 +1,39 @@
+"""ClientForgetting: what a client's fit does to the data of the others."""
+
+from lightning.pytorch import Trainer
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import three_panels
+from fl_lightning.clients import CohortModels
+from fl_lightning.functional import client_forgetting
+from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.module import FederatedModule
+
+
+class ClientForgetting(FederatedCallback):
+    """F_ki between the clients of a round, on their validation parts (Legate et al., Figures 1 and 5-7).
+
+    In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
+    the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
+    ``forgetting/client_mean_positive`` its negative; ``forgetting/clients`` is the picture in three panels.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+        super().__init__(every, rounds)
+
+    def wants_models(self, round: int) -> bool:
+        return self.due(round)
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if not self.due(round) or not module.data.has_validation:
+            return
+        samples, owner = module.data.validation_samples(models.clients)
+        inputs = module.data.normalise(samples.inputs)
+        before = accuracy_by_owner(models.predict_received(inputs), samples.targets, owner, len(models.clients))
+        after = accuracy_by_owner(models.predict(inputs), samples.targets, owner, len(models.clients))
+        scores = client_forgetting(before, after)
+        mean = scores.per_model.nanmean()
+        if len(models.clients) > 1:
+            module.log_round({"forgetting/client_mean": mean, "forgetting/client_mean_positive": -mean}, round)
+        figure = three_panels(before.expand_as(after), after, scores.forgetting, scores.per_model, models.clients, round)
+        log_figure(trainer, "forgetting/clients", figure, round)

@@ -1,0 +1,66 @@
+"""PerClassAccuracy: which classes the global model knows, round by round and within one round."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import one_round, over_rounds
+from fl_lightning.clients import CohortModels
+from fl_lightning.metrics import class_accuracy
+from fl_lightning.module import FederatedModule
+
+
+class PerClassAccuracy(FederatedCallback):
+    """A curve for each class, a class-by-round heatmap, and a picture of single rounds; all on the test set.
+
+    Curves (``class_accuracy/<class>``) get a point whenever the test set is evaluated. In the chosen rounds the heatmap
+    ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now, and ``class_accuracy/one_round`` (Figure 2):
+    the global model before, each client after its fit, the global model after.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+        super().__init__(every, rounds)
+        self._history: dict[int, Tensor] = {}  # round -> (C,)
+        self._within: Tensor | None = None  # (1 + K, C) of the present round
+
+    def wants_models(self, round: int) -> bool:
+        return self.due(round)
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if self.due(round) and module.data.has_test:
+            inputs, targets = module.data.test_inputs(), module.data.test_set.targets
+            before = models.predict_received(inputs)[None]
+            logits = torch.cat([before, models.predict(inputs)])
+            self._within = class_accuracy(logits, targets, len(module.data.classes))
+            self._clients = models.clients
+
+    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if self._within is None:
+            return
+        logits = module.predict_logits(module.data.test_inputs())
+        after = class_accuracy(logits, module.data.test_set.targets, len(module.data.classes))
+        rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
+        figure = one_round(torch.cat([self._within, after[None]]), rows, module.data.classes, round)
+        log_figure(trainer, "class_accuracy/one_round", figure, round)
+        self._within = None
+
+    def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluations:
+            return
+        round, scores = trainer.global_step, module.evaluations["test"].class_accuracy
+        self._history[round] = scores.cpu()
+        measured = {name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()}
+        module.log_round({f"class_accuracy/{name}": value for name, value in measured.items()}, round)
+        if round > 0 and (self.due(round) or round == trainer.max_steps):
+            values = torch.stack(list(self._history.values()), dim=1)
+            figure = over_rounds(values, module.data.classes, list(self._history), "Accuracy of the global model by class")
+            log_figure(trainer, "class_accuracy/heatmap", figure, round)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": dict(self._history)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._history = dict(state_dict["history"])

@@ -1,0 +1,45 @@
+"""PredictionWriter: what `predict` leaves on disk."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+
+from fl_lightning.atomic import atomic_write
+from fl_lightning.module import FederatedModule
+
+
+class PredictionWriter(BasePredictionWriter):
+    """Writes the test set's predictions to a CSV file: ``index,label,prediction,probability``.
+
+    Args:
+        path: the file; replaced if it exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(write_interval="epoch")
+        self.path = path
+
+    def write_on_epoch_end(
+        self, trainer: Trainer, module: FederatedModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
+    ) -> None:
+        """Gather the batches of all processes, which took turns, and write them in the order of the test set."""
+        batches = [batch.cpu() for batch in predictions]
+        by_rank: list[list[torch.Tensor]] = [batches]
+        if trainer.world_size > 1:
+            by_rank = [[] for _ in range(trainer.world_size)]
+            torch.distributed.all_gather_object(by_rank, batches)
+        if not trainer.is_global_zero:
+            return
+        in_order = [rank[turn] for turn in range(max(map(len, by_rank))) for rank in by_rank if turn < len(rank)]
+        probability, prediction = torch.cat(in_order).float().max(dim=-1)
+        classes, targets = module.data.classes, module.data.test_set.targets.tolist()
+        with atomic_write(self.path) as path, open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["index", "label", "prediction", "probability"])
+            for index, (label, guess) in enumerate(zip(targets, prediction.tolist(), strict=True)):
+                writer.writerow([index, classes[label], classes[guess], f"{probability[index]:.6f}"])

@@ -1,0 +1,69 @@
+"""RoundForgetting: what the global model loses from one evaluation to the next, and what clients lose within a round."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import over_rounds
+from fl_lightning.clients import CohortModels
+from fl_lightning.functional import round_forgetting
+from fl_lightning.metrics import class_accuracy
+from fl_lightning.module import FederatedModule
+
+
+class RoundForgetting(FederatedCallback):
+    """F_t of the Flashback paper on the test set, and on request the clients' local F_kt.
+
+    Whenever the test set is evaluated, the drops in per-class accuracy since the evaluation before are averaged over classes:
+    ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds draw the
+    class-by-round heatmap of the drops, ``forgetting/drops``.
+
+    Args:
+        every, rounds: rounds of the heatmap.
+        clients_every: rounds in which every client's model is measured against the global model that it started from, on the
+            whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort. 0, the default, for never.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
+        super().__init__(every, rounds)
+        if clients_every < 0:
+            raise ValueError(f"callback RoundForgetting: clients_every is {clients_every}, must be at least 0")
+        self.clients_every = clients_every
+        self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
+        self._drops: dict[int, Tensor] = {}  # round -> (C,)
+
+    def wants_models(self, round: int) -> bool:
+        return self.clients_every > 0 and round % self.clients_every == 0
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if not self.wants_models(round) or not module.data.has_test:
+            return
+        inputs, targets, num_classes = module.data.test_inputs(), module.data.test_set.targets, len(module.data.classes)
+        before = class_accuracy(models.predict_received(inputs), targets, num_classes)
+        after = class_accuracy(models.predict(inputs), targets, num_classes)
+        local = torch.stack([round_forgetting(before, client) for client in after])
+        module.log_round({"forgetting/local_mean": local.mean()}, round)
+
+    def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluations:
+            return
+        round, accuracy = trainer.global_step, module.evaluations["test"].class_accuracy.cpu()
+        if self._previous is not None:
+            gap, before = round - self._previous[0], self._previous[1]
+            name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"
+            module.log_round({name: round_forgetting(before, accuracy)}, round)
+            self._drops[round] = (before - accuracy).clamp_min(0)
+        self._previous = (round, accuracy)
+        if self._drops and (self.due(round) or round == trainer.max_steps):
+            values = torch.stack(list(self._drops.values()), dim=1)
+            figure = over_rounds(values, module.data.classes, list(self._drops), "Drop in accuracy since the evaluation before")
+            log_figure(trainer, "forgetting/drops", figure, round)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"previous": self._previous, "drops": dict(self._drops)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._previous, self._drops = state_dict["previous"], dict(state_dict["drops"])

@@ -1,0 +1,1 @@
+"""Bundled configs, found by bare name: ``--config digits_tce.yaml``."""

@@ -1,0 +1,25 @@
+"""Checkpoints that are there whole or not at all."""
+
+import os
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from fl_lightning.atomic import atomic_write
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the final place and renames: a kill in the middle leaves the checkpoint before.
+
+    Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OSError: naming the file, if it cannot be written; the file of that name is then as it was.
+        """
+        with atomic_write(path) as temporary:
+            torch.save(checkpoint, temporary)

@@ -1,0 +1,266 @@
+"""The command line: ``fl-lightning fit --config digits_tce.yaml``.
+
+LightningCLI with our defaults, bundled configs found by bare name, run folders, and errors in one line.
+"""
+
+import difflib
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from fl_lightning import losses, methods, models
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    LabelCounts,
+    PerClassAccuracy,
+    PredictionWriter,
+    RoundForgetting,
+    RoundProgressBar,
+    RunSummary,
+)
+from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.data import FederatedDataModule, partitions
+from fl_lightning.module import FederatedModule, refuse_float16
+
+_CALLBACKS: dict[str, type[Callback]] = {
+    "callbacks.per_class_accuracy": PerClassAccuracy,
+    "callbacks.client_forgetting": ClientForgetting,
+    "callbacks.round_forgetting": RoundForgetting,
+    "callbacks.label_counts": LabelCounts,
+    "callbacks.communication": Communication,
+    "callbacks.summary": RunSummary,  # after the others: it reports what they logged
+}
+_TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "val_check_interval": 10,
+    "check_val_every_n_epoch": None,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+    "default_root_dir": "runs",
+}
+
+
+class FederatedCLI(LightningCLI):
+    """LightningCLI for federated runs.
+
+    A run's folder is ``<trainer.default_root_dir>/<name of the config>/version_N``, with event files, ``config.yaml``,
+    ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``. ``--ckpt_path last`` is the
+    newest checkpoint of any version there, and ``fit`` goes on in that version's folder.
+    """
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for key, callback in _CALLBACKS.items():
+            parser.add_lightning_class_args(callback, key)
+        parser.set_defaults({"model": {"class_path": "fl_lightning.FedAvg"}})
+        for target in ("data.seed", "model.init_args.seed"):
+            parser.link_arguments("seed_everything", target, compute_fn=_whole_number)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the config as it is: the command line wins over what a checkpoint remembers."""
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        if self.subcommand == "fit" and config.trainer.max_steps < 1:
+            raise ValueError(f"trainer.max_steps is {config.trainer.max_steps}, must be at least 1: the number of rounds")
+        if config.trainer.precision is not None:
+            refuse_float16(str(config.trainer.precision))  # on a CPU Lightning would silently take bfloat16 instead
+        if self.subcommand != "fit" and config.ckpt_path is None:
+            raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
+        if config.ckpt_path is not None:
+            config.ckpt_path = str(self._find_checkpoint(config.ckpt_path))
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the versions of this run lie."""
+        config = self.config[self.subcommand]
+        files = config.get("config") or []
+        name = Path(str(files[0])).stem if files else config.model.class_path.rsplit(".", 1)[-1]
+        return Path(config.trainer.default_root_dir) / name
+
+    def _find_checkpoint(self, ckpt_path: str) -> Path:
+        """A checkpoint file from a path, ``last`` or ``best``."""
+        if ckpt_path not in ("last", "best"):
+            if not Path(ckpt_path).is_file():
+                raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give last, best or a file")
+            return Path(ckpt_path)
+        found = sorted(self.run_folder.glob("version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+        newest = found[-1].with_name(f"{ckpt_path}.ckpt") if found else None
+        if newest is None or not newest.exists():
+            raise FileNotFoundError(
+                f"ckpt_path is {ckpt_path}, but {self.run_folder} holds no such checkpoint: "
+                "leave ckpt_path out to start anew, or set trainer.default_root_dir to where the run lies"
+            )
+        return newest
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        trainer, given = self.config_init[self.subcommand].trainer, self.config[self.subcommand].ckpt_path
+        own = list(trainer.callbacks) if isinstance(trainer.callbacks, list) else [trainer.callbacks] if trainer.callbacks else []
+        extra = [self._get(self.config_init, key) for key in _CALLBACKS] if self.subcommand == "fit" else []
+        if self.subcommand == "fit":
+            if trainer.enable_progress_bar is not False:
+                extra.append(RoundProgressBar())
+            if trainer.enable_checkpointing is not False and not any(isinstance(callback, ModelCheckpoint) for callback in own):
+                extra += self._checkpoints()
+        else:
+            self.save_config_callback = None
+            trainer.enable_progress_bar = bool(trainer.enable_progress_bar)
+        if self.subcommand == "predict":
+            extra.append(PredictionWriter(self._prediction_path()))
+        if trainer.logger is None:
+            trainer.logger = self._logger(given) if self.subcommand == "fit" else False
+        # A callback that the user lists under trainer.callbacks replaces ours of that kind.
+        extra = [callback for callback in extra if not any(type(callback) is type(other) for other in own)]
+        trainer.callbacks = own
+        trainer.plugins = [*(trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins] if trainer.plugins else []), AtomicCheckpointIO()]
+        self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": given is not None}
+        return self._instantiate_trainer({**trainer, **kwargs}, extra)
+
+    def _checkpoints(self) -> list[Callback]:
+        """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
+        last = ModelCheckpoint(filename="last", enable_version_counter=False)
+        if not self.datamodule.has_validation:
+            return [last]
+        best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", enable_version_counter=False)
+        return [best, last]
+
+    def _logger(self, ckpt_path: str | None) -> TensorBoardLogger:
+        """A new version of the run, or that of the checkpoint that the run goes on from."""
+        version = None
+        if ckpt_path is not None and Path(ckpt_path).resolve().parents[2] == self.run_folder.resolve():
+            version = Path(ckpt_path).resolve().parents[1].name
+        return TensorBoardLogger(self.run_folder.parent, name=self.run_folder.name, version=version)
+
+    def _prediction_path(self) -> Path:
+        """Beside the checkpoints' folder of a run, else beside the checkpoint."""
+        folder = Path(self.config[self.subcommand].ckpt_path).parent
+        return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
+
+    def fit(self, model: FederatedModule, **kwargs: Any) -> None:
+        """Fit; a run that fails before its first round leaves no folder behind."""
+        folder = Path(self.trainer.log_dir) if self.trainer.is_global_zero and self.trainer.log_dir else None
+        is_new = folder is not None and not folder.exists()
+        try:
+            self.trainer.fit(model, **kwargs)
+        except Exception:
+            if is_new and self.trainer.global_step == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def predict(self, model: FederatedModule, **kwargs: Any) -> None:
+        """Write the predictions and say where."""
+        self.trainer.predict(model, **{**kwargs, "return_predictions": False})
+        print(f"Predictions: {self._prediction_path()}")
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of ``fl-lightning``; returns the exit code.
+
+    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
+    """
+    _quiet_lightning()
+    try:
+        arguments = [_with_bundled_config(argument) for argument in _split_config_option(sys.argv[1:] if args is None else args)]
+        sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
+        FederatedCLI(
+            FederatedModule,
+            FederatedDataModule,
+            subclass_mode_model=True,
+            seed_everything_default=0,
+            trainer_defaults=_TRAINER_DEFAULTS,
+            parser_kwargs={name: {"exit_on_error": False} for name in FederatedCLI.subcommands()} | {"exit_on_error": False},
+        )
+    except Exception as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        print(f"fl-lightning: error: {_one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def bundled_configs() -> list[str]:
+    """Names of the configs that come with the package."""
+    return sorted(entry.name for entry in resources.files("fl_lightning.configs").iterdir() if entry.name.endswith(".yaml"))
+
+
+def _split_config_option(arguments: Sequence[str]) -> list[str]:
+    """``--config=X`` as two arguments."""
+    return [part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])]
+
+
+def _with_bundled_config(argument: str) -> str:
+    """A bare config name that is no file in the working folder becomes the path of the bundled config of that name."""
+    if not argument.endswith((".yaml", ".yml")) or argument.startswith("-") or "=" in argument or Path(argument).exists():
+        return argument
+    names = bundled_configs()
+    if argument in names:
+        return str(resources.files("fl_lightning.configs") / argument)
+    close = difflib.get_close_matches(argument, names, n=1)
+    cure = f"did you mean {close[0]}?" if close else f"bundled are {', '.join(names)}"
+    raise FileNotFoundError(f"config is {argument}, neither a file here nor a bundled config: {cure}")
+
+
+def _whole_number(seed: bool | int) -> int:
+    if isinstance(seed, bool):
+        raise ValueError(f"seed_everything is {seed}, must be a whole number: a run must be repeatable")
+    return seed
+
+
+def _quiet_lightning() -> None:
+    """Leave the screen to the progress bar and the errors."""
+    warnings.filterwarnings("ignore", module="lightning")
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed", "lightning.pytorch.accelerators"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+# Lines of jsonargparse's nested messages that tell a user of the command line nothing.
+_NOISE = re.compile(
+    r"^(Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*|Given value: .*"
+    r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
+)
+
+
+def _one_line(error: Exception) -> str:
+    """The message of an error in one line, with the nearest known name where a class was not found."""
+    lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
+    kept = list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line))) if isinstance(error, ArgumentError) else lines
+    message = " ".join(kept)
+    key = _key_path(lines)
+    if unknown := re.search(r"Expected a dot import path string: (\S+)", message):
+        return f"{key} is {unknown[1]}, which is no class that can be imported: {_known_classes(key, unknown[1])}"
+    if unknown := re.search(r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)", message):
+        return f"{key}.{unknown[1]} is no option here: fl-lightning fit --print_config shows those there are"
+    expected = (ValueError, OSError, TypeError, FloatingPointError, ArgumentError)
+    return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
+
+
+def _key_path(lines: Sequence[str]) -> str:
+    """The key a nested message is about, such as ``model.net``."""
+    return ".".join(match[1] for line in lines if (match := re.search(r'Parser key "([\w.]+)"', line)))
+
+
+def _known_classes(key: str, name: str) -> str:
+    package = {"model": methods, "model.net": models, "model.loss": losses, "data.partition": partitions}.get(key)
+    if package is None:
+        return "give its full import path, such as torch.optim.SGD"
+    close = difflib.get_close_matches(name, package.__all__, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(package.__all__)}, or give a full import path"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""A client during its visit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fl_lightning.data import Batch
+
+
+class Visit(NamedTuple):
+    """One client's part in a round.
+
+    A client that does not receive goes on from the weights it kept (see ``FederatedModule.personal``); one that does not send
+    trains for itself.
+    """
+
+    client: int
+    receives: bool = True
+    sends: bool = True
+
+
+@dataclass
+class Client:
+    """What a method's hooks know of the client they work for."""
+
+    index: int
+    round: int  # counted from 1
+    num_train: int  # n_k, training samples
+    num_steps: int  # local steps of this visit
+    label_counts: Tensor  # (C,), training and validation samples
+    train_label_counts: Tensor  # (C,), training samples alone
+    received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
+    batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call
+    apply: Callable[[Sequence[Tensor]], None]  # one step of the local optimizer with these gradients
+    broadcast: dict[str, Tensor] = field(default_factory=dict)  # what came down beside the weights
+    carry: dict[str, Tensor] = field(default_factory=dict)  # what client_start made; constant during the fit
+    state: dict[str, Tensor] = field(default_factory=dict)  # persists until the client's next visit

@@ -1,0 +1,70 @@
+"""What a cohort's local fits leave behind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.clients.reduction import Reduction
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """A round in numbers, the same on every process."""
+
+    round: int
+    clients: list[int]
+    losses: list[float]  # mean loss over each client's local steps
+    left_out: list[int]  # clients whose update was not finite
+    bytes_down: int  # sent to all clients of the round together
+    bytes_up: int
+
+
+class CohortModels:
+    """The cohort's models after their local fits, to be asked and not to be held: predictions are all they give.
+
+    Args:
+        clients: indices of the clients, in the order of the results.
+        predict_one: position in ``clients`` and inputs to logits; None for models that another process holds.
+        predict_received: inputs to the logits of the weights that the round started from.
+        sum_over_ranks: adds a tensor up over the processes.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        predict_one: dict[int, Callable[[Tensor], Tensor]],
+        predict_received: Callable[[Tensor], Tensor],
+        sum_over_ranks: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.clients = list(clients)
+        self._predict_one = predict_one
+        self._predict_received = predict_received
+        self._sum_over_ranks = sum_over_ranks
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
+
+        Args:
+            inputs: (samples, ...) as the net takes them, the same on every process.
+        """
+        received = self.predict_received(inputs)
+        logits = received.new_zeros(len(self.clients), *received.shape)
+        for position, predict in self._predict_one.items():
+            logits[position] = predict(inputs)
+        return self._sum_over_ranks(logits)
+
+    def predict_received(self, inputs: Tensor) -> Tensor:
+        """Logits (samples, classes) of the global model that the round started from, in evaluation mode."""
+        return self._predict_received(inputs)
+
+
+@dataclass(frozen=True)
+class CohortFit:
+    """Result of an engine's ``run``."""
+
+    reduced: Reduction
+    report: RoundReport
+    models: CohortModels | None  # None unless they were asked for
+    probes: list[dict[str, Tensor]]  # by position in the cohort

@@ -1,0 +1,51 @@
+"""Decoded data sets on disk, so that images are decoded once."""
+
+import os
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+
+from fl_lightning.atomic import atomic_write
+from fl_lightning.data.samples import Dataset, Samples
+
+
+def cache_folder() -> Path:
+    """``$FL_LIGHTNING_CACHE``, or ``fl_lightning`` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fl_lightning"
+    return Path(os.environ.get("FL_LIGHTNING_CACHE", default))
+
+
+def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Dataset:
+    """The data set from its cache file, or from ``decode``, whose result is then kept.
+
+    Two processes that start at once decode once: the second waits for the first. The tensors are mapped from the file, so
+    several processes share one copy in memory.
+
+    Args:
+        name: readable part of the file's name.
+        fingerprint: whatever changes when the files behind the data set change.
+        decode: called if there is no cache file of that name and fingerprint.
+    """
+    path = cache_folder() / f"{name}-{blake2b(fingerprint.encode(), digest_size=8).hexdigest()}.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            dataset = decode()
+            with atomic_write(path) as temporary:
+                torch.save(_to_plain(dataset), temporary)
+    return _from_plain(torch.load(path, mmap=True, weights_only=True))
+
+
+def _to_plain(dataset: Dataset) -> dict[str, object]:
+    return {
+        "train": [dataset.train.inputs, dataset.train.targets],
+        "test": [dataset.test.inputs, dataset.test.targets],
+        "classes": list(dataset.classes),
+    }
+
+
+def _from_plain(stored: dict[str, list]) -> Dataset:
+    return Dataset(Samples(*stored["train"]), Samples(*stored["test"]), tuple(stored["classes"]))

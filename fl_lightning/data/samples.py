@@ -1,0 +1,55 @@
+"""What data looks like on its way from a source to a client."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """What one step sees: inputs (B, ...) as the net takes them, targets (B,)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs (n, ...) as stored, uint8 images (n, channels, height, width) or floats of any shape, and targets (n,)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device) -> "Samples":
+        return Samples(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A source, loaded: training samples, test samples (possibly none) and the names of the classes in label order.
+
+    Raises:
+        ValueError: if inputs and targets differ in length, or a target is not the index of a class.
+    """
+
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, samples in (("training", self.train), ("test", self.test)):
+            if len(samples.inputs) != len(samples.targets):
+                raise ValueError(
+                    f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "
+                    "give one target a sample"
+                )
+            outside = samples.targets[(samples.targets < 0) | (samples.targets >= len(self.classes))]
+            if len(outside) > 0:
+                raise ValueError(
+                    f"data.source has the {part} label {int(outside[0])}, must be between 0 and {len(self.classes) - 1} "
+                    f"for {len(self.classes)} classes: correct the labels or name more classes"
+                )

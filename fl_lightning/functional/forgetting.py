@@ -1,0 +1,59 @@
+"""How much a model forgets: across clients within a round, and from round to round."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ClientForgettingScores(NamedTuple):
+    """Result of :func:`client_forgetting`; negative values are forgetting."""
+
+    forgetting: Tensor  # (K, K): [i, k] is model i on data k, after minus before
+    per_model: Tensor  # (K,): mean over the data of the other clients, the last column of the heatmaps
+    per_data: Tensor  # (K,): mean over the models of the other clients, F_k as printed
+
+
+def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
+    """Change in accuracy on every client's data when each client's model has been trained locally.
+
+    ``F[i, k] = Acc_k(w_t^i) - Acc_k(w_{t-1})`` (Legate, Caccia, Belilovsky, section 2, "Local client forgetting"). The paper
+    averages over models where its heatmaps average over data sets; both are given, the diagonal left out of both. Clients
+    without data are NaN and are left out of the means; with a single client the means are NaN.
+
+    Args:
+        before: (K,) accuracy of the global model on client k's data.
+        after: (K, K) accuracy ``after[i, k]`` of client i's model on client k's data.
+
+    Returns:
+        ``forgetting`` (K, K), ``per_model`` (K,) and ``per_data`` (K,), in the units of the accuracies.
+
+    Raises:
+        ValueError: if the shapes do not match.
+    """
+    if before.ndim != 1 or after.shape != (len(before), len(before)):
+        raise ValueError(f"before has shape {tuple(before.shape)} and after {tuple(after.shape)}, must be (K,) and (K, K)")
+    forgetting = after - before
+    others = forgetting.masked_fill(torch.eye(len(before), dtype=torch.bool, device=after.device), float("nan"))
+    return ClientForgettingScores(forgetting, others.nanmean(dim=1), others.nanmean(dim=0))
+
+
+def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
+    """Mean drop in per-class accuracy from one global model to the next, gains not counted.
+
+    ``F_t = -(1/C) sum_c min(0, A_t^c - A_{t-1}^c)`` (the Flashback paper's round forgetting, with the sign under which the
+    formula collects drops). Classes that are NaN in either argument are left out of the sum and of C.
+
+    Args:
+        previous: (C,) per-class accuracy before.
+        current: (C,) per-class accuracy after.
+
+    Returns:
+        Scalar in [0, 1]; NaN if no class has both values.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    if previous.shape != current.shape:
+        raise ValueError(f"previous has shape {tuple(previous.shape)} and current {tuple(current.shape)}, must be equal")
+    return (previous - current).clamp_min(0).nanmean()

@@ -1,0 +1,101 @@
+"""Cross entropies that know which classes a client holds.
+
+All of them take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), and agree with
+ordinary cross entropy where the client holds every class equally often. Half-precision logits are computed and returned in
+float32, as autocast does for cross entropy. None of them is for evaluation: a global model is judged on its plain logits.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def truncated_cross_entropy(
+    logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """Cross entropy whose softmax runs over the client's own classes only.
+
+    ``logsumexp_{c in C_k} f_c - f_y`` with ``C_k = {c : label_counts[c] > 0}``: equation (3) of Legate, Caccia, Belilovsky,
+    "Reducing Forgetting in Federated Learning with Truncated Cross-Entropy". Absent classes get a gradient of exactly 0; a
+    client with one class has loss and gradient exactly 0.
+
+    Args:
+        logits: (B, C), any float dtype.
+        target: (B,) class indices, each of a class that the client holds.
+        label_counts: (C,) samples of each class at the client; only whether a count is above 0 matters.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    logits = _at_least_float32(logits)
+    present_only = logits.masked_fill(label_counts <= 0, float("-inf"))
+    return _reduce(torch.logsumexp(present_only, dim=-1) - _true_logit(logits, target), reduction)
+
+
+def reweighted_softmax_cross_entropy(
+    logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """Cross entropy of the re-weighted softmax (WSM): each class counts by its share of the client's samples.
+
+    ``logsumexp_c (f_c + log a_c) - f_y`` with ``a = label_counts / sum(label_counts)``: Legate's thesis, equation of the
+    re-weighted softmax. ``log a`` stands in the log-sum-exp only, as the thesis prints it; its code adds it to the true logit
+    too, which changes the value and not the gradient. With equal counts this is cross entropy less ``log C``. Values may be
+    negative and do not compare across clients.
+
+    Args:
+        logits: (B, C), any float dtype.
+        target: (B,) class indices, each of a class that the client holds.
+        label_counts: (C,) samples of each class at the client, not all zero.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    logits = _at_least_float32(logits)
+    # The dtype of the logits: a float64 share would silently promote loss and backward pass to double.
+    counts = label_counts.to(logits.dtype)
+    log_share = torch.log(counts / counts.sum())
+    return _reduce(torch.logsumexp(logits + log_share, dim=-1) - _true_logit(logits, target), reduction)
+
+
+def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean") -> Tensor:
+    """Cross entropy with the logits of absent classes replaced by 0, the form of HeteroFL.
+
+    ``log(sum_{c in C_k} exp f_c + |absent|) - f_y``: Diao, Ding, Tarokh, "HeteroFL", ICLR 2021, whose code fills with zero
+    where its text says "mask". Absent logits get no gradient, yet the number of absent classes stays in the denominator;
+    :func:`truncated_cross_entropy` is the form without it.
+
+    Args:
+        logits: (B, C), any float dtype.
+        target: (B,) class indices, each of a class that the client holds.
+        label_counts: (C,) samples of each class at the client; only whether a count is above 0 matters.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    filled = _at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
+    return _reduce(F.cross_entropy(filled, target, reduction="none"), reduction)
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _true_logit(logits: Tensor, target: Tensor) -> Tensor:
+    return logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+
+def _reduce(values: Tensor, reduction: Reduction) -> Tensor:
+    if reduction == "none":
+        return values
+    if reduction == "mean":
+        return values.mean()
+    if reduction == "sum":
+        return values.sum()
+    raise ValueError(f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")

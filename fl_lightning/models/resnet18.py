@@ -1,0 +1,91 @@
+"""ResNet-18 for 32x32 images, as listed in Appendix B of Legate's thesis.
+
+He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with a 3x3 stem, a bias in every convolution
+and three choices of normalisation. Departure: the listing prints ``BatchNorm2d(64)`` in stages of 128 to 512 channels, which
+cannot run; the norms have their stage's width. The closing 3x3 pooling of stride 2 sees only the top-left 3x3 of the 4x4 map,
+as in the listing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Norm = Literal["group", "batch", "mix"]
+
+
+def _batch_norm(channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels)
+
+
+def _group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(2, channels)
+
+
+# First norm of a block (and the stem's), then second norm (and the shortcut's).
+_NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]] = {
+    "group": (_group_norm, _group_norm),
+    "batch": (_batch_norm, _batch_norm),
+    "mix": (_batch_norm, _group_norm),
+}
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 with group, batch or mixed normalisation; 11,178,762 parameters for 3 channels and 10 classes.
+
+    Args:
+        input_shape: (channels, height, width), height and width at least 17.
+        num_classes: at least 1.
+        norm: ``group`` (GroupNorm, 2 groups), ``batch``, or ``mix``: BatchNorm first and GroupNorm second in each block.
+
+    Raises:
+        ValueError: if ``norm`` is unknown or the images are too small.
+    """
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int, norm: Norm = "group") -> None:
+        super().__init__()
+        if norm not in _NORMS:
+            raise ValueError(f"model.net.norm is {norm!r}, must be one of {', '.join(_NORMS)}")
+        if len(input_shape) != 3 or min(input_shape[1:]) < 17:
+            raise ValueError(
+                f"model.net ResNet18 needs images of at least 17x17, the data gives shape {tuple(input_shape)}: use CNN2 or MLP"
+            )
+        channels, height, width = input_shape
+        first, second = _NORMS[norm]
+        blocks: list[nn.Module] = []
+        fan_in = 64
+        for fan_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [_Block(fan_in, fan_out, stride, first, second), _Block(fan_out, fan_out, 1, first, second)]
+            fan_in = fan_out
+        self.stem = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1), first(64), nn.ReLU())
+        self.blocks = nn.Sequential(*blocks)
+        self.pool = nn.Sequential(nn.AvgPool2d(3, stride=2), nn.Flatten())
+        pooled = [((size + 7) // 8 - 3) // 2 + 1 for size in (height, width)]
+        self.classifier = nn.Linear(512 * pooled[0] * pooled[1], num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.pool(self.blocks(self.stem(images))))
+
+
+class _Block(nn.Module):
+    def __init__(
+        self,
+        fan_in: int,
+        fan_out: int,
+        stride: int,
+        first: Callable[[int], nn.Module],
+        second: Callable[[int], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1)
+        self.norm1 = first(fan_out)
+        self.conv2 = nn.Conv2d(fan_out, fan_out, 3, padding=1)
+        self.norm2 = second(fan_out)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or fan_in != fan_out:
+            self.shortcut = nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride=stride), second(fan_out))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = F.relu(self.norm1(self.conv1(inputs)))
+        return F.relu(self.norm2(self.conv2(hidden)) + self.shortcut(inputs))

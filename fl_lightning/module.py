@@ -1,0 +1,426 @@
+"""FederatedModule: a communication round is a training step.
+
+The round reads top to bottom in :meth:`FederatedModule.training_step`; the hooks that a method may override follow in the
+order in which a round calls them.
+"""
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Reduction, SequentialEngine, Upload, Visit, Weighted, predict_in_batches
+from fl_lightning.data import Batch, FederatedDataModule
+from fl_lightning.functional.aggregation import State
+from fl_lightning.losses import CrossEntropy, Loss
+from fl_lightning.metrics import ClassScores, Scores
+from fl_lightning.streams import stream_seed
+
+NetCallable = Callable[[tuple[int, ...], int], nn.Module]  # (input_shape, num_classes) -> net
+_MAX_ROUNDS_WITHOUT_UPDATE = 10
+
+
+class Update(NamedTuple):
+    """What the server does with a round's mean."""
+
+    pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
+    buffers: State  # the mean of the clients' buffers, float64
+
+
+class FederatedModule(LightningModule):
+    """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
+
+    Args:
+        net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
+        loss: what clients minimise, from :mod:`fl_lightning.losses`.
+        optimizer: builds the clients' optimizer; fresh state at every visit.
+        server_optimizer: builds the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of
+            the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
+        lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
+        local_steps: local steps of a visit.
+        local_epochs: or passes over the client's shard; one of the two, by default one epoch.
+        server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
+        clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
+        engine: how clients are run; ``auto`` is ``sequential``.
+        seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    personal: Sequence[str] = ()
+    """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
+
+    def __init__(
+        self,
+        net: NetCallable | nn.Module,
+        loss: Loss = CrossEntropy(),
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        server_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        lr_scheduler: LRSchedulerCallable | None = None,
+        local_steps: int | None = None,
+        local_epochs: int | None = None,
+        server_weighting: Literal["n_weighted", "uniform"] = "n_weighted",
+        clip_local_gradients: float | None = None,
+        engine: Literal["auto", "sequential"] = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if isinstance(net, nn.Module):
+            self.net = net
+        else:
+            self._build_net = net
+        self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
+        self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
+        self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
+        self.client_states: dict[int, State] = {}  # what clients keep between visits, for clients that took part
+        self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test"
+        self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
+        self.rounds_without_update = 0
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError(
+                f"model.local_steps is {self.local_steps} and model.local_epochs is {self.local_epochs}: "
+                "give one and set the other to null"
+            )
+        for name in ("local_steps", "local_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"model.{name} is {value}, must be at least 1")
+        if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
+            raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
+        if self.server_weighting not in ("n_weighted", "uniform"):
+            raise ValueError(f"model.server_weighting is {self.server_weighting!r}, must be 'n_weighted' or 'uniform'")
+        if self.engine_name not in ("auto", "sequential"):
+            raise ValueError(f"model.engine is {self.engine_name!r}, must be 'auto' or 'sequential'")
+
+    # The round ------------------------------------------------------------------------------------------------------
+
+    def training_step(self, round: int, batch_idx: int) -> None:
+        """One communication round."""
+        self._notify("on_round_start", round)
+        keep_models = any(getattr(callback, "wants_models", _never)(round) for callback in self.trainer.callbacks)
+        fit = self.engine.run(round, self.cohort(round), keep_models)
+        if fit.models is not None:
+            self._notify("on_cohort_fit_end", round, fit.models)
+        has_update = len(fit.report.left_out) < len(fit.report.clients)
+        self._count_rounds_without_update(has_update, fit.report.left_out)
+        self.server_step(self.aggregate(fit.reduced) if has_update else None)
+        self.after_server_step(fit.probes)
+        for scheduler in self._schedulers():
+            scheduler.step()
+        self._notify("on_aggregate_end", round)
+        self._log_training(fit.report)
+        self._notify("on_round_end", round, fit.report)
+        if round == self.trainer.max_steps:
+            # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
+            self.trainer.should_stop = True
+
+    # Hooks, in the order of a round ---------------------------------------------------------------------------------
+
+    def cohort(self, round: int) -> list[Visit]:
+        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
+        return [Visit(client) for client in self.data.cohort(round)]
+
+    def broadcast(self, client: int) -> dict[str, Tensor]:
+        """What goes down to a client beside the weights; counted as bytes, read as ``client.broadcast``."""
+        return {}
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        """Prepare a client's fit; ``net`` holds the received weights. The result is ``client.carry``, constant in the fit."""
+        return {}
+
+    def client_learning_rate(self, round: int, client: int) -> float:
+        """Factor on the local optimizer's rate."""
+        return 1.0
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One value a sample, (B,); the mean over the batch is not a method's business."""
+        return self.loss(net(batch.inputs), batch.targets, client.label_counts)
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        """A scalar that depends on no data, added to the mean loss once a step."""
+        return 0.0
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
+        loss = self.client_loss(net, batch, client).mean()
+        weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        objective = loss + self.client_penalty(net, client)
+        return torch.autograd.grad(objective, weights, materialize_grads=True), loss.detach()
+
+    def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One local step; returns the loss before it."""
+        gradients, loss = self.client_gradients(net, batch, client)
+        if self.clip_local_gradients is not None:
+            norm = torch.stack(torch._foreach_norm(gradients)).norm()
+            gradients = torch._foreach_mul(gradients, (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0))
+        client.apply(gradients)
+        return loss
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        """What a client sends: weights and buffers, weighted by its training samples.
+
+        The tensors are the net's own: the engine reduces them before the net is used again.
+        """
+        weight = float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
+        return {
+            "weights": Weighted({k: v for k, v in net.named_parameters() if not self.is_personal(k)}, weight),
+            "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
+        }
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
+        return {}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        """From the clients' weighted means to what the server does."""
+        weights = dict(self.net.named_parameters())
+        mean = reduced.mean("weights")
+        gradient = {name: (weights[name].detach().double() - value).to(weights[name].dtype) for name, value in mean.items()}
+        return Update(gradient, reduced.mean("buffers"))
+
+    def server_step(self, update: Update | None) -> None:
+        """Step the server's optimizer with the pseudo-gradient and take over the buffers.
+
+        None, a round without a finite update, steps without gradients: it counts, and nothing moves.
+        """
+        gradients = update.pseudo_gradient if update is not None else {}
+        for name, parameter in self.net.named_parameters():
+            parameter.grad = gradients.get(name)
+        self.optimizers().step()
+        buffers = dict(self.net.named_buffers())
+        for name, mean in (update.buffers if update is not None else {}).items():
+            # Counters such as num_batches_tracked stay integers: copy_ truncates.
+            buffers[name].copy_(mean)
+
+    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
+        """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
+
+    # What hooks and engines ask for ---------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """The data module of the run.
+
+        Raises:
+            TypeError: if the trainer was given none, or one of another kind.
+        """
+        data = self.trainer.datamodule
+        if not isinstance(data, FederatedDataModule):
+            raise TypeError(f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)")
+        return data
+
+    def is_personal(self, name: str) -> bool:
+        """Whether a weight or buffer stays with its client."""
+        return any(fnmatch(name, pattern) for pattern in self.personal)
+
+    def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """A client's optimizer over its trainable weights."""
+        return self.optimizer(parameters)
+
+    def num_local_steps(self, client: int) -> int:
+        """Local steps of a visit."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
+
+    def predict_logits(self, inputs: Tensor) -> Tensor:
+        """Logits (samples, classes) of the global model in evaluation mode."""
+        return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
+
+    def log_round(self, metrics: dict[str, Tensor | float], round: int) -> None:
+        """Log scalars to every logger with the round as their step, in one transfer from the device; kept in ``newest``."""
+        if not metrics:
+            return
+        values = [torch.as_tensor(value, device=self.device, dtype=torch.float64) for value in metrics.values()]
+        numbers = dict(zip(metrics, torch.stack(values).tolist(), strict=True))
+        self.newest.update(numbers)
+        for logger in self.trainer.loggers:
+            logger.log_metrics(numbers, step=round)
+
+    # Lightning's hooks ----------------------------------------------------------------------------------------------
+
+    def configure_callbacks(self) -> list:
+        """The first hook that Lightning calls: refuses settings of the trainer that a round cannot honour."""
+        trainer = self.trainer
+        for key, value in (("gradient_clip_val", trainer.gradient_clip_val), ("accumulate_grad_batches", trainer.accumulate_grad_batches)):
+            if value not in (None, 0, 1 if key == "accumulate_grad_batches" else None):
+                raise ValueError(
+                    f"trainer.{key} is {value}, but a training step is a round: use model.clip_local_gradients for the "
+                    "clients' gradients"
+                )
+        refuse_float16(trainer.precision)
+        return []
+
+    def configure_model(self) -> None:
+        """Build the net from the data's shape and classes, with initial weights from the seed."""
+        if not hasattr(self, "net"):
+            with torch.random.fork_rng([]):
+                torch.manual_seed(stream_seed(self.seed, -1, -1, "initial weights"))
+                self.net = self._build_net(self.data.input_shape, len(self.data.classes))
+        self.scores = nn.ModuleDict({name: ClassScores(len(self.data.classes)) for name in ("val", "test")})
+
+    def configure_optimizers(self) -> Any:
+        """The server's optimizer, the only one that Lightning knows, and its schedule."""
+        optimizer = self.server_optimizer([p for p in self.net.parameters() if p.requires_grad])
+        if self.lr_scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
+
+    def on_fit_start(self) -> None:
+        self._place_data()
+        cohorts = self.data.cohorts
+        if cohorts is not None and self.trainer.max_steps > len(cohorts):
+            raise ValueError(f"trainer.max_steps is {self.trainer.max_steps}, but data.cohorts names {len(cohorts)} rounds: lower it")
+
+    def on_train_start(self) -> None:
+        self.engine = SequentialEngine(self)
+        if self.trainer.global_step == 0:
+            self._evaluate_untrained()
+
+    def _evaluate_untrained(self) -> None:
+        """Round 0 of every curve, by the steps of Lightning's own evaluation during a fit."""
+        trainer = self.trainer
+        if trainer.limit_val_batches == 0 or not self.data.evaluation_names:
+            return
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        trainer.training = True
+
+    def _place_data(self) -> None:
+        """Move the data to where the net is and check that the two fit."""
+        self.data.to(self.device, next(self.net.parameters()).dtype)
+        training = self.net.training
+        self.net.eval()
+        with torch.no_grad():
+            outputs = self.net(torch.zeros(1, *self.data.input_shape, device=self.device, dtype=self.data.dtype))
+        self.net.train(training)
+        if outputs.shape != (1, len(self.data.classes)):
+            raise ValueError(
+                f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {len(self.data.classes)} classes: "
+                "build it with that many outputs"
+            )
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.scores[self.data.evaluation_names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self.scores["test"].update(self.net(batch.inputs), batch.targets)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Class probabilities (B, C)."""
+        return self.net(batch.inputs).softmax(dim=-1)
+
+    def on_validation_epoch_start(self) -> None:
+        self._place_data()
+        self._start_scores()
+
+    def on_test_epoch_start(self) -> None:
+        self._place_data()
+        self._start_scores()
+
+    def on_predict_epoch_start(self) -> None:
+        self._place_data()
+
+    def on_validation_epoch_end(self) -> None:
+        due = {"val": True, "test": self.data.test_is_due()}
+        self._log_scores([name for name in self.data.evaluation_names if due[name]])
+
+    def on_test_epoch_end(self) -> None:
+        self._log_scores(["test"])
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for logger in self.trainer.loggers:
+            logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
+        checkpoint["federated"] = {
+            "client_states": self.client_states,
+            "newest": self.newest,
+            "rounds_without_update": self.rounds_without_update,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        _check_same_net(checkpoint["state_dict"], self.state_dict())
+        if "federated" not in checkpoint:
+            raise ValueError("ckpt_path holds no federated state: give a checkpoint that a FederatedModule wrote")
+        self.client_states = checkpoint["federated"]["client_states"]
+        self.newest = checkpoint["federated"]["newest"]
+        self.rounds_without_update = checkpoint["federated"]["rounds_without_update"]
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _notify(self, hook: str, *arguments: Any) -> None:
+        """Call a round hook on every callback that has it."""
+        for callback in self.trainer.callbacks:
+            getattr(callback, hook, _never)(self.trainer, self, *arguments)
+
+    def _schedulers(self) -> list:
+        schedulers = self.lr_schedulers() or []
+        return schedulers if isinstance(schedulers, list) else [schedulers]
+
+    def _count_rounds_without_update(self, has_update: bool, left_out: Sequence[int]) -> None:
+        self.rounds_without_update = 0 if has_update else self.rounds_without_update + 1
+        if self.rounds_without_update == _MAX_ROUNDS_WITHOUT_UPDATE:
+            raise FloatingPointError(
+                f"no client sent a finite update in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: clients "
+                f"{', '.join(map(str, left_out))}): lower model.optimizer.lr or set model.clip_local_gradients"
+            )
+
+    def _log_training(self, report: Any) -> None:
+        counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.left_out]
+        metrics = {"train/nonfinite_clients": float(len(report.left_out))}
+        if counted:
+            metrics["train/loss"] = sum(counted) / len(counted)
+        self.log_dict(metrics, logger=False)
+        if report.round % self.trainer.log_every_n_steps == 0:
+            self.log_round(metrics, report.round)
+
+    def _start_scores(self) -> None:
+        """Reset, then count an empty batch: a process without a batch of its own still takes part in the sum."""
+        for score in self.scores.values():
+            score.reset()
+            empty = torch.zeros(0, len(self.data.classes), device=self.device)
+            score.update(empty, torch.zeros(0, dtype=torch.int64, device=self.device))
+
+    def _log_scores(self, names: Sequence[str]) -> None:
+        if self.trainer.sanity_checking:
+            return
+        self.evaluations = {name: self.scores[name].compute() for name in names}
+        metrics = {f"{name}/{key}": getattr(self.evaluations[name], key) for name in names for key in ("accuracy", "loss")}
+        # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.
+        fitting = self.trainer.state.fn == "fit"
+        self.log_dict({name: value.float() for name, value in metrics.items()}, logger=not fitting)
+        if fitting:
+            self.log_round(metrics, self.trainer.global_step)
+
+
+def refuse_float16(precision: str) -> None:
+    """Check ``trainer.precision``.
+
+    Raises:
+        ValueError: for float16, whose gradients vanish without a scaler, which local steps do not have.
+    """
+    if "16" in precision and "bf" not in precision:
+        raise ValueError(
+            f"trainer.precision is {precision}, but local steps have no gradient scaler, which float16 needs: use bf16-mixed"
+        )
+
+
+def _never(*arguments: Any) -> bool:
+    """Stands in for a hook that a callback does not have."""
+    return False
+
+
+def _check_same_net(stored: State, own: State) -> None:
+    """One line where ``load_state_dict`` would give many."""
+    for name in sorted(stored.keys() | own.keys()):
+        there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, own))
+        if there != here:
+            raise ValueError(f"ckpt_path holds another net: {name} is {there} there and {here} here: use model.net of that run")
