@@ -47,13 +47,14 @@ class RunSummary(FederatedCallback):
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        folder = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
         if not trainer.is_global_zero:
             return
         results = self.results(trainer, module)
-        if trainer.log_dir is not None and trainer.loggers:
-            with atomic_write(f"{trainer.log_dir}/results.json") as path:
+        if folder is not None:
+            with atomic_write(f"{folder}/results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")
-        _print_table(results, trainer)
+        _print_table(results, folder)
 
     def results(self, trainer: Trainer, module: FederatedModule) -> dict[str, Any]:
         """What ``results.json`` holds."""
@@ -95,7 +96,7 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
     }
 
 
-def _print_table(results: dict[str, Any], trainer: Trainer) -> None:
+def _print_table(results: dict[str, Any], folder: str | None) -> None:
     table = Table(title=f"{results['method']}, {results['loss']}, {results['rounds']} rounds", show_header=False)
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
@@ -109,8 +110,8 @@ def _print_table(results: dict[str, Any], trainer: Trainer) -> None:
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
     console = Console()
     console.print(table)
-    if trainer.loggers:
-        console.print(f"See the curves: tensorboard --logdir {trainer.log_dir}", soft_wrap=True)
+    if folder is not None:
+        console.print(f"See the curves: tensorboard --logdir {folder}", soft_wrap=True)
 
 
 def _readable(count: float) -> str:

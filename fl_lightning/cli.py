@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class FederatedCLI(LightningCLI):
             self.trainer.fit(model, **kwargs)
         except Exception:
             if is_new and self.trainer.global_step == 0:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove_with_empty_parents(folder, Path(self.trainer.default_root_dir).parent)
             raise
 
     def predict(self, model: FederatedModule, **kwargs: Any) -> None:
@@ -175,7 +176,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     _quiet_lightning()
     try:
-        arguments = [_with_bundled_config(argument) for argument in _split_config_option(sys.argv[1:] if args is None else args)]
+        arguments = _split_options(sys.argv[1:] if args is None else args)
+        arguments = [_own_net(option, _with_bundled_config(value)) for option, value in pairwise(["", *arguments])]
         sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
         FederatedCLI(
             FederatedModule,
@@ -198,9 +200,24 @@ def bundled_configs() -> list[str]:
     return sorted(entry.name for entry in resources.files("fl_lightning.configs").iterdir() if entry.name.endswith(".yaml"))
 
 
-def _split_config_option(arguments: Sequence[str]) -> list[str]:
-    """``--config=X`` as two arguments."""
-    return [part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])]
+def _remove_with_empty_parents(folder: Path, keep: Path) -> None:
+    """Remove a folder, and those above it that it leaves empty, up to ``keep``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent in folder.absolute().parents:
+        if parent == keep.absolute() or not parent.is_dir() or any(parent.iterdir()):
+            return
+        parent.rmdir()
+
+
+def _split_options(arguments: Sequence[str]) -> list[str]:
+    """``--config=X`` and ``--model.net=X`` as two arguments each."""
+    whole = ("--config=", "--model.net=")
+    return [part for argument in arguments for part in (argument.split("=", 1) if argument.startswith(whole) else [argument])]
+
+
+def _own_net(option: str, value: str) -> str:
+    """The full name of a net of ours: other libraries have an ``MLP`` too, and a bare name must be one class."""
+    return f"fl_lightning.models.{value}" if option == "--model.net" and value in models.__all__ else value
 
 
 def _with_bundled_config(argument: str) -> str:
@@ -224,8 +241,8 @@ def _whole_number(seed: bool | int) -> int:
 def _quiet_lightning() -> None:
     """Leave the screen to the progress bar and the errors."""
     warnings.filterwarnings("ignore", module="lightning")
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed", "lightning.pytorch.accelerators"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed", "pytorch.accelerators"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
 
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
@@ -239,7 +256,7 @@ def _one_line(error: Exception) -> str:
     """The message of an error in one line, with the nearest known name where a class was not found."""
     lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
     kept = list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line))) if isinstance(error, ArgumentError) else lines
-    message = " ".join(kept)
+    message = " ".join([*kept, *getattr(error, "__notes__", ())])
     key = _key_path(lines)
     if unknown := re.search(r"Expected a dot import path string: (\S+)", message):
         return f"{key} is {unknown[1]}, which is no class that can be imported: {_known_classes(key, unknown[1])}"

@@ -266,7 +266,8 @@ class FederatedModule(LightningModule):
             with torch.random.fork_rng([]):
                 torch.manual_seed(stream_seed(self.seed, -1, -1, "initial weights"))
                 self.net = self._build_net(self.data.input_shape, len(self.data.classes))
-        self.scores = nn.ModuleDict({name: ClassScores(len(self.data.classes)) for name in ("val", "test")})
+        # A plain dict: as submodules the counts would be cast to the net's precision.
+        self.scores = {name: ClassScores(len(self.data.classes)) for name in ("val", "test")}
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -385,7 +386,7 @@ class FederatedModule(LightningModule):
     def _start_scores(self) -> None:
         """Reset, then count an empty batch: a process without a batch of its own still takes part in the sum."""
         for score in self.scores.values():
-            score.reset()
+            score.to(self.device).reset()
             empty = torch.zeros(0, len(self.data.classes), device=self.device)
             score.update(empty, torch.zeros(0, dtype=torch.int64, device=self.device))
 

@@ -49,7 +49,7 @@ class SequentialEngine:
         visited: dict[int, State] = {}
         for position in range(rank, len(visits), world_size):
             client = self._receive(round, visits[position])
-            with self._seeded_layers(client), torch.enable_grad():
+            with _named_in_errors(client), self._seeded_layers(client), torch.enable_grad():
                 stats[position, 0] = self._fit(client)
                 upload = method.client_result(self.net, client)
                 probes[position] = method.probe(self.net, client)
@@ -141,6 +141,16 @@ class SequentialEngine:
     def _predict(self, state: State, inputs: Tensor) -> Tensor:
         self.load(state)
         return predict_in_batches(self.net, self.method.data.eval_batch_size, inputs)
+
+
+@contextmanager
+def _named_in_errors(client: Client) -> Iterator[None]:
+    """Let an error in a client's fit say whose fit it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"(client {client.index}, round {client.round})")
+        raise
 
 
 @torch.no_grad()

@@ -1,0 +1,92 @@
+"""What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from fl_lightning.data import FederatedDataModule, from_arrays
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Decoded data of tests stays with the tests."""
+    monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def fit() -> Callable[..., pl.Trainer]:
+    """Fit a method for some rounds on the CPU, quietly, and return the trainer."""
+
+    def run(method, data, rounds: int, ckpt_path=None, **settings) -> pl.Trainer:
+        defaults = {
+            "max_steps": rounds,
+            "max_epochs": -1,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "val_check_interval": 1,
+            "check_val_every_n_epoch": None,
+            "num_sanity_val_steps": 0,
+            "log_every_n_steps": 1,
+        }
+        trainer = pl.Trainer(**{**defaults, **settings})
+        trainer.fit(method, datamodule=data, ckpt_path=ckpt_path)
+        return trainer
+
+    return run
+
+
+@pytest.fixture
+def toy_data() -> Callable[..., FederatedDataModule]:
+    """Three clients of 5, 10 and 15 float64 samples with 4 features and 3 classes; full batches unless told otherwise."""
+
+    def build(**settings) -> FederatedDataModule:
+        generator = torch.Generator().manual_seed(7)
+        inputs = torch.randn(42, 4, generator=generator, dtype=torch.float64)
+        targets = torch.randint(0, 3, (42,), generator=generator)
+        clients = [list(range(0, 5)), list(range(5, 15)), list(range(15, 30))]
+        defaults = {"batch_size": None, "test_inputs": inputs[30:], "test_targets": targets[30:], "classes": ["cat", "dog", "owl"]}
+        return from_arrays(inputs[:30], targets[:30], clients, **{**defaults, **settings})
+
+    return build
+
+
+@pytest.fixture
+def command_line(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
+    """Run ``fl-lightning`` as a real process in an empty folder, by default to its end."""
+
+    def run(*arguments: str, wait: bool = True, **environment: str):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fl_lightning.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if not wait:
+            return process
+        out, err = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def read_scalars() -> Callable[[Path], dict[str, dict[int, float]]]:
+    """All scalars in a folder of event files: name -> round -> value."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read(folder: Path) -> dict[str, dict[int, float]]:
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0}).Reload()
+        return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+
+    return read

@@ -1,0 +1,189 @@
+"""The command line: bad input in one line, bundled configs by name, every subcommand."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning import cli
+
+DIGITS = ["fit", "--config", "digits_tce.yaml"]
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch, capsys):
+    """Run ``main`` in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+
+    def run(*arguments):
+        try:
+            code = cli.main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.partition.alpha", "0"], "data.partition.alpha is 0.0, must be above 0"),
+        (["--data.partition.alpha", "-1"], "data.partition.alpha is -1.0, must be above 0"),
+        (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and the number of samples, 1437"),
+        (["--data.num_clients", "1437"], "data.val_fraction is 0.1, which leaves client 0 of 1 samples without a training sample"),
+        (["--data.val_fraction", "1.0"], "data.val_fraction is 1.0, must be at least 0 and below 1"),
+        (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),
+        (["--data.clients_per_round", "1.5"], "data.clients_per_round is 1.5, must be above 0 and at most 1"),
+        (["--data.clients_per_round", "21"], "data.clients_per_round is 21, must be between 1 and data.num_clients, 20"),
+        (["--data.source", "CIFAR11"], "data.source is 'CIFAR11'"),
+        (["--data.source", "image_folder", "--data.root", "nowhere"], "data.root is nowhere"),
+        (["--trainer.max_steps", "-1"], "trainer.max_steps is -1, must be at least 1"),
+        (["--trainer.precision", "16-mixed"], "trainer.precision is 16-mixed"),
+        (["--trainer.gradient_clip_val", "1.0"], "trainer.gradient_clip_val is 1.0"),
+        (["--trainer.accumulate_grad_batches", "4"], "trainer.accumulate_grad_batches is 4"),
+        (["--model.local_epochs", "2"], "model.local_steps is 3 and model.local_epochs is 2"),
+        (["--model", "FedAvgg"], "model is FedAvgg, which is no class that can be imported: did you mean FedAvg?"),
+        (["--model.net", "CNN3"], "model.net is CNN3, which is no class that can be imported: did you mean CNN2?"),
+        (["--model.net", "ResNet18"], "model.net ResNet18 needs images of at least 17x17"),
+        (["--model.loss", "TCE"], "model.loss is TCE, which is no class that can be imported: there are CrossEntropy"),
+        (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is no option here"),
+        (["--data.alpha", "1"], "--data.alpha"),
+        (["--seed_everything", "true"], "seed_everything is True, must be a whole number"),
+        (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),
+        (["--model.optimizer.lr", "1e30"], "no client sent a finite update in 10 rounds in a row"),
+    ],
+)
+def test_bad_input_is_one_line(main, tmp_path, arguments, message):
+    """Key, value and cure on standard error, exit code not 0, no run folder left."""
+    code, _, error = main(*DIGITS, *arguments)
+    assert code != 0
+    lines = [line for line in error.splitlines() if line.startswith("fl-lightning: error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in error
+    if "finite" not in message:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_error_of_a_real_process(command_line):
+    """As a user sees it: exit code 1, one line on standard error, nothing on standard output."""
+    result = command_line(*DIGITS, "--data.partition.alpha", "0")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("fl-lightning: error: data.partition.alpha is 0.0, must be above 0")
+    assert result.stderr.count("\n") == 1
+
+
+def test_traceback_on_request(command_line):
+    """FL_LIGHTNING_TRACEBACK=1 shows where an error came from."""
+    result = command_line(*DIGITS, "--data.partition.alpha", "0", FL_LIGHTNING_TRACEBACK="1")
+    assert result.returncode == 1
+    assert "Traceback (most recent call last)" in result.stderr
+
+
+def test_an_unknown_config_is_named_with_the_nearest(main):
+    """A typing error in a bundled name is met with the right one."""
+    code, _, error = main("fit", "--config", "digits_tc.yaml")
+    assert code == 1
+    assert "config is digits_tc.yaml, neither a file here nor a bundled config: did you mean digits_tce.yaml?" in error
+
+
+@pytest.mark.parametrize("name", cli.bundled_configs())
+def test_bundled_configs_parse_and_print_what_parses_again(main, tmp_path, name):
+    """--print_config gives the whole config, and that file gives the same config."""
+    code, printed, _ = main("fit", f"--config={name}", "--print_config")
+    assert code == 0
+    (tmp_path / "again.yaml").write_text(printed)
+    code, again, _ = main("fit", "--config", "again.yaml", "--print_config")
+    assert code == 0
+    assert yaml.safe_load(again) == yaml.safe_load(printed)
+
+
+@pytest.mark.parametrize("name", cli.bundled_configs())
+def test_bundled_configs_say_what_they_reproduce(name):
+    """A comment at the head names paper or purpose, and a paper's config gives the paper's number."""
+    text = (cli.resources.files("fl_lightning.configs") / name).read_text()
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert head
+    assert "Paper ." in text or "No paper" in text
+
+
+def test_a_config_in_the_working_folder_wins(main, tmp_path):
+    """A file of a bundled name in the working folder is taken instead of ours."""
+    (tmp_path / "digits_tce.yaml").write_text("data: {num_clients: 7}\n")
+    code, printed, _ = main(*DIGITS, "--print_config")
+    assert code == 0
+    assert yaml.safe_load(printed)["data"]["num_clients"] == 7
+
+
+def test_any_value_can_be_overridden(main):
+    """The keys of the README, short class names included."""
+    arguments = "--trainer.max_steps 200 --model.net MLP --data.partition.alpha 0.5 --model.loss ReweightedSoftmax --seed_everything 5"
+    code, printed, _ = main("fit", "--config", "cifar10_tce.yaml", *arguments.split(), "--print_config")
+    assert code == 0
+    config = yaml.safe_load(printed)
+    assert config["trainer"]["max_steps"] == 200
+    assert config["model"]["init_args"]["net"]["class_path"] == "fl_lightning.models.MLP"
+    assert config["model"]["init_args"]["loss"]["class_path"] == "fl_lightning.losses.ReweightedSoftmax"
+    assert config["data"]["partition"]["init_args"]["alpha"] == 0.5
+    assert config["seed_everything"] == 5
+
+
+def test_fit_validate_test_and_predict(main, tmp_path):
+    """All four, on last, best and a file; the numbers agree with what the fit reported."""
+    code, out, _ = main(*DIGITS, "--trainer.max_steps", "6", "--model.optimizer.lr", "0.2")
+    assert code == 0
+    assert "test accuracy" in out
+    assert "tensorboard --logdir runs/digits_tce/version_0" in out
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    code, out, _ = main("test", "--config", "digits_tce.yaml", "--ckpt_path", "last")
+    assert code == 0
+    assert f"{checkpoint['federated']['newest']['test/accuracy']:.5f}"[:-1] in out
+    code, out, _ = main("validate", "--config", "digits_tce.yaml", "--ckpt_path", "best")
+    assert code == 0
+    assert "val/accuracy" in out
+    # The run's own config serves as well as ours, from anywhere.
+    code, out, _ = main("predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt"))
+    assert code == 0
+    rows = (folder / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "index,label,prediction,probability"
+    assert len(rows) == 1 + 360
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert [path.name for path in (tmp_path / "runs" / "digits_tce").iterdir()] == ["version_0"]
+
+
+def test_an_untrained_model_is_not_tested(main):
+    """test without a checkpoint would show a random net."""
+    code, _, error = main("test", "--config", "digits_tce.yaml")
+    assert code == 1
+    assert "ckpt_path is null" in error
+
+
+def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalars):
+    """Seven rounds validated every five: points at 0, 5 and 7, and the last checkpoint is that of round 7."""
+    code, _, _ = main(*DIGITS, "--trainer.max_steps", "7", "--trainer.val_check_interval", "5")
+    assert code == 0
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    assert sorted(read_scalars(folder)["val/accuracy"]) == [0, 5, 7]
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 7
+
+
+def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
+    """A callback under trainer.callbacks takes the place of the one that the command line brings."""
+    own = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
+    code, _, error = main(*DIGITS, "--trainer.max_steps", "2", own, "--trainer.callbacks.every", "2")
+    assert code == 0, error
+    assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
+
+
+def test_help_lists_the_subcommands():
+    """fl-lightning --help as installed."""
+    result = subprocess.run([sys.executable, "-m", "fl_lightning.cli", "--help"], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0
+    for name in ("fit", "validate", "test", "predict"):
+        assert name in result.stdout

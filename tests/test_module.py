@@ -1,0 +1,347 @@
+"""The round against a plain loop, written once more without any of the package's machinery."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
+from fl_lightning.clients import Visit
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.models import CNN2
+
+COHORTS = [[0, 2], [1, 2], [0, 1]]
+
+
+def norm_net(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).double()
+
+
+def shard(data, client):
+    indices = data.shards.train_indices(client)
+    return data.train_set.inputs[indices], data.train_set.targets[indices]
+
+
+def plain_fedavg(net, data, cohorts, build_optimizer, steps, weigh=lambda size: size, clip=None, skip=()):
+    """FedAvg of McMahan et al. on full batches; returns the final state dict. ``steps(size)`` local steps a visit."""
+    net = copy.deepcopy(net)
+    for cohort in cohorts:
+        states, weights = [], []
+        for client in cohort:
+            inputs, targets = shard(data, client)
+            local = copy.deepcopy(net).train()
+            optimizer = build_optimizer(local.parameters())
+            for _ in range(steps(len(targets))):
+                optimizer.zero_grad()
+                F.cross_entropy(local(inputs), targets).backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(local.parameters(), clip)
+                optimizer.step()
+            if client not in skip:
+                states.append(local.state_dict())
+                weights.append(weigh(len(targets)))
+        mean = {name: sum(w * s[name].double() for w, s in zip(weights, states)) / sum(weights) for name in states[0]}
+        net.load_state_dict({name: value.to(net.state_dict()[name].dtype) for name, value in mean.items()})
+    return net.state_dict()
+
+
+def assert_same(net, expected, atol=1e-12):
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, expected[name], atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def momentum_sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.3, momentum=0.9, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
+def test_rounds_equal_a_plain_loop(fit, toy_data, weighting):
+    """Three rounds, two of three clients of unequal size, momentum, weight decay and BatchNorm: equal to 1e-12 in float64."""
+    data, net = toy_data(cohorts=COHORTS), norm_net()
+    method = FedAvg(copy.deepcopy(net), optimizer=momentum_sgd, local_steps=2, server_weighting=weighting)
+    fit(method, data, 3, precision="64-true")
+    weigh = (lambda size: size) if weighting == "n_weighted" else (lambda size: 1)
+    assert_same(method.net, plain_fedavg(net, data, COHORTS, momentum_sgd, lambda size: 2, weigh))
+
+
+def test_integer_buffers_are_averaged_and_truncated(fit, toy_data):
+    """Clients of 5 and 15 samples in batches of 5 count 1 and 3 batches: (5 * 1 + 15 * 3) / 20 = 2.5, truncated to 2."""
+    method = FedAvg(norm_net(), local_epochs=1)
+    fit(method, toy_data(cohorts=[[0, 2]], batch_size=5), 1, precision="64-true")
+    counter = method.net[1].num_batches_tracked
+    assert counter.dtype == torch.int64
+    assert counter.item() == 2
+
+
+def test_mini_batches_equal_a_plain_loop(fit, toy_data):
+    """Two epochs in batches of 3 (client 0's last one short), batch order taken from the data module: equal to 1e-12."""
+    data, net = toy_data(cohorts=COHORTS, batch_size=3), norm_net()
+    method = FedAvg(copy.deepcopy(net), optimizer=momentum_sgd, local_epochs=2)
+    fit(method, data, 1, precision="64-true")
+    states = []
+    for client, size in ((0, 5), (2, 15)):
+        local = copy.deepcopy(net).train()
+        optimizer = momentum_sgd(local.parameters())
+        batches = list(data.batches(client, round=1, steps=2 * -(-size // 3)))
+        assert sum(len(batch.targets) for batch in batches) == 2 * size
+        for batch in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(local(batch.inputs), batch.targets).backward()
+            optimizer.step()
+        states.append(local.state_dict())
+    for name, value in method.net.named_parameters():
+        torch.testing.assert_close(value.detach(), (5 * states[0][name] + 15 * states[1][name]) / 20, atol=1e-12, rtol=0)
+
+
+def test_clipped_gradients_equal_torchs_clipping(fit, toy_data):
+    """clip_local_gradients does what clip_grad_norm_ does in a plain loop."""
+    data, net = toy_data(cohorts=COHORTS), norm_net()
+    method = FedAvg(copy.deepcopy(net), optimizer=momentum_sgd, local_steps=3, clip_local_gradients=0.1)
+    fit(method, data, 3, precision="64-true")
+    assert_same(method.net, plain_fedavg(net, data, COHORTS, momentum_sgd, lambda size: 3, clip=0.1))
+
+
+def test_server_momentum_is_fedavgm(fit, toy_data):
+    """SGD with momentum at the server: v <- 0.9 v + D, x <- x + v with D = mean(y) - x."""
+    data = toy_data(cohorts=COHORTS)
+    net = nn.Linear(4, 3).double()
+    x = {name: value.clone() for name, value in net.state_dict().items()}
+    v = {name: torch.zeros_like(value) for name, value in x.items()}
+    method = FedAvg(net, server_optimizer=lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9), local_steps=2)
+    fit(method, data, 3, precision="64-true")
+    for cohort in COHORTS:
+        start = nn.Linear(4, 3).double()
+        start.load_state_dict(x)
+        mean = plain_fedavg(start, data, [cohort], lambda p: torch.optim.SGD(p, lr=0.1), lambda size: 2)
+        v = {name: 0.9 * v[name] + mean[name] - x[name] for name in x}
+        x = {name: x[name] + v[name] for name in x}
+    assert_same(method.net, x)
+
+
+def test_schedule_steps_once_a_round(fit, toy_data):
+    """A server rate halved every 2 rounds is 1, 1, 0.5 in rounds 1 to 3, and 0.5 after them."""
+    method = FedAvg(norm_net(), lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
+    trainer = fit(method, toy_data(cohorts=COHORTS), 3, precision="64-true")
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.5
+    assert trainer.global_step == 3
+
+
+def poisoned(data, client):
+    """The data with an infinite input at one client."""
+    data.setup()
+    data.train_set.inputs[data.shards.train_indices(client)[0]] = float("inf")
+    return data
+
+
+def test_a_client_that_is_not_finite_is_left_out(fit, toy_data):
+    """The round equals a plain loop without that client; it is counted, and the summary names it."""
+    data, net, summary = poisoned(toy_data(cohorts=COHORTS), client=2), norm_net(), RunSummary()
+    method = FedAvg(copy.deepcopy(net), optimizer=momentum_sgd, local_steps=2)
+    trainer = fit(method, data, 3, precision="64-true", callbacks=[summary], enable_progress_bar=False)
+    assert_same(method.net, plain_fedavg(net, data, COHORTS, momentum_sgd, lambda size: 2, skip=(2,)))
+    assert summary.results(trainer, method)["clients_left_out"] == {"2": 2}
+    assert method.newest["train/nonfinite_clients"] == 0
+    assert trainer.global_step == 3
+
+
+def test_a_round_without_update_counts_and_moves_nothing(fit, toy_data):
+    """Every client poisoned: weights, buffers and the server's momentum stay, the round counts."""
+    data = poisoned(toy_data(cohorts=[[0]]), client=0)
+    method = FedAvg(norm_net(), server_optimizer=lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9))
+    trainer = fit(method, data, 1, precision="64-true")
+    assert_same(method.net, norm_net().state_dict(), atol=0)
+    assert trainer.global_step == 1
+    assert not trainer.optimizers[0].state
+
+
+def test_ten_rounds_without_update_stop_the_run(fit, toy_data):
+    """The tenth such round in a row ends in an error that names the clients and the cure."""
+    data = poisoned(toy_data(cohorts=[[1]] * 12), client=1)
+    method = FedAvg(norm_net())
+    with pytest.raises(FloatingPointError, match="10 rounds in a row.*clients 1.*model.optimizer.lr"):
+        fit(method, data, 12, precision="64-true")
+    assert method.rounds_without_update == 10
+
+
+def digits_run(fit, net=None, callbacks=(), rounds=3, seed=0, **settings):
+    data = FederatedDataModule("digits", num_clients=10, clients_per_round=3, batch_size=32, monitor_test=1, seed=seed)
+    method = FedAvg(net or (lambda shape, classes: CNN2(shape, classes, hidden=16)), local_steps=2, seed=seed)
+    fit(method, data, rounds, callbacks=list(callbacks), **settings)
+    return method.net.state_dict()
+
+
+class DropoutNet(nn.Sequential):
+    """A net that draws from the global generator while it trains."""
+
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))
+
+
+def test_result_does_not_depend_on_global_generators(fit):
+    """Dropout and initial weights included: whatever was drawn before, the same seed gives the same bits, another seed others."""
+    torch.manual_seed(1)
+    first = digits_run(fit, DropoutNet)
+    torch.manual_seed(2)
+    torch.rand(17)
+    second = digits_run(fit, DropoutNet)
+    other = digits_run(fit, DropoutNet, seed=1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["1.weight"], other["1.weight"])
+
+
+def test_a_fit_leaves_the_global_generator_alone(fit):
+    """The caller's own draws go on as if no run had been in between."""
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    digits_run(fit, DropoutNet, rounds=1)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_callbacks_do_not_change_the_result(fit, tmp_path):
+    """All callbacks in every round, local forgetting too, against none: the same bits."""
+    watched = [
+        PerClassAccuracy(every=1),
+        ClientForgetting(every=1),
+        RoundForgetting(every=1, clients_every=1),
+        LabelCounts(every=1),
+        Communication(),
+        RunSummary(),
+    ]
+    plain = digits_run(fit, DropoutNet)
+    seen = digits_run(fit, DropoutNet, watched, logger=True, default_root_dir=tmp_path)
+    assert all(torch.equal(plain[name], seen[name]) for name in plain)
+
+
+def test_bf16_mixed_equals_a_plain_autocast_loop(fit, toy_data):
+    """Each forward pass sees the weights of its step, not a half-precision copy kept from the step before."""
+    data = toy_data(cohorts=[[0]])
+    data.setup()
+    net = norm_net().float()
+    method = FedAvg(copy.deepcopy(net), local_steps=5)
+    fit(method, data, 1, precision="bf16-mixed")
+    inputs, targets = shard(data, 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(net.train()(inputs.float()), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    # Order of the five samples differs, hence bfloat16 rounding; a stale copy is off by 100 times that.
+    assert_same(method.net, net.state_dict(), atol=2e-3)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true", "32-true"])
+def test_other_precisions_run(fit, precision):
+    """Two rounds change the weights and leave them finite."""
+    state = digits_run(fit, rounds=2, precision=precision)
+    assert all(value.isfinite().all() for value in state.values())
+
+
+class PersonalHead(FedAvg):
+    """The last layer stays with the client."""
+
+    personal = ("3.*",)
+
+
+def test_personal_weights_stay_with_the_client(fit, toy_data):
+    """The head is never averaged; a client goes on from its own head, as a plain loop that keeps heads aside does."""
+    data, net = toy_data(cohorts=[[0, 1], [0, 1]]), norm_net()
+    method = PersonalHead(copy.deepcopy(net), local_steps=1)
+    fit(method, data, 2, precision="64-true")
+    assert torch.equal(method.net[3].weight, net[3].weight)
+    body = copy.deepcopy(net)
+    heads = {0: copy.deepcopy(net[3]), 1: copy.deepcopy(net[3])}
+    for _ in range(2):
+        locals_ = []
+        for client in (0, 1):
+            local = copy.deepcopy(body).train()
+            local[3] = heads[client]
+            inputs, targets = shard(data, client)
+            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            F.cross_entropy(local(inputs), targets).backward()
+            optimizer.step()
+            locals_.append(local.state_dict())
+        mean = {name: (5 * locals_[0][name] + 10 * locals_[1][name]) / 15 for name in locals_[0]}
+        mean = {name: value.to(body.state_dict()[name].dtype) for name, value in mean.items()}
+        body.load_state_dict({**mean, "3.weight": net[3].weight, "3.bias": net[3].bias})
+    torch.testing.assert_close(method.net[0].weight, body[0].weight, atol=1e-12, rtol=0)
+    for client in (0, 1):
+        torch.testing.assert_close(method.client_states[client]["net.3.weight"], heads[client].weight.data, atol=1e-12, rtol=0)
+
+
+class ClientTwoKeepsQuiet(FedAvg):
+    """Client 2 trains in every round and sends nothing."""
+
+    def cohort(self, round):
+        return [Visit(0), Visit(2, sends=False)]
+
+
+def test_a_client_that_does_not_send_is_not_averaged(fit, toy_data):
+    """The result equals rounds of client 0 alone, and only its bytes go up."""
+    net, communication = norm_net(), Communication()
+    quiet = ClientTwoKeepsQuiet(copy.deepcopy(net))
+    fit(quiet, toy_data(cohorts=[[0, 2]] * 2), 2, precision="64-true", callbacks=[communication])
+    alone = FedAvg(copy.deepcopy(net))
+    fit(alone, toy_data(cohorts=[[0]] * 2), 2, precision="64-true")
+    assert_same(quiet.net, alone.net.state_dict(), atol=0)
+    assert communication.total_down == 2 * communication.total_up
+
+
+def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
+    """63 weights and 12 statistics of 8 bytes and a counter of 8, two clients, three rounds, each way."""
+    communication = Communication()
+    fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 3, precision="64-true", callbacks=[communication])
+    num_weights = 4 * 6 + 6 + 6 + 6 + 6 * 3 + 3
+    assert communication.total_up == communication.total_down == 3 * 2 * 8 * (num_weights + 12 + 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_clip_val": 1.0}, "trainer.gradient_clip_val is 1.0.*model.clip_local_gradients"),
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*model.clip_local_gradients"),
+        ({"precision": "16-true"}, "trainer.precision is 16-true.*bf16-mixed"),
+    ],
+)
+def test_trainer_settings_that_a_round_cannot_honour_are_refused(fit, toy_data, settings, message):
+    """Named, with the cure, before anything is trained."""
+    method = FedAvg(norm_net())
+    with pytest.raises(ValueError, match=message):
+        fit(method, toy_data(), 1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"local_steps": 0}, "model.local_steps is 0"),
+        ({"local_epochs": 0}, "model.local_epochs is 0"),
+        ({"local_steps": 1, "local_epochs": 1}, "model.local_steps is 1 and model.local_epochs is 1"),
+        ({"clip_local_gradients": 0.0}, "model.clip_local_gradients is 0.0"),
+        ({"server_weighting": "n"}, "model.server_weighting is 'n'"),
+        ({"engine": "warp"}, "model.engine is 'warp'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    """The error names the key as the user typed it and its value."""
+    with pytest.raises(ValueError, match=message):
+        FedAvg(norm_net(), **settings)
+
+
+def test_a_net_with_too_few_outputs_is_refused(fit, toy_data):
+    """Two outputs for three classes: said before round 1."""
+    with pytest.raises(ValueError, match=r"model.net gives outputs of shape \(2,\), the data has 3 classes"):
+        fit(FedAvg(nn.Linear(4, 2).double()), toy_data(), 1, precision="64-true")
+
+
+def test_more_rounds_than_fixed_cohorts_are_refused(fit, toy_data):
+    """Three cohorts cannot serve four rounds."""
+    with pytest.raises(ValueError, match="trainer.max_steps is 4, but data.cohorts names 3 rounds"):
+        fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 4, precision="64-true")

@@ -1,0 +1,111 @@
+"""A run that is cut off anywhere ends where it would have ended."""
+
+import signal
+import time
+
+import pytest
+import torch
+
+from fl_lightning import FedAvg
+from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
+
+RUN = (
+    "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 40 --trainer.val_check_interval 4 "
+    "--data.monitor_test 4 --model.server_optimizer.momentum 0.5 --callbacks.client_forgetting.every 8"
+).split()
+
+
+def run_folder(tmp_path, name):
+    return tmp_path / name / "digits_tce" / "version_0"
+
+
+def kill_in_the_middle(process, checkpoints):
+    """kill -9 once there is a checkpoint and a few rounds more."""
+    deadline = time.monotonic() + 120
+    while not (checkpoints / "last.ckpt").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_path, read_scalars):
+    """A real process, a real kill -9: weights bit for bit, and every scalar of every round, as in a run never killed."""
+    whole = command_line(*RUN, "--trainer.default_root_dir", "whole")
+    assert whole.returncode == 0, whole.stderr
+    cut = command_line(*RUN, "--trainer.default_root_dir", "cut", wait=False)
+    checkpoints = run_folder(tmp_path, "cut") / "checkpoints"
+    kill_in_the_middle(cut, checkpoints)
+    stopped_at = torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"]
+    assert 0 < stopped_at < 40
+    resumed = command_line(*RUN, "--trainer.default_root_dir", "cut", "--ckpt_path", "last")
+    assert resumed.returncode == 0, resumed.stderr
+
+    expected, actual = (torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "cut"))
+    assert actual["global_step"] == expected["global_step"] == 40
+    assert expected["state_dict"].keys() == actual["state_dict"].keys()
+    for name, value in expected["state_dict"].items():
+        assert torch.equal(value, actual["state_dict"][name]), name
+    assert read_scalars(run_folder(tmp_path, "cut")) == read_scalars(run_folder(tmp_path, "whole"))
+    results = [(run_folder(tmp_path, name) / "results.json").read_text() for name in ("whole", "cut")]
+    assert results[0] == results[1]
+
+
+def test_last_without_a_checkpoint_is_an_error(command_line, tmp_path):
+    """Where Lightning would warn and train anew, we stop: one line, exit code not 0, nothing written."""
+    result = command_line(*RUN, "--ckpt_path", "last")
+    assert result.returncode != 0
+    assert result.stderr.strip().count("\n") == 0
+    assert "ckpt_path is last, but runs/digits_tce holds no such checkpoint" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("cut", [2, 3])
+def test_resumed_rounds_equal_uninterrupted_ones(fit, toy_data, tmp_path, cut):
+    """Six rounds in one go, or ``cut`` and then the rest: the same bits, server momentum, schedule and histories included."""
+
+    def build():
+        data = toy_data(cohorts=[[0, 2], [1, 2], [0, 1]] * 2, val_fraction=0.2, batch_size=3, monitor_test=1)
+        method = FedAvg(
+            torch.nn.Linear(4, 3, dtype=torch.float64),
+            server_optimizer=lambda p: torch.optim.Adam(p, lr=0.1),
+            lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        )
+        with torch.no_grad():
+            method.net.weight.copy_(torch.arange(12.0).reshape(3, 4) / 12)
+            method.net.bias.zero_()
+        return method, data, [RoundForgetting(), PerClassAccuracy(), Communication(), RunSummary()]
+
+    method, data, callbacks = build()
+    trainer = fit(method, data, 6, precision="64-true", callbacks=callbacks)
+    summary = callbacks[-1].results(trainer, method)
+
+    first, data, callbacks = build()
+    fit(first, data, cut, precision="64-true", callbacks=callbacks).save_checkpoint(tmp_path / "cut.ckpt")
+    second, data, callbacks = build()
+    trainer = fit(second, data, 6, precision="64-true", callbacks=callbacks, ckpt_path=tmp_path / "cut.ckpt")
+    assert torch.equal(second.net.weight, method.net.weight)
+    assert callbacks[-1].results(trainer, second) == summary
+
+
+def test_checkpoints_hold_plain_containers_only(fit, toy_data, tmp_path):
+    """torch.load with weights_only=True reads them: nothing of ours is pickled."""
+    callbacks = [RoundForgetting(every=1), PerClassAccuracy(every=1), Communication(), RunSummary()]
+    method = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
+    trainer = fit(method, toy_data(monitor_test=1), 2, precision="64-true", callbacks=callbacks)
+    trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    checkpoint = torch.load(tmp_path / "plain.ckpt", weights_only=True)
+    assert "hyper_parameters" not in checkpoint
+    assert checkpoint["global_step"] == 2
+
+
+def test_a_checkpoint_of_another_net_is_refused(fit, toy_data, tmp_path):
+    """One line that names the first weight that differs."""
+    trainer = fit(FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), toy_data(), 1, precision="64-true")
+    trainer.save_checkpoint(tmp_path / "linear.ckpt")
+    other = FedAvg(torch.nn.Sequential(torch.nn.Linear(4, 3, dtype=torch.float64)))
+    with pytest.raises(ValueError, match=r"ckpt_path holds another net: net.0.bias is missing there and \(3,\) here"):
+        fit(other, toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "linear.ckpt")
