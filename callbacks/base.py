@@ -55,4 +55,3 @@ def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             logger.experiment.add_figure(name, figure, global_step=round)
-

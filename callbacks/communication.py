@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from fl_lightning.callbacks.base import FederatedCallback
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -26,7 +26,12 @@ class Communication(FederatedCallback):
         self.total_down += report.bytes_down
         self.total_up += report.bytes_up
         if self.due(round):
-            scalars = {"down": report.bytes_down, "up": report.bytes_up, "total_down": self.total_down, "total_up": self.total_up}
+            scalars = {
+                "down": report.bytes_down,
+                "up": report.bytes_up,
+                "total_down": self.total_down,
+                "total_up": self.total_up,
+            }
             module.log_round({f"communication/{name}": value for name, value in scalars.items()}, round)
 
     def state_dict(self) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round
     """The global model before, each client, the global model after, by class (Flashback, Figure 2); values (rows, C)."""
     figure = Figure(figsize=(max(6.0, min(24.0, 0.6 * len(classes)) + 3), 0.35 * len(rows) + 2), layout="constrained")
     axes = figure.subplots()
-    heatmap(axes, values, rows, classes, title=f"Accuracy by class within round {round}", row_title="model", column_title="class")
+    heatmap(
+        axes, values, rows, classes, title=f"Accuracy by class within round {round}", row_title="model", column_title="class"
+    )
     for line in (0.5, len(rows) - 1.5):
         axes.axhline(line, color="white", linewidth=2)
     return figure

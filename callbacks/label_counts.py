@@ -1,10 +1,10 @@
 """LabelCounts: what the clients hold."""
 
 import torch
-from lightning.pytorch import Trainer
-
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import label_shares
+from lightning.pytorch import Trainer
+
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -25,7 +25,9 @@ class LabelCounts(FederatedCallback):
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.global_step == 0 and (self.every > 0 or self.rounds):
             clients = list(range(min(_CLIENTS_IN_PICTURE, module.data.num_clients)))
-            self._draw(trainer, module, "label_counts/partition", clients, 0, f"Labels of the clients, {module.data.partition!r}")
+            self._draw(
+                trainer, module, "label_counts/partition", clients, 0, f"Labels of the clients, {module.data.partition!r}"
+            )
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if not self.due(round):
@@ -36,9 +38,7 @@ class LabelCounts(FederatedCallback):
         module.log_round(scalars, round)
         self._draw(trainer, module, "label_counts/cohort", report.clients, round, f"Labels of the cohort, round {round}")
 
-    def _draw(
-        self, trainer: Trainer, module: FederatedModule, name: str, clients: list[int], round: int, title: str
-    ) -> None:
+    def _draw(self, trainer: Trainer, module: FederatedModule, name: str, clients: list[int], round: int, title: str) -> None:
         everyone, some = module.data.label_counts, module.data.label_counts[clients]
         rows = [some, everyone.sum(dim=0, keepdim=True)]
         labels = [*(f"client {client}" for client in clients), "all clients"]

@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import one_round, over_rounds
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
@@ -52,7 +52,9 @@ class PerClassAccuracy(FederatedCallback):
             return
         round, scores = trainer.global_step, module.evaluations["test"].class_accuracy
         self._history[round] = scores.cpu()
-        measured = {name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()}
+        measured = {
+            name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()
+        }
         module.log_round({f"class_accuracy/{name}": value for name, value in measured.items()}, round)
         if round > 0 and (self.due(round) or round == trainer.max_steps):
             values = torch.stack(list(self._history.values()), dim=1)

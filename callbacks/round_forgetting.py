@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import over_rounds
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.functional import round_forgetting
 from fl_lightning.metrics import class_accuracy

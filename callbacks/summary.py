@@ -3,12 +3,12 @@
 import json
 from typing import Any, Literal
 
+from fl_lightning.callbacks.base import FederatedCallback
 from lightning.pytorch import Trainer
 from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.atomic import atomic_write
-from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -43,7 +43,7 @@ class RunSummary(FederatedCallback):
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        for name, scores in module.evaluations.items():
+        for name in module.evaluations:
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:

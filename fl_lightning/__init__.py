@@ -2,7 +2,7 @@
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.methods import FedAvg
-from fl_lightning.module import FederatedModule
+from fl_lightning.module import FederatedModule, Net
 from fl_lightning.strategy import FederatedStrategy
 
-__all__ = ["FedAvg", "FederatedDataModule", "FederatedModule", "FederatedStrategy"]
+__all__ = ["FedAvg", "FederatedDataModule", "FederatedModule", "FederatedStrategy", "Net"]

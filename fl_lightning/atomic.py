@@ -25,6 +25,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise OSError(f"{path} could not be written ({error.strerror or error}): free some space or choose another folder") from error
+        raise OSError(
+            f"{path} could not be written ({error.strerror or error}): free some space or choose another folder"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -111,7 +111,9 @@ class FederatedCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer, given = self.config_init[self.subcommand].trainer, self.config[self.subcommand].ckpt_path
-        own = list(trainer.callbacks) if isinstance(trainer.callbacks, list) else [trainer.callbacks] if trainer.callbacks else []
+        own = (
+            list(trainer.callbacks) if isinstance(trainer.callbacks, list) else [trainer.callbacks] if trainer.callbacks else []
+        )
         extra = [self._get(self.config_init, key) for key in _CALLBACKS] if self.subcommand == "fit" else []
         if self.subcommand == "fit":
             if trainer.enable_progress_bar is not False:
@@ -128,7 +130,10 @@ class FederatedCLI(LightningCLI):
         # A callback that the user lists under trainer.callbacks replaces ours of that kind.
         extra = [callback for callback in extra if not any(type(callback) is type(other) for other in own)]
         trainer.callbacks = own
-        trainer.plugins = [*(trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins] if trainer.plugins else []), AtomicCheckpointIO()]
+        trainer.plugins = [
+            *(trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins] if trainer.plugins else []),
+            AtomicCheckpointIO(),
+        ]
         self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": given is not None}
         return self._instantiate_trainer({**trainer, **kwargs}, extra)
 
@@ -175,6 +180,7 @@ def main(args: Sequence[str] | None = None) -> int:
     An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
     """
     _quiet_lightning()
+    sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
         arguments = _split_options(sys.argv[1:] if args is None else args)
         arguments = [_own_net(option, _with_bundled_config(value)) for option, value in pairwise(["", *arguments])]
@@ -241,7 +247,12 @@ def _whole_number(seed: bool | int) -> int:
 def _quiet_lightning() -> None:
     """Leave the screen to the progress bar and the errors."""
     warnings.filterwarnings("ignore", module="lightning")
-    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed", "pytorch.accelerators"):
+    for name in (
+        "pytorch.utilities.rank_zero",
+        "fabric.utilities.seed",
+        "fabric.utilities.distributed",
+        "pytorch.accelerators",
+    ):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
 
 
@@ -255,7 +266,11 @@ _NOISE = re.compile(
 def _one_line(error: Exception) -> str:
     """The message of an error in one line, with the nearest known name where a class was not found."""
     lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
-    kept = list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line))) if isinstance(error, ArgumentError) else lines
+    kept = (
+        list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line)))
+        if isinstance(error, ArgumentError)
+        else lines
+    )
     message = " ".join([*kept, *getattr(error, "__notes__", ())])
     key = _key_path(lines)
     if unknown := re.search(r"Expected a dot import path string: (\S+)", message):

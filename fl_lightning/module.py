@@ -9,18 +9,17 @@ from fnmatch import fnmatch
 from typing import Any, Literal, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Reduction, SequentialEngine, Upload, Visit, Weighted, predict_in_batches
-from fl_lightning.data import Batch, FederatedDataModule
+from fl_lightning.clients import Client, Reduction, SequentialEngine, Upload, Visit, Weighted
+from fl_lightning.data import Batch
+from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State
 from fl_lightning.losses import CrossEntropy, Loss
-from fl_lightning.metrics import ClassScores, Scores
 from fl_lightning.streams import stream_seed
 
-NetCallable = Callable[[tuple[int, ...], int], nn.Module]  # (input_shape, num_classes) -> net
+Net = Callable[[tuple[int, ...], int], nn.Module] | nn.Module  # (input_shape, num_classes) -> net, or a net
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
 
 
@@ -31,7 +30,7 @@ class Update(NamedTuple):
     buffers: State  # the mean of the clients' buffers, float64
 
 
-class FederatedModule(LightningModule):
+class FederatedModule(EvaluatedModule):
     """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
 
     Args:
@@ -57,7 +56,7 @@ class FederatedModule(LightningModule):
 
     def __init__(
         self,
-        net: NetCallable | nn.Module,
+        net: Net,
         loss: Loss = CrossEntropy(),
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         server_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
@@ -73,14 +72,16 @@ class FederatedModule(LightningModule):
         self.automatic_optimization = False
         if isinstance(net, nn.Module):
             self.net = net
-        else:
+        elif callable(net):
             self._build_net = net
+        else:
+            raise TypeError(
+                f"model.net is {net!r}, must be a net or build one: annotate it as fl_lightning.Net in {type(self).__name__}"
+            )
         self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
         self.client_states: dict[int, State] = {}  # what clients keep between visits, for clients that took part
-        self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test"
-        self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
         self.rounds_without_update = 0
         self._check_settings()
 
@@ -110,7 +111,7 @@ class FederatedModule(LightningModule):
         fit = self.engine.run(round, self.cohort(round), keep_models)
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
-        has_update = len(fit.report.left_out) < len(fit.report.clients)
+        has_update = fit.report.num_updates > 0
         self._count_rounds_without_update(has_update, fit.report.left_out)
         self.server_step(self.aggregate(fit.reduced) if has_update else None)
         self.after_server_step(fit.probes)
@@ -206,18 +207,6 @@ class FederatedModule(LightningModule):
 
     # What hooks and engines ask for ---------------------------------------------------------------------------------
 
-    @property
-    def data(self) -> FederatedDataModule:
-        """The data module of the run.
-
-        Raises:
-            TypeError: if the trainer was given none, or one of another kind.
-        """
-        data = self.trainer.datamodule
-        if not isinstance(data, FederatedDataModule):
-            raise TypeError(f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)")
-        return data
-
     def is_personal(self, name: str) -> bool:
         """Whether a weight or buffer stays with its client."""
         return any(fnmatch(name, pattern) for pattern in self.personal)
@@ -232,26 +221,15 @@ class FederatedModule(LightningModule):
             return self.local_steps
         return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
 
-    def predict_logits(self, inputs: Tensor) -> Tensor:
-        """Logits (samples, classes) of the global model in evaluation mode."""
-        return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
-
-    def log_round(self, metrics: dict[str, Tensor | float], round: int) -> None:
-        """Log scalars to every logger with the round as their step, in one transfer from the device; kept in ``newest``."""
-        if not metrics:
-            return
-        values = [torch.as_tensor(value, device=self.device, dtype=torch.float64) for value in metrics.values()]
-        numbers = dict(zip(metrics, torch.stack(values).tolist(), strict=True))
-        self.newest.update(numbers)
-        for logger in self.trainer.loggers:
-            logger.log_metrics(numbers, step=round)
-
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list:
         """The first hook that Lightning calls: refuses settings of the trainer that a round cannot honour."""
         trainer = self.trainer
-        for key, value in (("gradient_clip_val", trainer.gradient_clip_val), ("accumulate_grad_batches", trainer.accumulate_grad_batches)):
+        for key, value in (
+            ("gradient_clip_val", trainer.gradient_clip_val),
+            ("accumulate_grad_batches", trainer.accumulate_grad_batches),
+        ):
             if value not in (None, 0, 1 if key == "accumulate_grad_batches" else None):
                 raise ValueError(
                     f"trainer.{key} is {value}, but a training step is a round: use model.clip_local_gradients for the "
@@ -263,11 +241,10 @@ class FederatedModule(LightningModule):
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
         if not hasattr(self, "net"):
-            with torch.random.fork_rng([]):
+            with torch.random.fork_rng():
                 torch.manual_seed(stream_seed(self.seed, -1, -1, "initial weights"))
                 self.net = self._build_net(self.data.input_shape, len(self.data.classes))
-        # A plain dict: as submodules the counts would be cast to the net's precision.
-        self.scores = {name: ClassScores(len(self.data.classes)) for name in ("val", "test")}
+        self.prepare_evaluation()
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -277,66 +254,17 @@ class FederatedModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
 
     def on_fit_start(self) -> None:
-        self._place_data()
+        self.place_data()
         cohorts = self.data.cohorts
         if cohorts is not None and self.trainer.max_steps > len(cohorts):
-            raise ValueError(f"trainer.max_steps is {self.trainer.max_steps}, but data.cohorts names {len(cohorts)} rounds: lower it")
+            raise ValueError(
+                f"trainer.max_steps is {self.trainer.max_steps}, but data.cohorts names {len(cohorts)} rounds: lower it"
+            )
 
     def on_train_start(self) -> None:
         self.engine = SequentialEngine(self)
         if self.trainer.global_step == 0:
-            self._evaluate_untrained()
-
-    def _evaluate_untrained(self) -> None:
-        """Round 0 of every curve, by the steps of Lightning's own evaluation during a fit."""
-        trainer = self.trainer
-        if trainer.limit_val_batches == 0 or not self.data.evaluation_names:
-            return
-        trainer.validating = True
-        trainer.fit_loop.epoch_loop.val_loop.run()
-        trainer.training = True
-
-    def _place_data(self) -> None:
-        """Move the data to where the net is and check that the two fit."""
-        self.data.to(self.device, next(self.net.parameters()).dtype)
-        training = self.net.training
-        self.net.eval()
-        with torch.no_grad():
-            outputs = self.net(torch.zeros(1, *self.data.input_shape, device=self.device, dtype=self.data.dtype))
-        self.net.train(training)
-        if outputs.shape != (1, len(self.data.classes)):
-            raise ValueError(
-                f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {len(self.data.classes)} classes: "
-                "build it with that many outputs"
-            )
-
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.scores[self.data.evaluation_names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores["test"].update(self.net(batch.inputs), batch.targets)
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Class probabilities (B, C)."""
-        return self.net(batch.inputs).softmax(dim=-1)
-
-    def on_validation_epoch_start(self) -> None:
-        self._place_data()
-        self._start_scores()
-
-    def on_test_epoch_start(self) -> None:
-        self._place_data()
-        self._start_scores()
-
-    def on_predict_epoch_start(self) -> None:
-        self._place_data()
-
-    def on_validation_epoch_end(self) -> None:
-        due = {"val": True, "test": self.data.test_is_due()}
-        self._log_scores([name for name in self.data.evaluation_names if due[name]])
-
-    def on_test_epoch_end(self) -> None:
-        self._log_scores(["test"])
+            self.evaluate_untrained()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for logger in self.trainer.loggers:
@@ -382,24 +310,6 @@ class FederatedModule(LightningModule):
         self.log_dict(metrics, logger=False)
         if report.round % self.trainer.log_every_n_steps == 0:
             self.log_round(metrics, report.round)
-
-    def _start_scores(self) -> None:
-        """Reset, then count an empty batch: a process without a batch of its own still takes part in the sum."""
-        for score in self.scores.values():
-            score.to(self.device).reset()
-            empty = torch.zeros(0, len(self.data.classes), device=self.device)
-            score.update(empty, torch.zeros(0, dtype=torch.int64, device=self.device))
-
-    def _log_scores(self, names: Sequence[str]) -> None:
-        if self.trainer.sanity_checking:
-            return
-        self.evaluations = {name: self.scores[name].compute() for name in names}
-        metrics = {f"{name}/{key}": getattr(self.evaluations[name], key) for name in names for key in ("accuracy", "loss")}
-        # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.
-        fitting = self.trainer.state.fn == "fit"
-        self.log_dict({name: value.float() for name, value in metrics.items()}, logger=not fitting)
-        if fitting:
-            self.log_round(metrics, self.trainer.global_step)
 
 
 def refuse_float16(precision: str) -> None:

@@ -53,7 +53,12 @@ def toy_data() -> Callable[..., FederatedDataModule]:
         inputs = torch.randn(42, 4, generator=generator, dtype=torch.float64)
         targets = torch.randint(0, 3, (42,), generator=generator)
         clients = [list(range(0, 5)), list(range(5, 15)), list(range(15, 30))]
-        defaults = {"batch_size": None, "test_inputs": inputs[30:], "test_targets": targets[30:], "classes": ["cat", "dog", "owl"]}
+        defaults = {
+            "batch_size": None,
+            "test_inputs": inputs[30:],
+            "test_targets": targets[30:],
+            "classes": ["cat", "dog", "owl"],
+        }
         return from_arrays(inputs[:30], targets[:30], clients, **{**defaults, **settings})
 
     return build

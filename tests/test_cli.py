@@ -34,7 +34,10 @@ def main(tmp_path, monkeypatch, capsys):
         (["--data.partition.alpha", "0"], "data.partition.alpha is 0.0, must be above 0"),
         (["--data.partition.alpha", "-1"], "data.partition.alpha is -1.0, must be above 0"),
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and the number of samples, 1437"),
-        (["--data.num_clients", "1437"], "data.val_fraction is 0.1, which leaves client 0 of 1 samples without a training sample"),
+        (
+            ["--data.num_clients", "1437"],
+            "data.val_fraction is 0.1, which leaves client 0 of 1 samples without a training sample",
+        ),
         (["--data.val_fraction", "1.0"], "data.val_fraction is 1.0, must be at least 0 and below 1"),
         (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),
         (["--data.clients_per_round", "1.5"], "data.clients_per_round is 1.5, must be above 0 and at most 1"),
@@ -122,7 +125,9 @@ def test_a_config_in_the_working_folder_wins(main, tmp_path):
 
 def test_any_value_can_be_overridden(main):
     """The keys of the README, short class names included."""
-    arguments = "--trainer.max_steps 200 --model.net MLP --data.partition.alpha 0.5 --model.loss ReweightedSoftmax --seed_everything 5"
+    arguments = (
+        "--trainer.max_steps 200 --model.net MLP --data.partition.alpha 0.5 --model.loss ReweightedSoftmax --seed_everything 5"
+    )
     code, printed, _ = main("fit", "--config", "cifar10_tce.yaml", *arguments.split(), "--print_config")
     assert code == 0
     config = yaml.safe_load(printed)
@@ -148,7 +153,9 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     assert code == 0
     assert "val/accuracy" in out
     # The run's own config serves as well as ours, from anywhere.
-    code, out, _ = main("predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt"))
+    code, out, _ = main(
+        "predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt")
+    )
     assert code == 0
     rows = (folder / "predictions.csv").read_text().splitlines()
     assert rows[0] == "index,label,prediction,probability"

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
 from fl_lightning.clients import Visit
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.models import CNN2
@@ -183,7 +183,7 @@ class DropoutNet(nn.Sequential):
 
 
 def test_result_does_not_depend_on_global_generators(fit):
-    """Dropout and initial weights included: whatever was drawn before, the same seed gives the same bits, another seed others."""
+    """Dropout and initial weights: whatever was drawn before, the same seed gives the same bits, another seed others."""
     torch.manual_seed(1)
     first = digits_run(fit, DropoutNet)
     torch.manual_seed(2)

@@ -5,9 +5,9 @@ import time
 
 import pytest
 import torch
+from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
 
 RUN = (
     "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 40 --trainer.val_check_interval 4 "
@@ -44,7 +44,9 @@ def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_pa
     resumed = command_line(*RUN, "--trainer.default_root_dir", "cut", "--ckpt_path", "last")
     assert resumed.returncode == 0, resumed.stderr
 
-    expected, actual = (torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "cut"))
+    expected, actual = (
+        torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "cut")
+    )
     assert actual["global_step"] == expected["global_step"] == 40
     assert expected["state_dict"].keys() == actual["state_dict"].keys()
     for name, value in expected["state_dict"].items():

@@ -43,8 +43,18 @@ def test_predictions_of_two_processes_are_in_order(command_line, tmp_path):
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     tables = []
     for extra in ([], TWO):
-        result = command_line("predict", "--config", "digits_tce.yaml", "--model.net.hidden", "32", "--ckpt_path", "last",
-                              "--data.eval_batch_size", "100", *extra)
+        result = command_line(
+            "predict",
+            "--config",
+            "digits_tce.yaml",
+            "--model.net.hidden",
+            "32",
+            "--ckpt_path",
+            "last",
+            "--data.eval_batch_size",
+            "100",
+            *extra,
+        )
         assert result.returncode == 0, result.stderr
         tables.append((folder / "predictions.csv").read_text())
     assert tables[0] == tables[1]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fl_lightning.clients.reduction import Reduction
@@ -16,6 +15,7 @@ class RoundReport:
     round: int
     clients: list[int]
     losses: list[float]  # mean loss over each client's local steps
+    num_updates: int  # finite updates that reached the server
     left_out: list[int]  # clients whose update was not finite
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int

@@ -53,9 +53,11 @@ class SequentialEngine:
                 stats[position, 0] = self._fit(client)
                 upload = method.client_result(self.net, client)
                 probes[position] = method.probe(self.net, client)
-            stats[position, 1] = reduced.add(upload) if visits[position].sends else 1
-            stats[position, 2] = _num_bytes(client.broadcast) + (self._download_bytes() if visits[position].receives else 0)
-            stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values()) if visits[position].sends else 0
+            if visits[position].sends:
+                stats[position, 1] = reduced.add(upload)
+                stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values())
+            if visits[position].receives:
+                stats[position, 2] = _num_bytes(client.broadcast) + self._download_bytes()
             client.state.update(self._personal_state())
             visited[client.index] = client.state
             if keep_models:
@@ -192,7 +194,8 @@ def _report(round: int, visits: Sequence[Visit], stats: Tensor) -> RoundReport:
         round=round,
         clients=clients,
         losses=[row[0] for row in rows],
-        left_out=[client for client, row in zip(clients, rows, strict=True) if row[1] == 0],
+        num_updates=int(sum(row[1] for row in rows)),
+        left_out=[visit.client for visit, row in zip(visits, rows, strict=True) if visit.sends and row[1] == 0],
         bytes_down=int(sum(row[2] for row in rows)),
         bytes_up=int(sum(row[3] for row in rows)),
     )

@@ -151,7 +151,9 @@ class FederatedDataModule(LightningDataModule):
         """The clients of a round (counted from 1), ascending; a function of the seed and the round alone."""
         if self.cohorts is not None:
             if round > len(self.cohorts):
-                raise ValueError(f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps")
+                raise ValueError(
+                    f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
+                )
             return list(self.cohorts[round - 1])
         # NumPy's draw without replacement takes time in proportion to the cohort, not to the population.
         rng = numpy_stream(self.seed, round, -1, "cohort")
@@ -249,7 +251,9 @@ def from_arrays(inputs: Tensor, targets: Tensor, clients: Sequence[Sequence[int]
         settings: ``test_inputs``, ``test_targets`` and ``classes`` of :class:`Arrays`, and anything that
             :class:`FederatedDataModule` takes. Defaults here: ``val_fraction=0``, every client in every round.
     """
-    source = Arrays(inputs, targets, **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes") if name in settings})
+    source = Arrays(
+        inputs, targets, **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes") if name in settings}
+    )
     defaults = {"num_clients": len(clients), "clients_per_round": len(clients), "val_fraction": 0.0}
     return FederatedDataModule(source, partition=Fixed(clients), **{**defaults, **settings})
 
@@ -263,7 +267,9 @@ def _cohort_size(clients_per_round: int | float, num_clients: int) -> int:
             )
         return max(int(clients_per_round * num_clients + 1e-9), 1)
     if not 1 <= clients_per_round <= num_clients:
-        raise ValueError(f"data.clients_per_round is {clients_per_round}, must be between 1 and data.num_clients, {num_clients}")
+        raise ValueError(
+            f"data.clients_per_round is {clients_per_round}, must be between 1 and data.num_clients, {num_clients}"
+        )
     return clients_per_round
 
 
@@ -282,8 +288,10 @@ def _scale(inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | 
 
 
 def _channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of uint8 images, scaled to [0, 1]; a constant channel counts as deviation 1."""
-    sums = [torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))]) for x in (part.double() / 255 for part in images.split(4096))]
+    """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
+    sums = [
+        torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))]) for x in (part.double() / 255 for part in images.split(4096))
+    ]
     count = images.numel() // images.shape[1]
     mean, square = sum(sums[1:], sums[0]) / count
     std = (square - mean * mean).clamp_min(0).sqrt()

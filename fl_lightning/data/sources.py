@@ -97,7 +97,9 @@ class ImageFolder(Source):
         train, test = (_list_images(root / part) for part in ("train", "test"))
         if train.keys() != test.keys():
             differing = ", ".join(sorted(train.keys() ^ test.keys()))
-            raise ValueError(f"data.root is {root}: train and test differ in their class folders ({differing}): make them equal")
+            raise ValueError(
+                f"data.root is {root}: train and test differ in their class folders ({differing}): make them equal"
+            )
         paths = [path for part in (train, test) for files in part.values() for path in files]
         if not any(train.values()):
             raise FileNotFoundError(f"data.root is {root}, but root/train/<class>/ holds no file: put images there")
@@ -121,7 +123,9 @@ class TorchvisionDataset(Source):
         if name not in known:
             hint = difflib.get_close_matches(name, ["digits", "image_folder", *known], n=1)
             cure = f"did you mean {hint[0]}?" if hint else f"try one of {', '.join(sorted(known))}"
-            raise ValueError(f"data.source is {name!r}, neither digits, image_folder nor a classification set of torchvision: {cure}")
+            raise ValueError(
+                f"data.source is {name!r}, neither digits, image_folder nor a classification set of torchvision: {cure}"
+            )
         self.name = name
         self._open = getattr(torchvision.datasets, name)
 
@@ -162,7 +166,9 @@ class TorchvisionDataset(Source):
                 root.rmdir()
 
     def _decode(self, train: Iterable, test: Iterable) -> Dataset:
-        parts = [_stack((np.asarray(image), label, f"sample {i}") for i, (image, label) in enumerate(part)) for part in (train, test)]
+        parts = [
+            _stack((np.asarray(image), label, f"sample {i}") for i, (image, label) in enumerate(part)) for part in (train, test)
+        ]
         names = getattr(train, "classes", None) or [str(label) for label in range(int(parts[0].targets.max()) + 1)]
         return Dataset(*parts, classes=tuple(str(name) for name in names))
 
@@ -223,7 +229,9 @@ def _stack(images: Iterable[tuple[NDArray[np.uint8], int, str]]) -> Samples:
     labels: list[int] = []
     for image, label, name in images:
         if pixels and image.shape != pixels[0].shape:
-            raise ValueError(f"data.source: {name} has shape {image.shape}, the first image {pixels[0].shape}: resize them to one size")
+            raise ValueError(
+                f"data.source: {name} has shape {image.shape}, the first image {pixels[0].shape}: resize them to one size"
+            )
         pixels.append(image)
         labels.append(int(label))
     stacked = np.stack(pixels)

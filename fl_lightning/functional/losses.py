@@ -14,9 +14,7 @@ from torch import Tensor
 Reduction = Literal["mean", "sum", "none"]
 
 
-def truncated_cross_entropy(
-    logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean"
-) -> Tensor:
+def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean") -> Tensor:
     """Cross entropy whose softmax runs over the client's own classes only.
 
     ``logsumexp_{c in C_k} f_c - f_y`` with ``C_k = {c : label_counts[c] > 0}``: equation (3) of Legate, Caccia, Belilovsky,

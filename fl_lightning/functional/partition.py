@@ -143,9 +143,7 @@ def _check_alpha(alpha: float) -> None:
         )
 
 
-def _indices_by_class(
-    labels: NDArray[np.int64], num_classes: int, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
+def _indices_by_class(labels: NDArray[np.int64], num_classes: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
     """The samples of each class, shuffled."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]

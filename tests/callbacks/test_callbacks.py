@@ -1,0 +1,193 @@
+"""What callbacks write, read back from the event files and compared with what it must be."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    RoundForgetting,
+)
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.data import FederatedDataModule
+
+
+class Recorder(FederatedCallback):
+    """Keeps every client's and every global model's logits on all samples, by asking as any callback may."""
+
+    def __init__(self, every=1):
+        super().__init__(every)
+        self.clients, self.before, self.after, self.calls = {}, {}, {}, []
+
+    def wants_models(self, round):
+        return self.due(round)
+
+    def on_round_start(self, trainer, module, round):
+        self.calls.append(("start", round))
+
+    def on_cohort_fit_end(self, trainer, module, round, models):
+        self.calls.append(("fits", round))
+        inputs = module.data.normalise(module.data.train_set.inputs)
+        self.clients[round] = models.clients
+        self.before[round] = models.predict_received(inputs).argmax(-1)
+        self.after[round] = models.predict(inputs).argmax(-1)
+
+    def on_aggregate_end(self, trainer, module, round):
+        self.calls.append(("aggregate", round))
+
+    def on_round_end(self, trainer, module, round, report):
+        self.calls.append(("end", round))
+
+
+@pytest.fixture
+def watched(fit, tmp_path, read_scalars):
+    """A digits run with callbacks; gives scalars, figures by name and round, and the data."""
+
+    def run(*callbacks, rounds=4, net=None, **settings):
+        settings = {
+            "num_clients": 8,
+            "clients_per_round": 3,
+            "batch_size": 32,
+            "monitor_test": 1,
+            "val_fraction": 0.3,
+            **settings,
+        }
+        data = FederatedDataModule("digits", **settings)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = net or nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        trainer = fit(
+            FedAvg(net, local_epochs=2), data, rounds, callbacks=list(callbacks), logger=True, default_root_dir=tmp_path
+        )
+        events = EventAccumulator(trainer.log_dir, size_guidance={"images": 0}).Reload()
+        figures = {
+            (name, event.step): np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+            for name in events.Tags()["images"]
+            for event in events.Images(name)
+        }
+        return read_scalars(trainer.log_dir), figures, data
+
+    return run
+
+
+def test_hooks_come_in_the_order_of_a_round(watched):
+    """start, fits, aggregate, end, once each; fits only in rounds in which models were asked for."""
+    recorder = Recorder(every=2)
+    watched(recorder, rounds=2)
+    assert recorder.calls == [
+        ("start", 1),
+        ("aggregate", 1),
+        ("end", 1),
+        ("start", 2),
+        ("fits", 2),
+        ("aggregate", 2),
+        ("end", 2),
+    ]
+
+
+def test_client_forgetting_is_that_of_a_naive_count(watched):
+    """F_ki from a double loop over clients' models and validation parts; picture of three panels in the chosen round only."""
+    recorder = Recorder()
+    scalars, figures, data = watched(recorder, ClientForgetting(every=3))
+    clients = recorder.clients[3]
+    values = []
+    for i in range(len(clients)):
+        for k, owner in enumerate(clients):
+            if i != k:
+                part = data.shards.validation_indices(owner)
+                targets = data.train_set.targets[part]
+                after = (recorder.after[3][i][part] == targets).double().mean()
+                before = (recorder.before[3][part] == targets).double().mean()
+                values.append((after - before).item())
+    assert scalars["forgetting/client_mean"] == {3: pytest.approx(np.mean(values))}
+    assert scalars["forgetting/client_mean_positive"] == {3: pytest.approx(-np.mean(values))}
+    assert [key for key in figures if key[0] == "forgetting/clients"] == [("forgetting/clients", 3)]
+
+
+@pytest.mark.parametrize(("cadence", "name"), [(1, "forgetting/round"), (2, "forgetting/every_2")])
+def test_round_forgetting_is_that_of_the_class_curves(watched, cadence, name):
+    """F_t recomputed from the logged per-class accuracies; its name says how many rounds it spans."""
+    scalars, figures, _ = watched(PerClassAccuracy(every=0), RoundForgetting(every=4), monitor_test=cadence)
+    curves = np.array(
+        [[curve[r] for r in sorted(curve)] for tag, curve in sorted(scalars.items()) if tag.startswith("class_accuracy/")]
+    )
+    assert curves.shape == (10, 4 // cadence + 1)
+    drops = np.clip(curves[:, :-1] - curves[:, 1:], 0, None).mean(axis=0)
+    assert scalars[name] == {round: pytest.approx(drop, abs=1e-6) for round, drop in zip(range(cadence, 5, cadence), drops)}
+    assert ("forgetting/drops", 4) in figures
+
+
+def test_local_forgetting_is_off_unless_asked_for(watched):
+    """F_kt: the mean over clients of their drops per class on the test set against the model they started from."""
+    recorder = Recorder()
+    scalars, _, _ = watched(RoundForgetting(every=0), recorder, rounds=2)
+    assert "forgetting/local_mean" not in scalars
+    scalars, _, _ = watched(RoundForgetting(every=0, clients_every=2), rounds=2)
+    assert list(scalars["forgetting/local_mean"]) == [2]
+    assert 0 <= scalars["forgetting/local_mean"][2] <= 1
+
+
+def test_per_class_accuracy_averages_to_the_accuracy(watched):
+    """Weighted by the test set's class sizes, the class curves give test/accuracy in every round, round 0 included."""
+    scalars, figures, data = watched(PerClassAccuracy(rounds=[1, 4]))
+    sizes = data.test_set.targets.bincount(minlength=10).double() / len(data.test_set)
+    for round in range(5):
+        mean = sum(sizes[c].item() * scalars[f"class_accuracy/{c}"][round] for c in range(10))
+        assert mean == pytest.approx(scalars["test/accuracy"][round], abs=1e-6)
+    assert {key for key in figures if key[0] == "class_accuracy/heatmap"} == {
+        ("class_accuracy/heatmap", 1),
+        ("class_accuracy/heatmap", 4),
+    }
+    assert {key for key in figures if key[0] == "class_accuracy/one_round"} == {("class_accuracy/one_round", r) for r in (1, 4)}
+
+
+def test_label_counts_are_those_of_the_partition(watched):
+    """Counts of cohort and federation against a count of the labels; the partition's picture before round 1."""
+    recorder = Recorder()
+    scalars, figures, data = watched(LabelCounts(every=2), recorder, rounds=2)
+    parts = [torch.cat([data.shards.train_indices(c), data.shards.validation_indices(c)]) for c in range(8)]
+    for label in range(10):
+        count = [int((data.train_set.targets[part] == label).sum()) for part in parts]
+        assert scalars[f"label_counts/global/{label}"] == {2: sum(count)}
+        assert scalars[f"label_counts/cohort/{label}"] == {2: sum(count[c] for c in recorder.clients[2])}
+    assert set(figures) == {("label_counts/partition", 0), ("label_counts/cohort", 2)}
+
+
+def test_communication_counts_every_round_and_the_total(watched):
+    """Three clients, 64*32+32 + 2*32 + 32*10+10 weights and 2*32 statistics of 4 bytes, one counter of 8."""
+    scalars, _, _ = watched(Communication(), rounds=3)
+    a_round = 3 * (4 * (64 * 32 + 32 + 2 * 32 + 32 * 10 + 10 + 2 * 32) + 8)
+    for way in ("up", "down"):
+        assert scalars[f"communication/{way}"] == {1: a_round, 2: a_round, 3: a_round}
+        assert scalars[f"communication/total_{way}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
+
+
+def test_figures_are_not_blank(watched):
+    """Every picture has at least ten colours and is no smaller than 300 by 200."""
+    _, figures, _ = watched(
+        *(kind(every=2) for kind in (PerClassAccuracy, ClientForgetting, RoundForgetting, LabelCounts)), rounds=2
+    )
+    assert len(figures) == 6
+    for (name, _), pixels in figures.items():
+        assert pixels.shape[0] >= 200, name
+        assert pixels.shape[1] >= 300, name
+        assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) >= 10, name
+
+
+@pytest.mark.parametrize("kind", [PerClassAccuracy, ClientForgetting, RoundForgetting, LabelCounts, Communication])
+def test_cadence(kind):
+    """every: multiples, 0 never; rounds: exactly those; negative is refused."""
+    assert [r for r in range(1, 7) if kind(every=3).due(r)] == [3, 6]
+    assert not any(kind(every=0).due(r) for r in range(1, 7))
+    assert [r for r in range(1, 7) if kind(rounds=[1, 4]).due(r)] == [1, 4]
+    with pytest.raises(ValueError, match=f"callback {kind.__name__}: every is -1"):
+        kind(every=-1)

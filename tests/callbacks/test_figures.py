@@ -1,0 +1,65 @@
+"""Pictures compared for what they must contain: values, order of rows and columns, labels."""
+
+import numpy as np
+import pytest
+import torch
+from fl_lightning.callbacks.figures import label_shares, one_round, over_rounds, three_panels
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+
+def shown(axes):
+    """The matrix behind a heatmap."""
+    return np.ma.filled(axes.images[0].get_array(), np.nan)
+
+
+def names(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_three_panels_hold_before_after_and_difference_with_the_mean_column():
+    """Three panels with a row a model and a column a data set; the third has one more column, the mean of the others."""
+    before = torch.tensor([[0.5, 0.25], [0.5, 0.25]])
+    after = torch.tensor([[0.75, 0.0], [0.25, 0.5]])
+    figure = three_panels(before, after, after - before, torch.tensor([-0.25, -0.25]), [3, 8], round=40)
+    panels = figure.axes[:3]
+    np.testing.assert_allclose(shown(panels[0]), before)
+    np.testing.assert_allclose(shown(panels[1]), after)
+    np.testing.assert_allclose(shown(panels[2]), [[0.25, -0.25, -0.25], [-0.25, 0.25, -0.25]])
+    assert names(panels[2].xaxis) == ["3", "8", "mean"]
+    assert names(panels[2].yaxis) == ["3", "8"]
+    assert panels[2].images[0].get_clim() == (-1, 1)
+    assert "round 40" in figure.get_suptitle()
+
+
+def test_over_rounds_has_a_row_a_class_and_a_column_a_round():
+    """Values stay where they belong; NaN, a class without samples, is left blank."""
+    values = torch.tensor([[0.1, 0.2, 0.3], [float("nan"), 0.5, 0.6]])
+    axes = over_rounds(values, ["cat", "dog"], [0, 10, 20], "title").axes[0]
+    np.testing.assert_allclose(shown(axes), values)
+    assert names(axes.yaxis) == ["cat", "dog"]
+    assert names(axes.xaxis) == ["0", "10", "20"]
+
+
+def test_one_round_runs_from_global_before_to_global_after():
+    """First row the global model before, last row after, clients between, a column a class."""
+    values = torch.rand(4, 3)
+    axes = one_round(values, ["global before", "client 1", "client 2", "global after"], ["a", "b", "c"], 5).axes[0]
+    np.testing.assert_allclose(shown(axes), values, rtol=1e-6)
+    assert names(axes.yaxis) == ["global before", "client 1", "client 2", "global after"]
+
+
+def test_label_shares_sum_to_one_in_every_row():
+    """Counts (3, 1) and (0, 2) are bars of 3/4 + 1/4 and 0 + 1."""
+    axes = label_shares(torch.tensor([[3, 1], [0, 2]]), ["client 0", "client 1"], ["a", "b"], "title").axes[0]
+    widths = np.array([[bar.get_width() for bar in bars] for bars in axes.containers])
+    np.testing.assert_allclose(widths, [[0.75, 0.0], [0.25, 1.0]])
+    assert axes.yaxis_inverted()
+
+
+@pytest.mark.parametrize("classes", [2, 62, 100])
+def test_many_classes_and_rounds_can_be_drawn(classes):
+    """400 points of 100 classes: at most 30 labels an axis, and the picture renders."""
+    figure = over_rounds(torch.rand(classes, 400), [f"class {c}" for c in range(classes)], list(range(400)), "title")
+    FigureCanvasAgg(figure).draw()
+    assert len(figure.axes[0].get_xticks()) <= 30
+    assert len(figure.axes[0].get_yticks()) <= 30

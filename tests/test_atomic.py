@@ -1,0 +1,125 @@
+"""Atomic writing: the new file whole, or the old one untouched, and never a leftover."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from fl_lightning.atomic import atomic_write
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_file_takes_its_place_when_the_block_ends(tmp_path):
+    """Inside the block the target still holds the old text; afterwards the new one, and nothing lies beside it."""
+    target = tmp_path / "result.txt"
+    target.write_text("old")
+    with atomic_write(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+        assert temporary.parent == tmp_path
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["result.txt"]
+
+
+def test_missing_folders_are_made(tmp_path):
+    """The target's folders need not exist; a path may be given as text."""
+    with atomic_write(str(tmp_path / "a" / "b" / "c.txt")) as temporary:
+        temporary.write_text("x")
+    assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
+
+
+def test_bare_file_name_is_written_in_the_working_folder(tmp_path, monkeypatch):
+    """A name without a folder works too."""
+    monkeypatch.chdir(tmp_path)
+    with atomic_write("c.txt") as temporary:
+        temporary.write_text("x")
+    assert names(tmp_path) == ["c.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError("bad value"), KeyboardInterrupt(), RuntimeError("broken")])
+def test_error_in_the_block_keeps_the_old_file(tmp_path, error):
+    """After half of the new text was written: same error outside, old text, no temporary file."""
+    target = tmp_path / "result.txt"
+    target.write_text("old")
+    with pytest.raises(type(error)) as caught, atomic_write(target) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert caught.value is error
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["result.txt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_killed_writer_leaves_the_old_file(tmp_path):
+    """kill -9 in the middle of the block: the target still holds the old text, and can be written again."""
+    target = tmp_path / "result.txt"
+    target.write_text("old")
+    child = os.fork()
+    if child == 0:
+        with atomic_write(target) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert target.read_text() == "old"
+    with atomic_write(target) as temporary:
+        temporary.write_text("new")
+    assert target.read_text() == "new"
+
+
+def test_data_is_on_disk_before_the_name_changes(tmp_path, monkeypatch):
+    """fsync comes before replace, else a power cut could leave the new name with no data."""
+    calls = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (calls.append("fsync"), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    with atomic_write(tmp_path / "x") as temporary:
+        temporary.write_text("x")
+    assert calls[:2] == ["fsync", "replace"]
+
+
+def test_folder_in_the_place_of_the_file_is_named(tmp_path):
+    """The target is a folder: OSError with the path and a cure, and no temporary file."""
+    (tmp_path / "taken").mkdir()
+    with (
+        pytest.raises(OSError, match=r"taken could not be written .*choose another folder"),
+        atomic_write(tmp_path / "taken") as file,
+    ):
+        file.write_text("x")
+    assert names(tmp_path) == ["taken"]
+
+
+def test_file_in_the_place_of_the_folder_is_named(tmp_path):
+    """The target's folder is a file: OSError with the path and a cure, like every other failure to write."""
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(OSError, match=r"out\.txt could not be written .*choose another folder"),
+        atomic_write(tmp_path / "file" / "out.txt") as temporary,
+    ):
+        temporary.write_text("x")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, the device that is always full")
+@pytest.mark.parametrize(
+    "write", [lambda path: path.write_bytes(b"0" * 100000), lambda path: torch.save(torch.zeros(100000), path)]
+)
+def test_full_disk_is_named(tmp_path, write):
+    """A write to a full disk, by plain file or by torch.save: OSError with the path and a cure; the old file stays."""
+    target = tmp_path / "result.pt"
+    target.write_text("old")
+    with pytest.raises(OSError, match=r"result\.pt could not be written .*free some space"), atomic_write(target) as temporary:
+        temporary.symlink_to("/dev/full")
+        write(temporary)
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["result.pt"]
+
+
+def test_other_errors_are_not_blamed_on_the_target(tmp_path):
+    """A missing input read inside the block is not a failure to write: the error names the input, not a full disk."""
+    with pytest.raises(FileNotFoundError, match=r"input\.txt"), atomic_write(tmp_path / "output.txt") as temporary:
+        temporary.write_text((tmp_path / "input.txt").read_text())
+    assert names(tmp_path) == []

@@ -1,0 +1,79 @@
+"""The code in the documentation runs and does what the text says."""
+
+import copy
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fl_lightning import FedAvg, FederatedModule
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def my_method(tmp_path):
+    """The method of docs/adding_a_method.md, imported from a file as a user would have it."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding_a_method.md").read_text(), re.DOTALL)
+    path = tmp_path / "my_method.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location("my_method", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.MyFedProx
+
+
+def test_the_documented_method_minimises_its_objective(my_method, fit, toy_data):
+    """Two rounds against a plain loop with mu/2 * ||w - w_t||^2 in the loss, to 1e-12 in float64."""
+    data, net = toy_data(cohorts=[[0, 2], [1, 2]]), torch.nn.Linear(4, 3, dtype=torch.float64)
+    method = my_method(copy.deepcopy(net), mu=0.5, local_steps=3)
+    fit(method, data, 2, precision="64-true")
+    for cohort in ([0, 2], [1, 2]):
+        received, sums, total = copy.deepcopy(net), [0, 0], 0
+        for client in cohort:
+            indices = data.shards.train_indices(client)
+            local = copy.deepcopy(received)
+            for _ in range(3):
+                loss = F.cross_entropy(local(data.train_set.inputs[indices]), data.train_set.targets[indices])
+                for w, w0 in zip(local.parameters(), received.parameters()):
+                    loss = loss + 0.25 * ((w - w0.detach()) ** 2).sum()
+                for w, g in zip(local.parameters(), torch.autograd.grad(loss, list(local.parameters()))):
+                    w.data -= 0.1 * g
+            sums = [s + len(indices) * w.data for s, w in zip(sums, local.parameters())]
+            total += len(indices)
+        for w, s in zip(net.parameters(), sums):
+            w.data = s / total
+    torch.testing.assert_close(method.net.weight, net.weight, atol=1e-12, rtol=0)
+
+
+def test_the_documented_method_without_pull_is_fedavg(my_method, fit, toy_data):
+    """mu = 0 gives FedAvg bit for bit."""
+    net = torch.nn.Linear(4, 3, dtype=torch.float64)
+    prox, plain = my_method(copy.deepcopy(net), mu=0.0, local_steps=2), FedAvg(copy.deepcopy(net), local_steps=2)
+    fit(prox, toy_data(), 2, precision="64-true")
+    fit(plain, toy_data(), 2, precision="64-true")
+    assert torch.equal(prox.net.weight, plain.net.weight)
+
+
+def test_the_documented_command_runs(my_method, command_line):
+    """fl-lightning finds my_method.py in the working folder, and its argument is a key of the command line."""
+    text = (ROOT / "docs" / "adding_a_method.md").read_text()
+    (command,) = re.findall(r"^fl-lightning (fit .*)$", text, re.MULTILINE)
+    result = command_line(*command.split(), "--trainer.max_steps", "2")
+    assert result.returncode == 0, result.stderr
+    assert "MyFedProx" in result.stdout
+    wrong = command_line(*command.split(), "--model.mu", "-1")
+    assert wrong.returncode == 1
+    assert "model.mu is -1.0, must be at least 0" in wrong.stderr
+
+
+def test_documented_hooks_exist():
+    """Every hook in the table is a method of FederatedModule."""
+    text = (ROOT / "docs" / "adding_a_method.md").read_text()
+    hooks = re.findall(r"^\| `(\w+)\(", text, re.MULTILINE)
+    assert len(hooks) == 13
+    for hook in hooks:
+        assert callable(getattr(FederatedModule, hook)), hook
