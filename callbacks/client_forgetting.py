@@ -1,9 +1,9 @@
 """ClientForgetting: what a client's fit does to the data of the others."""
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import three_panels
 from lightning.pytorch import Trainer
 
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import three_panels
 from fl_lightning.clients import CohortModels
 from fl_lightning.functional import client_forgetting
 from fl_lightning.metrics import accuracy_by_owner

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from fl_lightning.callbacks.base import FederatedCallback
 from lightning.pytorch import Trainer
 
+from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 

@@ -1,10 +1,10 @@
 """LabelCounts: what the clients hold."""
 
 import torch
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import label_shares
 from lightning.pytorch import Trainer
 
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import label_shares
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 

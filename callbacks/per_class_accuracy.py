@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import one_round, over_rounds
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
@@ -30,7 +30,7 @@ class PerClassAccuracy(FederatedCallback):
         return self.due(round)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if self.due(round) and module.data.has_test:
+        if self.due(round) and module.data.monitors_test:
             inputs, targets = module.data.test_inputs(), module.data.test_set.targets
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])

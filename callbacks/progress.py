@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from fl_lightning.callbacks.base import FederatedCallback
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
+from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 

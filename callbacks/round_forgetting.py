@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
-from fl_lightning.callbacks.figures import over_rounds
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.functional import round_forgetting
 from fl_lightning.metrics import class_accuracy
@@ -39,7 +39,7 @@ class RoundForgetting(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.wants_models(round) or not module.data.has_test:
+        if not self.wants_models(round) or not module.data.monitors_test:
             return
         inputs, targets, num_classes = module.data.test_inputs(), module.data.test_set.targets, len(module.data.classes)
         before = class_accuracy(models.predict_received(inputs), targets, num_classes)

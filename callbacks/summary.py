@@ -3,12 +3,12 @@
 import json
 from typing import Any, Literal
 
-from fl_lightning.callbacks.base import FederatedCallback
 from lightning.pytorch import Trainer
 from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.atomic import atomic_write
+from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -37,7 +37,7 @@ class RunSummary(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._bytes["down"] += report.bytes_down
         self._bytes["up"] += report.bytes_up
-        for client in report.left_out:
+        for client in report.nonfinite:
             self._left_out[client] = self._left_out.get(client, 0) + 1
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
@@ -80,7 +80,8 @@ class RunSummary(FederatedCallback):
 
 
 def _readings(curve: dict[int, float]) -> dict[str, float]:
-    """The four readings of an accuracy curve and the round of the best; empty for an empty curve."""
+    """The four readings of an accuracy curve and the rounds of two; the untrained round 0 counts for none of them."""
+    curve = {round: value for round, value in curve.items() if round > 0}
     if not curve:
         return {}
     final = max(curve)
@@ -91,6 +92,7 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
         "best": curve[best_round],
         "best_round": best_round,
         "last": curve[final],
+        "last_round": final,
         "last_100_round_mean": sum(last_100) / len(last_100),
         "moving_average": sum(newest) / len(newest),
     }

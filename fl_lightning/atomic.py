@@ -17,7 +17,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         OSError: naming the file, if the folder cannot be written or the disk is full.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that what a kill leaves is overwritten next time
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -1,6 +1,7 @@
 """Checkpoints that are there whole or not at all."""
 
 import os
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -23,3 +24,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         with atomic_write(path) as temporary:
             torch.save(checkpoint, temporary)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            ValueError: naming the file, if it is none.
+        """
+        try:
+            return super().load_checkpoint(path, *arguments, **options)
+        except (RuntimeError, UnpicklingError, EOFError) as error:
+            raise ValueError(f"ckpt_path is {path}, which is no checkpoint that can be read: give another") from error

@@ -10,17 +10,19 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning import losses, methods, models
 from fl_lightning.callbacks import (
@@ -33,9 +35,9 @@ from fl_lightning.callbacks import (
     RoundProgressBar,
     RunSummary,
 )
-from fl_lightning.checkpoint import AtomicCheckpointIO
 from fl_lightning.data import FederatedDataModule, partitions
-from fl_lightning.module import FederatedModule, refuse_float16
+from fl_lightning.module import FederatedModule
+from fl_lightning.trainer_checks import refuse_float16
 
 _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.per_class_accuracy": PerClassAccuracy,
@@ -70,10 +72,16 @@ class FederatedCLI(LightningCLI):
             parser.add_lightning_class_args(callback, key)
         parser.set_defaults({"model": {"class_path": "fl_lightning.FedAvg"}})
         for target in ("data.seed", "model.init_args.seed"):
-            parser.link_arguments("seed_everything", target, compute_fn=_whole_number)
+            parser.link_arguments("seed_everything", target, compute_fn=int)
 
     def _parse_ckpt_path(self) -> None:
         """Leave the config as it is: the command line wins over what a checkpoint remembers."""
+
+    def _set_seed(self) -> None:
+        seed = self._get(self.config, "seed_everything")
+        if isinstance(seed, bool):
+            raise ValueError(f"seed_everything is {seed}, must be a whole number: a run must be repeatable")
+        super()._set_seed()
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
@@ -110,68 +118,84 @@ class FederatedCLI(LightningCLI):
         return newest
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        trainer, given = self.config_init[self.subcommand].trainer, self.config[self.subcommand].ckpt_path
-        own = (
-            list(trainer.callbacks) if isinstance(trainer.callbacks, list) else [trainer.callbacks] if trainer.callbacks else []
-        )
-        extra = [self._get(self.config_init, key) for key in _CALLBACKS] if self.subcommand == "fit" else []
-        if self.subcommand == "fit":
-            if trainer.enable_progress_bar is not False:
-                extra.append(RoundProgressBar())
-            if trainer.enable_checkpointing is not False and not any(isinstance(callback, ModelCheckpoint) for callback in own):
-                extra += self._checkpoints()
-        else:
+        config = self.config_init[self.subcommand].trainer
+        given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
+        config.callbacks = given
+        if self.subcommand != "fit":
             self.save_config_callback = None
-            trainer.enable_progress_bar = bool(trainer.enable_progress_bar)
-        if self.subcommand == "predict":
-            extra.append(PredictionWriter(self._prediction_path()))
-        if trainer.logger is None:
-            trainer.logger = self._logger(given) if self.subcommand == "fit" else False
+            config.logger = config.logger or False
+            config.enable_progress_bar = bool(config.enable_progress_bar)
+            return self._instantiate_trainer(config, self._prediction_writers())
+        self._claim_version()
+        if config.logger is None:
+            config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
+        if config.logger is False:
+            self.save_config_callback = None
+        self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}  # a folder that this run alone writes to
         # A callback that the user lists under trainer.callbacks replaces ours of that kind.
-        extra = [callback for callback in extra if not any(type(callback) is type(other) for other in own)]
-        trainer.callbacks = own
-        trainer.plugins = [
-            *(trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins] if trainer.plugins else []),
-            AtomicCheckpointIO(),
-        ]
-        self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": given is not None}
-        return self._instantiate_trainer({**trainer, **kwargs}, extra)
+        extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
+        with self._removing_version_on_failure():
+            return self._instantiate_trainer({**config, **kwargs}, extra)
 
-    def _checkpoints(self) -> list[Callback]:
+    def _claim_version(self) -> None:
+        """Make a folder for this run that no other run has, or take that of the checkpoint it goes on from."""
+        self.version, self._is_new_version = self.run_folder / "version_0", False
+        ckpt_path = self.config[self.subcommand].ckpt_path
+        if ckpt_path is not None and self.run_folder.resolve() in Path(ckpt_path).resolve().parents:
+            self.version = self.run_folder / Path(ckpt_path).resolve().relative_to(self.run_folder.resolve()).parts[0]
+        elif rank_zero_only.rank == 0:  # the others never write to it, and are told its name where they ask
+            while not self._is_new_version:
+                try:
+                    self.version.mkdir(parents=True)
+                    self._is_new_version = True
+                except FileExistsError:
+                    self.version = self.run_folder / f"version_{int(self.version.name.removeprefix('version_')) + 1}"
+
+    @contextmanager
+    def _removing_version_on_failure(self) -> Iterator[None]:
+        """A run that fails before its first round leaves no folder behind."""
+        try:
+            yield
+        except Exception:
+            if self._is_new_version and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
+                _remove_with_empty_parents(self.version, self.run_folder.parent.parent)
+            raise
+
+    def _fit_callbacks(self, config: Namespace) -> list[Callback]:
+        """What watches a fit unless the user says otherwise."""
+        callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
+        if config.enable_progress_bar is not False:
+            callbacks.append(RoundProgressBar())
+        if config.enable_checkpointing is not False:
+            callbacks += self._checkpoints(config)
+        return callbacks
+
+    def _checkpoints(self, config: Namespace) -> list[Callback]:
         """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
-        last = ModelCheckpoint(filename="last", enable_version_counter=False)
-        if not self.datamodule.has_validation:
-            return [last]
-        best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", enable_version_counter=False)
-        return [best, last]
+        common = {"dirpath": self.version / "checkpoints", "enable_version_counter": False}
+        if config.limit_val_batches == 0:  # no evaluation to wait for: every so many rounds, and at the end
+            every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
+            return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
+        best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
+        return [*([best] if self.datamodule.has_validation else []), ModelCheckpoint(filename="last", **common)]
 
-    def _logger(self, ckpt_path: str | None) -> TensorBoardLogger:
-        """A new version of the run, or that of the checkpoint that the run goes on from."""
-        version = None
-        if ckpt_path is not None and Path(ckpt_path).resolve().parents[2] == self.run_folder.resolve():
-            version = Path(ckpt_path).resolve().parents[1].name
-        return TensorBoardLogger(self.run_folder.parent, name=self.run_folder.name, version=version)
+    def fit(self, model: FederatedModule, **kwargs: Any) -> None:
+        """Fit; a run that fails before its first round leaves no folder behind."""
+        with self._removing_version_on_failure():
+            self.trainer.fit(model, **kwargs)
+
+    def _prediction_writers(self) -> list[Callback]:
+        return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
 
     def _prediction_path(self) -> Path:
         """Beside the checkpoints' folder of a run, else beside the checkpoint."""
         folder = Path(self.config[self.subcommand].ckpt_path).parent
         return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
 
-    def fit(self, model: FederatedModule, **kwargs: Any) -> None:
-        """Fit; a run that fails before its first round leaves no folder behind."""
-        folder = Path(self.trainer.log_dir) if self.trainer.is_global_zero and self.trainer.log_dir else None
-        is_new = folder is not None and not folder.exists()
-        try:
-            self.trainer.fit(model, **kwargs)
-        except Exception:
-            if is_new and self.trainer.global_step == 0:
-                _remove_with_empty_parents(folder, Path(self.trainer.default_root_dir).parent)
-            raise
-
     def predict(self, model: FederatedModule, **kwargs: Any) -> None:
         """Write the predictions and say where."""
         self.trainer.predict(model, **{**kwargs, "return_predictions": False})
-        print(f"Predictions: {self._prediction_path()}")
+        rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -190,6 +214,7 @@ def main(args: Sequence[str] | None = None) -> int:
             FederatedDataModule,
             subclass_mode_model=True,
             seed_everything_default=0,
+            auto_configure_optimizers=False,  # the methods make theirs
             trainer_defaults=_TRAINER_DEFAULTS,
             parser_kwargs={name: {"exit_on_error": False} for name in FederatedCLI.subcommands()} | {"exit_on_error": False},
         )
@@ -238,12 +263,6 @@ def _with_bundled_config(argument: str) -> str:
     raise FileNotFoundError(f"config is {argument}, neither a file here nor a bundled config: {cure}")
 
 
-def _whole_number(seed: bool | int) -> int:
-    if isinstance(seed, bool):
-        raise ValueError(f"seed_everything is {seed}, must be a whole number: a run must be repeatable")
-    return seed
-
-
 def _quiet_lightning() -> None:
     """Leave the screen to the progress bar and the errors."""
     warnings.filterwarnings("ignore", module="lightning")
@@ -273,7 +292,13 @@ def _one_line(error: Exception) -> str:
     )
     message = " ".join([*kept, *getattr(error, "__notes__", ())])
     key = _key_path(lines)
+    if missing := re.search(r"the following arguments are required: ([\w.]+)", message):
+        return f"{key}.{missing[1]} is missing: give it, or a config, such as --config digits_tce.yaml"
+    if typed := re.search(r"Expected a <class '(\w+)'>\. Got value: (\S+)", message):
+        return f"{key} is {typed[2]}, must be of type {typed[1]}"
     if unknown := re.search(r"Expected a dot import path string: (\S+)", message):
+        if values := re.search(r"Expected a <class '(\w+)'>", message):
+            return f"{key} is {unknown[1]}, must be of type {values[1]}"
         return f"{key} is {unknown[1]}, which is no class that can be imported: {_known_classes(key, unknown[1])}"
     if unknown := re.search(r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)", message):
         return f"{key}.{unknown[1]} is no option here: fl-lightning fit --print_config shows those there are"

@@ -22,6 +22,7 @@ class EvaluatedModule(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test"
+        self.evaluated_round = -1  # the newest round of a fit that was evaluated
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
 
     @property
@@ -52,19 +53,23 @@ class EvaluatedModule(LightningModule):
         for logger in self.trainer.loggers:
             logger.log_metrics(numbers, step=round)
 
-    def prepare_evaluation(self) -> None:
-        """Make the counters and check that the net has one output a class.
+    def setup(self, stage: str) -> None:
+        # A plain dict: as submodules the counts would be cast to the net's precision.
+        self.scores = {name: ClassScores(len(self.data.classes)) for name in ("val", "test")}
+
+    def check_outputs(self) -> None:
+        """Check that the net takes the data and has one output a class.
 
         Raises:
             ValueError: if it has not.
         """
-        num_classes = len(self.data.classes)
-        # A plain dict: as submodules the counts would be cast to the net's precision.
-        self.scores = {name: ClassScores(num_classes) for name in ("val", "test")}
-        weight = next(self.net.parameters())
-        outputs = predict_in_batches(
-            self.net, 1, torch.zeros(1, *self.data.input_shape, dtype=weight.dtype, device=weight.device)
-        )
+        shape, num_classes, weight = self.data.input_shape, len(self.data.classes), next(self.net.parameters())
+        try:
+            outputs = predict_in_batches(self.net, 1, torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device))
+        except RuntimeError as error:
+            raise ValueError(
+                f"model.net cannot take inputs of shape {shape} ({error}): choose one that fits the data"
+            ) from error
         if outputs.shape != (1, num_classes):
             raise ValueError(
                 f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
@@ -75,8 +80,14 @@ class EvaluatedModule(LightningModule):
         """Move the data to where the net is."""
         self.data.to(self.device, next(self.net.parameters()).dtype)
 
-    def evaluate_untrained(self) -> None:
-        """Round 0 of every curve, by the steps of Lightning's own evaluation during a fit."""
+    def evaluation_is_missing(self) -> bool:
+        """Whether a fit starts at a round whose evaluation is due and not done: 0, or one that a checkpoint was before."""
+        trainer, every = self.trainer, self.trainer.val_check_batch
+        is_due = trainer.global_step == 0 or (isinstance(every, int) and trainer.global_step % every == 0)
+        return is_due and self.evaluated_round < trainer.global_step
+
+    def evaluate_now(self) -> None:
+        """Evaluate outside Lightning's turn, by the steps of its own evaluation during a fit."""
         trainer = self.trainer
         if trainer.limit_val_batches == 0 or not self.data.evaluation_names:
             return
@@ -128,4 +139,5 @@ class EvaluatedModule(LightningModule):
         fitting = self.trainer.state.fn == "fit"
         self.log_dict({name: value.float() for name, value in metrics.items()}, logger=not fitting)
         if fitting:
+            self.evaluated_round = self.trainer.global_step
             self.log_round(metrics, self.trainer.global_step)

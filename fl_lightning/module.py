@@ -10,14 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Reduction, SequentialEngine, Upload, Visit, Weighted
+from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.clients import Client, Reduction, RoundReport, SequentialEngine, Upload, Visit, Weighted
 from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
-from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
-from fl_lightning.streams import stream_seed
+from fl_lightning.streams import seeded_layers, stream_seed
+from fl_lightning.trainer_checks import check_trainer
 
 Net = Callable[[tuple[int, ...], int], nn.Module] | nn.Module  # (input_shape, num_classes) -> net, or a net
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
@@ -53,6 +56,9 @@ class FederatedModule(EvaluatedModule):
 
     personal: Sequence[str] = ()
     """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
+
+    keeps_weights: bool = False
+    """Whether clients keep all their weights between visits, which those that do not receive go on from."""
 
     def __init__(
         self,
@@ -111,10 +117,10 @@ class FederatedModule(EvaluatedModule):
         fit = self.engine.run(round, self.cohort(round), keep_models)
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
-        has_update = fit.report.num_updates > 0
-        self._count_rounds_without_update(has_update, fit.report.left_out)
-        self.server_step(self.aggregate(fit.reduced) if has_update else None)
-        self.after_server_step(fit.probes)
+        self._count_rounds_without_update(fit.report)
+        with seeded_layers(self.seed, round, -1, self.device):
+            self.server_step(self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
+            self.after_server_step(fit.probes)
         for scheduler in self._schedulers():
             scheduler.step()
         self._notify("on_aggregate_end", round)
@@ -199,8 +205,7 @@ class FederatedModule(EvaluatedModule):
         self.optimizers().step()
         buffers = dict(self.net.named_buffers())
         for name, mean in (update.buffers if update is not None else {}).items():
-            # Counters such as num_batches_tracked stay integers: copy_ truncates.
-            buffers[name].copy_(mean)
+            buffers[name].copy_(cast_mean(mean, buffers[name].dtype))
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
         """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
@@ -224,34 +229,37 @@ class FederatedModule(EvaluatedModule):
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list:
-        """The first hook that Lightning calls: refuses settings of the trainer that a round cannot honour."""
-        trainer = self.trainer
-        for key, value in (
-            ("gradient_clip_val", trainer.gradient_clip_val),
-            ("accumulate_grad_batches", trainer.accumulate_grad_batches),
-        ):
-            if value not in (None, 0, 1 if key == "accumulate_grad_batches" else None):
-                raise ValueError(
-                    f"trainer.{key} is {value}, but a training step is a round: use model.clip_local_gradients for the "
-                    "clients' gradients"
-                )
-        refuse_float16(trainer.precision)
+        """The first hook that Lightning calls: checks the trainer, and has its checkpoints written whole or not at all."""
+        check_trainer(self.trainer)
+        if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return []
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
         if not hasattr(self, "net"):
+            if self._trainer is None:
+                raise ValueError("net is built from the data, and there is none here: give the built net instead")
             with torch.random.fork_rng():
                 torch.manual_seed(stream_seed(self.seed, -1, -1, "initial weights"))
                 self.net = self._build_net(self.data.input_shape, len(self.data.classes))
-        self.prepare_evaluation()
+        if self._trainer is not None:
+            self.check_outputs()
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
-        optimizer = self.server_optimizer([p for p in self.net.parameters() if p.requires_grad])
+        trainable = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        if not trainable:
+            raise ValueError("model.net has no weight that requires a gradient: unfreeze some")
+        optimizer = self.server_optimizer(trainable)
         if self.lr_scheduler is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
+        scheduler = self.lr_scheduler(optimizer)
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError(
+                "model.lr_scheduler is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another"
+            )
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
         self.place_data()
@@ -263,8 +271,8 @@ class FederatedModule(EvaluatedModule):
 
     def on_train_start(self) -> None:
         self.engine = SequentialEngine(self)
-        if self.trainer.global_step == 0:
-            self.evaluate_untrained()
+        if self.evaluation_is_missing():
+            self.evaluate_now()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for logger in self.trainer.loggers:
@@ -272,6 +280,7 @@ class FederatedModule(EvaluatedModule):
         checkpoint["federated"] = {
             "client_states": self.client_states,
             "newest": self.newest,
+            "evaluated_round": self.evaluated_round,
             "rounds_without_update": self.rounds_without_update,
         }
 
@@ -281,6 +290,7 @@ class FederatedModule(EvaluatedModule):
             raise ValueError("ckpt_path holds no federated state: give a checkpoint that a FederatedModule wrote")
         self.client_states = checkpoint["federated"]["client_states"]
         self.newest = checkpoint["federated"]["newest"]
+        self.evaluated_round = checkpoint["federated"]["evaluated_round"]
         self.rounds_without_update = checkpoint["federated"]["rounds_without_update"]
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -294,34 +304,27 @@ class FederatedModule(EvaluatedModule):
         schedulers = self.lr_schedulers() or []
         return schedulers if isinstance(schedulers, list) else [schedulers]
 
-    def _count_rounds_without_update(self, has_update: bool, left_out: Sequence[int]) -> None:
-        self.rounds_without_update = 0 if has_update else self.rounds_without_update + 1
+    def _count_rounds_without_update(self, report: RoundReport) -> None:
+        """Count rounds in which every update was lost; a round in which nobody was to send is none."""
+        if report.num_updates > 0:
+            self.rounds_without_update = 0
+        elif report.nonfinite:
+            self.rounds_without_update += 1
         if self.rounds_without_update == _MAX_ROUNDS_WITHOUT_UPDATE:
             raise FloatingPointError(
                 f"no client sent a finite update in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: clients "
-                f"{', '.join(map(str, left_out))}): lower model.optimizer.lr or set model.clip_local_gradients"
+                f"{', '.join(map(str, report.nonfinite))}): lower model.optimizer.lr or set model.clip_local_gradients"
             )
 
-    def _log_training(self, report: Any) -> None:
-        counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.left_out]
-        metrics = {"train/nonfinite_clients": float(len(report.left_out))}
+    def _log_training(self, report: RoundReport) -> None:
+        counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
+        metrics = {"train/nonfinite_clients": float(len(report.nonfinite))}
         if counted:
             metrics["train/loss"] = sum(counted) / len(counted)
         self.log_dict(metrics, logger=False)
-        if report.round % self.trainer.log_every_n_steps == 0:
+        every = self.trainer.log_every_n_steps
+        if every > 0 and report.round % every == 0:
             self.log_round(metrics, report.round)
-
-
-def refuse_float16(precision: str) -> None:
-    """Check ``trainer.precision``.
-
-    Raises:
-        ValueError: for float16, whose gradients vanish without a scaler, which local steps do not have.
-    """
-    if "16" in precision and "bf" not in precision:
-        raise ValueError(
-            f"trainer.precision is {precision}, but local steps have no gradient scaler, which float16 needs: use bf16-mixed"
-        )
 
 
 def _never(*arguments: Any) -> bool:

@@ -4,6 +4,8 @@ Nothing in a run reads a global generator: every draw comes from a stream named 
 the same draws in one process or several, resumed or not, whatever was drawn before.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import numpy as np
@@ -24,3 +26,14 @@ def torch_stream(seed: int, round: int, client: int, purpose: str) -> torch.Gene
 def numpy_stream(seed: int, round: int, client: int, purpose: str) -> np.random.Generator:
     """A NumPy generator for that address."""
     return np.random.Generator(np.random.Philox(stream_seed(seed, round, client, purpose)))
+
+
+@contextmanager
+def seeded_layers(seed: int, round: int, client: int, device: torch.device) -> Iterator[None]:
+    """Seed the global generators for a block and put them back after it.
+
+    Layers such as dropout can draw from nothing else; within this block, and only there, their draws have an address too.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(stream_seed(seed, round, client, "layers"))
+        yield

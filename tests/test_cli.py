@@ -57,6 +57,9 @@ def main(tmp_path, monkeypatch, capsys):
         (["--data.alpha", "1"], "--data.alpha"),
         (["--seed_everything", "true"], "seed_everything is True, must be a whole number"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),
+        (["--model.optimizer.lr", "abc"], "model.optimizer.lr is abc, must be of type float"),
+        (["--data.num_clients", "many"], "data.num_clients is many, must be of type int"),
+        (["--optimizer", "SGD"], "--optimizer"),
         (["--model.optimizer.lr", "1e30"], "no client sent a finite update in 10 rounds in a row"),
     ],
 )
@@ -194,3 +197,44 @@ def test_help_lists_the_subcommands():
     assert result.returncode == 0
     for name in ("fit", "validate", "test", "predict"):
         assert name in result.stdout
+
+
+def test_fit_needs_a_net(main):
+    """A bare fit says what is missing and how to give it."""
+    code, _, error = main("fit")
+    assert code != 0
+    assert "model.net is missing: give it, or a config" in error
+
+
+def test_a_file_that_is_no_checkpoint_is_named(main, tmp_path):
+    """Garbage instead of a checkpoint: the file's name in one line, in a folder near the root or not."""
+    (tmp_path / "bad.ckpt").write_bytes(b"garbage")
+    code, _, error = main(*DIGITS, "--ckpt_path", str(tmp_path / "bad.ckpt"))
+    assert code != 0
+    assert "bad.ckpt, which is no checkpoint that can be read" in error
+    assert error.count("\n") == 1
+
+
+def test_two_runs_at_once_do_not_meet(command_line, tmp_path):
+    """Started together, each gets a folder of its own and ends well."""
+    run = [*DIGITS, "--trainer.max_steps", "3", "--model.net.hidden", "16"]
+    both = [command_line(*run, wait=False) for _ in range(2)]
+    for process in both:
+        _, error = process.communicate(timeout=240)
+        assert process.returncode == 0, error
+    versions = sorted((tmp_path / "runs" / "digits_tce").iterdir())
+    assert [path.name for path in versions] == ["version_0", "version_1"]
+    for version in versions:
+        assert (version / "results.json").exists()
+        assert (version / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize("logger", [["false"], ["CSVLogger", "--trainer.logger.save_dir", "csv"]])
+def test_other_loggers(main, tmp_path, logger):
+    """None or another of Lightning's, twice: checkpoints lie in the run's folder, and last finds them."""
+    for _ in range(2):
+        code, _, error = main(*DIGITS, "--trainer.max_steps", "2", "--trainer.logger", *logger)
+        assert code == 0, error
+    code, _, error = main("test", "--config", "digits_tce.yaml", "--ckpt_path", "last")
+    assert code == 0, error
+    assert (tmp_path / "runs" / "digits_tce" / "version_1" / "checkpoints" / "last.ckpt").exists()

@@ -5,11 +5,10 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.clients import Visit
+from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.models import CNN2
 
@@ -244,57 +243,6 @@ def test_other_precisions_run(fit, precision):
     assert all(value.isfinite().all() for value in state.values())
 
 
-class PersonalHead(FedAvg):
-    """The last layer stays with the client."""
-
-    personal = ("3.*",)
-
-
-def test_personal_weights_stay_with_the_client(fit, toy_data):
-    """The head is never averaged; a client goes on from its own head, as a plain loop that keeps heads aside does."""
-    data, net = toy_data(cohorts=[[0, 1], [0, 1]]), norm_net()
-    method = PersonalHead(copy.deepcopy(net), local_steps=1)
-    fit(method, data, 2, precision="64-true")
-    assert torch.equal(method.net[3].weight, net[3].weight)
-    body = copy.deepcopy(net)
-    heads = {0: copy.deepcopy(net[3]), 1: copy.deepcopy(net[3])}
-    for _ in range(2):
-        locals_ = []
-        for client in (0, 1):
-            local = copy.deepcopy(body).train()
-            local[3] = heads[client]
-            inputs, targets = shard(data, client)
-            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
-            optimizer.zero_grad()
-            F.cross_entropy(local(inputs), targets).backward()
-            optimizer.step()
-            locals_.append(local.state_dict())
-        mean = {name: (5 * locals_[0][name] + 10 * locals_[1][name]) / 15 for name in locals_[0]}
-        mean = {name: value.to(body.state_dict()[name].dtype) for name, value in mean.items()}
-        body.load_state_dict({**mean, "3.weight": net[3].weight, "3.bias": net[3].bias})
-    torch.testing.assert_close(method.net[0].weight, body[0].weight, atol=1e-12, rtol=0)
-    for client in (0, 1):
-        torch.testing.assert_close(method.client_states[client]["net.3.weight"], heads[client].weight.data, atol=1e-12, rtol=0)
-
-
-class ClientTwoKeepsQuiet(FedAvg):
-    """Client 2 trains in every round and sends nothing."""
-
-    def cohort(self, round):
-        return [Visit(0), Visit(2, sends=False)]
-
-
-def test_a_client_that_does_not_send_is_not_averaged(fit, toy_data):
-    """The result equals rounds of client 0 alone, and only its bytes go up."""
-    net, communication = norm_net(), Communication()
-    quiet = ClientTwoKeepsQuiet(copy.deepcopy(net))
-    fit(quiet, toy_data(cohorts=[[0, 2]] * 2), 2, precision="64-true", callbacks=[communication])
-    alone = FedAvg(copy.deepcopy(net))
-    fit(alone, toy_data(cohorts=[[0]] * 2), 2, precision="64-true")
-    assert_same(quiet.net, alone.net.state_dict(), atol=0)
-    assert communication.total_down == 2 * communication.total_up
-
-
 def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
     """63 weights and 12 statistics of 8 bytes and a counter of 8, two clients, three rounds, each way."""
     communication = Communication()
@@ -345,3 +293,91 @@ def test_more_rounds_than_fixed_cohorts_are_refused(fit, toy_data):
     """Three cohorts cannot serve four rounds."""
     with pytest.raises(ValueError, match="trainer.max_steps is 4, but data.cohorts names 3 rounds"):
         fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 4, precision="64-true")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"limit_train_batches": 3}, "trainer.limit_train_batches is 3"),
+        ({"overfit_batches": 2}, "trainer.(overfit|limit_train)_batches is 2"),
+        ({"max_steps": -1, "max_epochs": 1}, "trainer.max_steps is -1, must be at least 1"),
+    ],
+)
+def test_trainer_settings_that_would_repeat_or_never_end_are_refused(fit, toy_data, settings, message):
+    """Rounds are counted by max_steps alone."""
+    with pytest.raises(ValueError, match=message):
+        fit(FedAvg(norm_net()), toy_data(), 1, precision="64-true", **settings)
+
+
+def test_a_plateau_schedule_is_refused(fit, toy_data):
+    """It would need a metric that a round does not have."""
+    method = FedAvg(norm_net(), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    with pytest.raises(ValueError, match="model.lr_scheduler is ReduceLROnPlateau"):
+        fit(method, toy_data(), 1, precision="64-true")
+
+
+def test_a_frozen_net_is_refused(fit, toy_data):
+    """Nothing to train: said in our words."""
+    with pytest.raises(ValueError, match="model.net has no weight that requires a gradient"):
+        fit(FedAvg(norm_net().requires_grad_(False)), toy_data(), 1, precision="64-true")
+
+
+def test_a_net_for_other_inputs_is_refused(fit, toy_data):
+    """Five features where the data has four."""
+    with pytest.raises(ValueError, match=r"model.net cannot take inputs of shape \(4,\)"):
+        fit(FedAvg(nn.Linear(5, 3).double()), toy_data(), 1, precision="64-true")
+
+
+def test_training_scalars_can_be_switched_off(fit, toy_data):
+    """log_every_n_steps=0, as Lightning allows."""
+    fit(FedAvg(norm_net()), toy_data(), 1, precision="64-true", log_every_n_steps=0)
+
+
+def test_load_from_checkpoint(fit, toy_data, tmp_path):
+    """A trained net comes back in one line, without any data."""
+    method = FedAvg(norm_net())
+    fit(method, toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "x.ckpt")
+    again = FedAvg.load_from_checkpoint(tmp_path / "x.ckpt", net=norm_net(seed=1))
+    assert_same(again.net, method.net.state_dict(), atol=0)
+
+
+class DrawsAtTheServer(FedAvg):
+    """Keeps what a draw at the server gave."""
+
+    def after_server_step(self, probes):
+        self.drawn = torch.rand(1).item()
+
+
+def test_server_hooks_draw_from_the_rounds_stream(fit, toy_data):
+    """Whatever the global generator held, a draw at the server is that of (seed, round); another round gives another."""
+    drawn = []
+    for rounds, global_seed in ((2, 1), (2, 2), (3, 1)):
+        torch.manual_seed(global_seed)
+        method = DrawsAtTheServer(norm_net())
+        fit(method, toy_data(), rounds, precision="64-true")
+        drawn.append(method.drawn)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_results_are_those_of_the_last_round(fit, toy_data):
+    """Five rounds, test set every two: measured in 0, 2, 4 and 5; the untrained model counts in no mean."""
+    summary = RunSummary()
+    method = FedAvg(norm_net())
+    trainer = fit(method, toy_data(monitor_test=2), 5, precision="64-true", callbacks=[summary])
+    curve = summary._curves["test/accuracy"]
+    assert list(curve) == [0, 2, 4, 5]
+    readings = summary.results(trainer, method)["test_accuracy"]
+    assert readings["last_round"] == 5
+    assert readings["last"] == curve[5]
+    expected = sum(curve[round] for round in (2, 4, 5)) / 3
+    assert readings["last_100_round_mean"] == readings["moving_average"] == pytest.approx(expected)
+    assert readings["best"] == max(curve[round] for round in (2, 4, 5))
+
+
+def test_monitor_test_0_leaves_the_test_set_alone(fit, toy_data, monkeypatch):
+    """No callback reads it either."""
+    data = toy_data(monitor_test=0, val_fraction=0.2)
+    monkeypatch.setattr(data, "test_inputs", lambda: pytest.fail("the test set was read"))
+    method = FedAvg(nn.Linear(4, 3).double())
+    fit(method, data, 2, precision="64-true", callbacks=[PerClassAccuracy(every=1), RoundForgetting(every=1, clients_every=1)])
+    assert not any(name.startswith("test/") for name in method.newest)

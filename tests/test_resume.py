@@ -5,9 +5,10 @@ import time
 
 import pytest
 import torch
-from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import FedAvg
+from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
 
 RUN = (
     "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 40 --trainer.val_check_interval 4 "
@@ -111,3 +112,31 @@ def test_a_checkpoint_of_another_net_is_refused(fit, toy_data, tmp_path):
     other = FedAvg(torch.nn.Sequential(torch.nn.Linear(4, 3, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"ckpt_path holds another net: net.0.bias is missing there and \(3,\) here"):
         fit(other, toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "linear.ckpt")
+
+
+def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_path):
+    """A checkpoint written in round 4 before its evaluation: the resumed run evaluates round 4 first, as the whole run did."""
+
+    def build():
+        torch.manual_seed(0)
+        data = toy_data(cohorts=[[0, 2], [1, 2], [0, 1]] * 2, monitor_test=1)
+        return FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), data, RunSummary()
+
+    settings = {"precision": "64-true", "val_check_interval": 2}
+    method, data, whole = build()
+    checkpoints = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    fit(method, data, 6, callbacks=[whole, checkpoints], enable_checkpointing=True, **settings)
+    method, data, resumed = build()
+    fit(method, data, 6, callbacks=[resumed], ckpt_path=tmp_path / "step=4.ckpt", **settings)
+    assert list(whole._curves["test/accuracy"]) == [0, 2, 4, 6]
+    assert resumed._curves == whole._curves
+
+
+def test_without_evaluation_there_are_checkpoints_all_the_same(command_line, tmp_path):
+    """limit_val_batches 0: last.ckpt every val_check_interval rounds and after the last one, fit to go on from."""
+    run = [*RUN, "--trainer.limit_val_batches", "0"]
+    assert command_line(*run, "--trainer.max_steps", "6").returncode == 0
+    path = run_folder(tmp_path, "runs") / "checkpoints" / "last.ckpt"
+    assert torch.load(path, weights_only=True)["global_step"] == 6
+    assert command_line(*run, "--trainer.max_steps", "7", "--ckpt_path", "last").returncode == 0
+    assert torch.load(path, weights_only=True)["global_step"] == 7

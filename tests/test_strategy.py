@@ -59,3 +59,34 @@ def test_predictions_of_two_processes_are_in_order(command_line, tmp_path):
         tables.append((folder / "predictions.csv").read_text())
     assert tables[0] == tables[1]
     assert tables[0].count("\n") == 361
+
+
+SILENT = """
+from fl_lightning import FedAvg
+from fl_lightning.clients import Visit
+
+
+class OddSilent(FedAvg):
+    personal = ("classifier.*",)
+
+    def cohort(self, round):
+        return [Visit(client, sends=i % 2 == 0) for i, client in enumerate(self.data.cohort(round))]
+"""
+
+
+def test_processes_may_differ_in_what_their_clients_send(command_line, tmp_path):
+    """Every second client silent: with two processes one of them has nothing to send; states are those of one process."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    states = []
+    for name, extra in (("one", []), ("two", TWO)):
+        result = command_line(*RUN, "--model", "silent.OddSilent", "--trainer.default_root_dir", name, *extra)
+        assert result.returncode == 0, result.stderr
+        states.append(torch.load(tmp_path / name / "digits_tce/version_0/checkpoints/last.ckpt", weights_only=True))
+    for name, value in states[0]["state_dict"].items():
+        torch.testing.assert_close(states[1]["state_dict"][name], value, atol=1e-6, rtol=1e-5)
+    kept = [state["federated"]["client_states"] for state in states]
+    assert kept[0].keys() == kept[1].keys()
+    assert kept[0]
+    for client, state in kept[0].items():
+        for name, value in state.items():
+            torch.testing.assert_close(kept[1][client][name], value, atol=1e-6, rtol=1e-5)

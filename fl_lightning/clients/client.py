@@ -12,8 +12,8 @@ from fl_lightning.data import Batch
 class Visit(NamedTuple):
     """One client's part in a round.
 
-    A client that does not receive goes on from the weights it kept (see ``FederatedModule.personal``); one that does not send
-    trains for itself.
+    A client that does not receive goes on from the weights that it kept (``FederatedModule.keeps_weights``), at its first visit
+    from the global ones; one that does not send trains for itself.
     """
 
     client: int

@@ -16,7 +16,7 @@ class RoundReport:
     clients: list[int]
     losses: list[float]  # mean loss over each client's local steps
     num_updates: int  # finite updates that reached the server
-    left_out: list[int]  # clients whose update was not finite
+    nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
 

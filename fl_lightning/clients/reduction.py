@@ -39,10 +39,10 @@ class Reduction:
         self._layouts: dict[str, _Layout] = {}
         self._totals: dict[str, Tensor] = {}  # (sum of sizes + 1,): the weighted values, then the weight
 
-    def add(self, upload: Upload) -> Tensor:
-        """Count one client's upload; returns whether all of it is finite, a boolean scalar on the device."""
+    def add(self, upload: Upload, admissible: Tensor) -> Tensor:
+        """Count one client's upload if it is finite and ``admissible``; returns whether it was, a boolean on the device."""
         flat = {name: _flatten(sent.tensors, self._device) for name, sent in upload.items()}
-        finite = torch.stack([values.sum(dtype=torch.float64).isfinite() for values in flat.values()]).all()
+        finite = are_finite(flat).to(self._device) & admissible.to(self._device)
         for name, sent in upload.items():
             if name not in self._totals:
                 self.reserve({name: _Layout(list(sent.tensors), [tensor.shape for tensor in sent.tensors.values()])})
@@ -81,6 +81,13 @@ class Reduction:
         sizes = [math.prod(shape) for shape in layout.shapes]
         parts = (total[:-1] / total[-1]).split(sizes)
         return {key: part.reshape(shape) for key, part, shape in zip(layout.names, parts, layout.shapes, strict=True)}
+
+
+def are_finite(tensors: State) -> Tensor:
+    """Whether every value of some tensors is finite, a boolean scalar on their device; true without tensors."""
+    # A sum in float64 is not finite exactly where a float32 value is not, in one pass and without a mask.
+    sums = [tensor.sum(dtype=torch.float64) for tensor in tensors.values()]
+    return torch.stack(sums).sum().isfinite() if sums else torch.tensor(True)
 
 
 def _flatten(tensors: State, device: torch.device) -> Tensor:

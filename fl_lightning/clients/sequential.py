@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from fl_lightning.clients.client import Client, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
-from fl_lightning.clients.reduction import Reduction
+from fl_lightning.clients.reduction import Reduction, are_finite
 from fl_lightning.functional.aggregation import State
-from fl_lightning.streams import stream_seed
+from fl_lightning.streams import seeded_layers
 
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
@@ -39,46 +40,51 @@ class SequentialEngine:
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""
-        method, strategy = self.method, self.method.trainer.strategy
-        rank, world_size = method.global_rank, method.trainer.world_size
+        method = self.method
         reduced = Reduction(method.device)
         # One row a visit: mean loss, finite or not, bytes down, bytes up.
         stats = torch.zeros(len(visits), 4, dtype=torch.float64, device=method.device)
         kept: dict[int, State] = {}
+        states: dict[int, State] = {}
         probes: dict[int, dict[str, Tensor]] = {}
-        visited: dict[int, State] = {}
-        for position in range(rank, len(visits), world_size):
-            client = self._receive(round, visits[position])
-            with _named_in_errors(client), self._seeded_layers(client), torch.enable_grad():
+        for position in range(method.global_rank, len(visits), method.trainer.world_size):
+            visit = visits[position]
+            with _named_in_errors(visit, round), seeded_layers(method.seed, round, visit.client, method.device):
+                client = self._receive(round, visit)
                 stats[position, 0] = self._fit(client)
                 upload = method.client_result(self.net, client)
                 probes[position] = method.probe(self.net, client)
-            if visits[position].sends:
-                stats[position, 1] = reduced.add(upload)
-                stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values())
-            if visits[position].receives:
+            state = {**client.state, **self._kept_weights()}
+            finite = are_finite(state)
+            # On the CPU, wherever the run goes: population times state would not fit a GPU.
+            states[position] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+            if visit.receives:
                 stats[position, 2] = _num_bytes(client.broadcast) + self._download_bytes()
-            client.state.update(self._personal_state())
-            visited[client.index] = client.state
+            if visit.sends:
+                finite = reduced.add(upload, finite)
+                stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values())
+            stats[position, 1] = finite
             if keep_models:
-                kept[position] = {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
-        if world_size > 1:
-            _share_layouts(reduced, len(visits) < world_size)
-            stats = reduced.sum_over_ranks(stats, partial(strategy.reduce, reduce_op="sum"))
-            visited, probes = _share_objects(visited, probes)
-        method.client_states.update({client: state for client, state in visited.items() if state})
+                kept[position] = {name: tensor.clone() for name, tensor in _tensors(self.net).items()}
+        if method.trainer.world_size > 1:
+            states, probes = self._gather(reduced, states, probes)
+            stats = reduced.sum_over_ranks(stats, partial(method.trainer.strategy.reduce, reduce_op="sum"))
+        report = _report(round, visits, stats)
+        self._store_states(visits, states, report)
         models = self._models(visits, kept) if keep_models else None
-        return CohortFit(reduced, _report(round, visits, stats), models, [probes[i] for i in sorted(probes)])
+        return CohortFit(reduced, report, models, [probes[position] for position in sorted(probes)])
 
     def _receive(self, round: int, visit: Visit) -> Client:
-        """Bring the working copy to the client: global weights, then what the client kept for itself."""
+        """Bring the working copy to the client: the global weights, then what the client kept for itself."""
         method, data = self.method, self.method.data
-        state = method.client_states.get(visit.client, {})
-        if visit.receives or not state:
-            self.load(method.net.state_dict())
-        kept = {name.removeprefix("net."): tensor for name, tensor in state.items() if name.startswith("net.")}
-        if kept:
-            self.load(kept)
+        state = {
+            name: tensor.to(method.device, copy=True) for name, tensor in method.client_states.get(visit.client, {}).items()
+        }
+        self.load(_tensors(method.net))
+        own = {name.removeprefix("net."): state.pop(name) for name in list(state) if name.startswith("net.")}
+        self.load({name: tensor for name, tensor in own.items() if not visit.receives or method.is_personal(name)})
+        if not visit.receives and not method.keeps_weights:
+            raise ValueError(f"{type(method).__name__}.cohort has a client that does not receive: set keeps_weights = True")
         self.optimizer.state.clear()
         factor = method.client_learning_rate(round, visit.client)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -91,18 +97,24 @@ class SequentialEngine:
             num_steps=num_steps,
             label_counts=data.label_counts[visit.client],
             train_label_counts=data.train_label_counts[visit.client],
-            received=tuple(parameter.detach() for parameter in method.net.parameters()),
+            received=self._received(is_global=not own),
             batches=partial(data.batches, visit.client, round, num_steps),
             apply=self._apply,
             broadcast=method.broadcast(visit.client) if visit.receives else {},
-            state=dict(state),
+            state=state,
         )
+
+    def _received(self, is_global: bool) -> tuple[Tensor, ...]:
+        """The weights that the fit starts from; a copy only where they are not simply the global ones."""
+        source = self.method.net if is_global else self.net
+        return tuple(weight.detach() if is_global else weight.detach().clone() for weight in source.parameters())
 
     def _fit(self, client: Client) -> Tensor:
         """The local fit; returns the mean loss over its steps."""
         self.net.train()
-        client.carry = self.method.client_start(self.net, client)
-        losses = [self.method.client_step(self.net, batch, client) for batch in client.batches()]
+        with torch.enable_grad():
+            client.carry = self.method.client_start(self.net, client)
+            losses = [self.method.client_step(self.net, batch, client) for batch in client.batches()]
         return torch.stack(losses).double().mean()
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
@@ -114,25 +126,40 @@ class SequentialEngine:
 
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
-        own = self.net.state_dict()
-        torch._foreach_copy_([own[name] for name in state], list(state.values()))
-        torch.clear_autocast_cache()
+        own = _tensors(self.net)
+        if state:
+            torch._foreach_copy_([own[name] for name in state], list(state.values()))
+            torch.clear_autocast_cache()
 
-    def _personal_state(self) -> State:
-        """Copies of what stays with the client, under ``net.<name>``."""
-        own = self.net.state_dict()
-        return {f"net.{name}": tensor.clone() for name, tensor in own.items() if self.method.is_personal(name)}
+    def _kept_weights(self) -> State:
+        """What of the net stays with the client until its next visit, under ``net.<name>``; the net's own tensors."""
+        keeps_all, is_personal = self.method.keeps_weights, self.method.is_personal
+        return {f"net.{name}": tensor for name, tensor in _tensors(self.net).items() if keeps_all or is_personal(name)}
+
+    def _store_states(self, visits: Sequence[Visit], states: dict[int, State], report: RoundReport) -> None:
+        """Take over the clients' states, except of those whose fit was not finite: they keep what they had."""
+        for position, state in states.items():
+            client = visits[position].client
+            if client not in report.nonfinite:
+                self.method.client_states.pop(client, None)
+                if state:
+                    self.method.client_states[client] = state
+
+    def _gather(
+        self, reduced: Reduction, states: dict[int, State], probes: dict[int, dict[str, Tensor]]
+    ) -> tuple[dict[int, State], dict[int, dict[str, Tensor]]]:
+        """Every process gets all states and probes, and learns which names the others count."""
+        everyone: list = [None] * self.method.trainer.world_size
+        mine = tree_map_only(Tensor, Tensor.cpu, (reduced.layouts, states, probes))
+        torch.distributed.all_gather_object(everyone, mine)
+        for layouts, _, _ in everyone:
+            reduced.reserve(layouts)
+        all_states = {position: state for _, some, _ in everyone for position, state in some.items()}
+        all_probes = {position: probe for _, _, some in everyone for position, probe in some.items()}
+        return all_states, tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), all_probes)
 
     def _download_bytes(self) -> int:
-        return _num_bytes({name: tensor for name, tensor in self.net.state_dict().items() if not self.method.is_personal(name)})
-
-    @contextmanager
-    def _seeded_layers(self, client: Client) -> Iterator[None]:
-        """Layers such as dropout draw from the global generator, here and only here: seeded for this visit, restored after."""
-        device = self.method.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(stream_seed(self.method.seed, client.round, client.index, "layers"))
-            yield
+        return _num_bytes({name: tensor for name, tensor in _tensors(self.net).items() if not self.method.is_personal(name)})
 
     def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
         predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
@@ -146,12 +173,12 @@ class SequentialEngine:
 
 
 @contextmanager
-def _named_in_errors(client: Client) -> Iterator[None]:
+def _named_in_errors(visit: Visit, round: int) -> Iterator[None]:
     """Let an error in a client's fit say whose fit it was."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"(client {client.index}, round {client.round})")
+        error.add_note(f"(client {visit.client}, round {round})")
         raise
 
 
@@ -165,37 +192,25 @@ def predict_in_batches(net: nn.Module, batch_size: int, inputs: Tensor) -> Tenso
     return logits
 
 
+def _tensors(net: nn.Module) -> State:
+    """All weights and buffers, those that a state dict leaves out too; shares memory with the net."""
+    return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
 def _num_bytes(tensors: State) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-def _share_layouts(reduced: Reduction, some_rank_is_idle: bool) -> None:
-    """Let a process that fitted nobody know what the others count."""
-    if some_rank_is_idle:
-        layouts: list[dict] = [{} for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather_object(layouts, reduced.layouts)
-        for others in layouts:
-            reduced.reserve(others)
-
-
-def _share_objects(visited: dict[int, State], probes: dict[int, dict[str, Tensor]]) -> tuple[dict, dict]:
-    """Every process gets all client states and probes; what is empty does not travel."""
-    to_cpu = partial(torch.utils._pytree.tree_map, lambda value: value.cpu() if isinstance(value, Tensor) else value)
-    mine = to_cpu(({k: v for k, v in visited.items() if v}, probes))
-    everyone: list = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, mine)
-    return {k: v for states, _ in everyone for k, v in states.items()}, {k: v for _, some in everyone for k, v in some.items()}
 
 
 def _report(round: int, visits: Sequence[Visit], stats: Tensor) -> RoundReport:
     rows = stats.tolist()  # the one transfer of the round
     clients = [visit.client for visit in visits]
+    nonfinite = [visit.client for visit, row in zip(visits, rows, strict=True) if row[1] == 0]
     return RoundReport(
         round=round,
         clients=clients,
         losses=[row[0] for row in rows],
-        num_updates=int(sum(row[1] for row in rows)),
-        left_out=[visit.client for visit, row in zip(visits, rows, strict=True) if visit.sends and row[1] == 0],
+        num_updates=sum(visit.sends and row[1] == 1 for visit, row in zip(visits, rows, strict=True)),
+        nonfinite=nonfinite,
         bytes_down=int(sum(row[2] for row in rows)),
         bytes_up=int(sum(row[3] for row in rows)),
     )

@@ -31,8 +31,8 @@ class FederatedDataModule(LightningDataModule):
         batch_size: samples of a local step; the last batch of an epoch may be smaller. None: a client's shard is one batch.
         partition: how the training set is shared out.
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
-        monitor_test: evaluate the global test set every so many rounds during training, never used to choose a model; 0 for
-            never. Counted only at rounds that are validated (``trainer.val_check_interval``).
+        monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
+            model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
         augment: random changes to training images, in order.
         mean: per channel, in [0, 1] for images; by default measured on the training set.
         std: likewise.
@@ -213,8 +213,15 @@ class FederatedDataModule(LightningDataModule):
 
     def test_is_due(self) -> bool:
         """Whether the test set is evaluated at the present round of a fit."""
-        fitting = self.trainer is not None and self.trainer.state.fn == "fit"
-        return fitting and self.monitor_test > 0 and self.trainer.global_step % self.monitor_test == 0
+        if self.trainer is None or self.trainer.state.fn != "fit" or not self.monitors_test:
+            return False
+        round = self.trainer.global_step
+        return round % self.monitor_test == 0 or round == self.trainer.max_steps
+
+    @property
+    def monitors_test(self) -> bool:
+        """Whether a fit may look at the test set at all."""
+        return self.has_test and self.monitor_test > 0
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.

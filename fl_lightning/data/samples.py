@@ -47,6 +47,11 @@ class Dataset:
                     f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "
                     "give one target a sample"
                 )
+            if samples.inputs.dtype == torch.uint8 and samples.inputs.ndim != 4:
+                raise ValueError(
+                    f"data.source gives {part} images of shape {tuple(samples.inputs.shape)}, must be "
+                    "(samples, channels, height, width): add the missing dimension, or give floats"
+                )
             outside = samples.targets[(samples.targets < 0) | (samples.targets >= len(self.classes))]
             if len(outside) > 0:
                 raise ValueError(

@@ -148,7 +148,8 @@ class TorchvisionDataset(Source):
     def _download(self, root: Path, argument: str, values: tuple[object, object]) -> None:
         """Fetch into a folder beside the final place, moved when whole, so that a broken download leaves nothing."""
         root.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=root, prefix=".download-"))
+        staging = root / ".download"
+        shutil.rmtree(staging, ignore_errors=True)  # what a killed download left
         try:
             for value in values:
                 self._open(staging, **{argument: value}, download=True)

@@ -28,8 +28,19 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
         raise ValueError(f"weights are {weights.tolist()}, must be at least 0 and not all 0")
     if any(state.keys() != states[0].keys() for state in states):
         raise ValueError("the states differ in their names: average states of one net only")
-    shares = weights / weights.sum()
+    total = float(weights.sum())
     return {
-        name: sum(share * state[name].double() for share, state in zip(shares.tolist(), states, strict=True)).to(first.dtype)
+        name: cast_mean(sum(w * s[name].double() for w, s in zip(weights.tolist(), states, strict=True)) / total, first.dtype)
         for name, first in states[0].items()
     }
+
+
+def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
+    """A float64 mean in the dtype of what was averaged; integers are truncated.
+
+    A mean that misses an integer by rounding alone is that integer: ten counters of 7 average to 7, not to 6.
+    """
+    if dtype.is_floating_point:
+        return mean.to(dtype)
+    nearest = mean.round()
+    return torch.where((mean - nearest).abs() < 1e-6, nearest, mean).to(dtype)

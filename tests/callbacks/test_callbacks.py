@@ -5,6 +5,11 @@ import io
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from fl_lightning import FedAvg
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
@@ -13,11 +18,6 @@ from fl_lightning.callbacks import (
     PerClassAccuracy,
     RoundForgetting,
 )
-from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
-
-from fl_lightning import FedAvg
 from fl_lightning.data import FederatedDataModule
 
 

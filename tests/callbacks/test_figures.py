@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from fl_lightning.callbacks.figures import label_shares, one_round, over_rounds, three_panels
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from fl_lightning.callbacks.figures import label_shares, one_round, over_rounds, three_panels
 
 
 def shown(axes):
