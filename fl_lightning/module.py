@@ -19,7 +19,7 @@ from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
-from fl_lightning.streams import seeded_layers, stream_seed
+from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
 
 Net = Callable[[tuple[int, ...], int], nn.Module] | nn.Module  # (input_shape, num_classes) -> net, or a net
@@ -118,7 +118,7 @@ class FederatedModule(EvaluatedModule):
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
         self._count_rounds_without_update(fit.report)
-        with seeded_layers(self.seed, round, -1, self.device):
+        with seeded_layers(self.seed, round, -1, "server", self.device):
             self.server_step(self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
             self.after_server_step(fit.probes)
         for scheduler in self._schedulers():
@@ -240,8 +240,7 @@ class FederatedModule(EvaluatedModule):
         if not hasattr(self, "net"):
             if self._trainer is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            with torch.random.fork_rng():
-                torch.manual_seed(stream_seed(self.seed, -1, -1, "initial weights"))
+            with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
                 self.net = self._build_net(self.data.input_shape, len(self.data.classes))
         if self._trainer is not None:
             self.check_outputs()

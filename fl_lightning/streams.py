@@ -29,11 +29,20 @@ def numpy_stream(seed: int, round: int, client: int, purpose: str) -> np.random.
 
 
 @contextmanager
-def seeded_layers(seed: int, round: int, client: int, device: torch.device) -> Iterator[None]:
+def seeded_layers(seed: int, round: int, client: int, purpose: str, device: torch.device) -> Iterator[None]:
     """Seed the global generators for a block and put them back after it.
 
     Layers such as dropout can draw from nothing else; within this block, and only there, their draws have an address too.
     """
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(stream_seed(seed, round, client, "layers"))
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            # torch.manual_seed would, without a GPU, queue a call with a stack trace for later: 20 times the cost of this.
+            generator.manual_seed(stream_seed(seed, round, client, purpose))
         yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

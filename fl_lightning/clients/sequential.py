@@ -34,6 +34,9 @@ class SequentialEngine:
     def __init__(self, method: "FederatedModule") -> None:
         self.method = method
         self.net = copy.deepcopy(method.net)
+        # Both nets only ever change in place: their tensors are looked up once.
+        self._own, self._global = _tensors(self.net), _tensors(method.net)
+        self._received_global = tuple(weight.detach() for weight in method.net.parameters())
         self.trainable = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
         self.optimizer = method.local_optimizer(self.trainable)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -49,7 +52,7 @@ class SequentialEngine:
         probes: dict[int, dict[str, Tensor]] = {}
         for position in range(method.global_rank, len(visits), method.trainer.world_size):
             visit = visits[position]
-            with _named_in_errors(visit, round), seeded_layers(method.seed, round, visit.client, method.device):
+            with _named_in_errors(visit, round), seeded_layers(method.seed, round, visit.client, "layers", method.device):
                 client = self._receive(round, visit)
                 stats[position, 0] = self._fit(client)
                 upload = method.client_result(self.net, client)
@@ -65,7 +68,7 @@ class SequentialEngine:
                 stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values())
             stats[position, 1] = finite
             if keep_models:
-                kept[position] = {name: tensor.clone() for name, tensor in _tensors(self.net).items()}
+                kept[position] = {name: tensor.clone() for name, tensor in self._own.items()}
         if method.trainer.world_size > 1:
             states, probes = self._gather(reduced, states, probes)
             stats = reduced.sum_over_ranks(stats, partial(method.trainer.strategy.reduce, reduce_op="sum"))
@@ -80,7 +83,7 @@ class SequentialEngine:
         state = {
             name: tensor.to(method.device, copy=True) for name, tensor in method.client_states.get(visit.client, {}).items()
         }
-        self.load(_tensors(method.net))
+        self.load(self._global)
         own = {name.removeprefix("net."): state.pop(name) for name in list(state) if name.startswith("net.")}
         self.load({name: tensor for name, tensor in own.items() if not visit.receives or method.is_personal(name)})
         if not visit.receives and not method.keeps_weights:
@@ -106,8 +109,7 @@ class SequentialEngine:
 
     def _received(self, is_global: bool) -> tuple[Tensor, ...]:
         """The weights that the fit starts from; a copy only where they are not simply the global ones."""
-        source = self.method.net if is_global else self.net
-        return tuple(weight.detach() if is_global else weight.detach().clone() for weight in source.parameters())
+        return self._received_global if is_global else tuple(weight.detach().clone() for weight in self.net.parameters())
 
     def _fit(self, client: Client) -> Tensor:
         """The local fit; returns the mean loss over its steps."""
@@ -126,15 +128,14 @@ class SequentialEngine:
 
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
-        own = _tensors(self.net)
         if state:
-            torch._foreach_copy_([own[name] for name in state], list(state.values()))
+            torch._foreach_copy_([self._own[name] for name in state], list(state.values()))
             torch.clear_autocast_cache()
 
     def _kept_weights(self) -> State:
         """What of the net stays with the client until its next visit, under ``net.<name>``; the net's own tensors."""
         keeps_all, is_personal = self.method.keeps_weights, self.method.is_personal
-        return {f"net.{name}": tensor for name, tensor in _tensors(self.net).items() if keeps_all or is_personal(name)}
+        return {f"net.{name}": tensor for name, tensor in self._own.items() if keeps_all or is_personal(name)}
 
     def _store_states(self, visits: Sequence[Visit], states: dict[int, State], report: RoundReport) -> None:
         """Take over the clients' states, except of those whose fit was not finite: they keep what they had."""
@@ -159,7 +160,7 @@ class SequentialEngine:
         return all_states, tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), all_probes)
 
     def _download_bytes(self) -> int:
-        return _num_bytes({name: tensor for name, tensor in _tensors(self.net).items() if not self.method.is_personal(name)})
+        return _num_bytes({name: tensor for name, tensor in self._own.items() if not self.method.is_personal(name)})
 
     def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
         predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
