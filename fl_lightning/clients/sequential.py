@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,38 +45,37 @@ class SequentialEngine:
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""
         method = self.method
-        reduced = Reduction(method.device)
-        # One row a visit: mean loss, finite or not, bytes down, bytes up.
-        stats = torch.zeros(len(visits), 4, dtype=torch.float64, device=method.device)
-        kept: dict[int, State] = {}
-        states: dict[int, State] = {}
-        probes: dict[int, dict[str, Tensor]] = {}
+        share = _Share(Reduction(method.device), torch.zeros(len(visits), 4, dtype=torch.float64, device=method.device))
         for position in range(method.global_rank, len(visits), method.trainer.world_size):
-            visit = visits[position]
-            with _named_in_errors(visit, round), seeded_layers(method.seed, round, visit.client, "layers", method.device):
-                client = self._receive(round, visit)
-                stats[position, 0] = self._fit(client)
-                upload = method.client_result(self.net, client)
-                probes[position] = method.probe(self.net, client)
-            state = {**client.state, **self._kept_weights()}
-            finite = are_finite(state)
-            # On the CPU, wherever the run goes: population times state would not fit a GPU.
-            states[position] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-            if visit.receives:
-                stats[position, 2] = _num_bytes(client.broadcast) + self._download_bytes()
-            if visit.sends:
-                finite = reduced.add(upload, finite)
-                stats[position, 3] = sum(_num_bytes(sent.tensors) for sent in upload.values())
-            stats[position, 1] = finite
+            self._visit(round, visits[position], position, share)
             if keep_models:
-                kept[position] = {name: tensor.clone() for name, tensor in self._own.items()}
+                share.models[position] = {name: tensor.clone() for name, tensor in self._own.items()}
         if method.trainer.world_size > 1:
-            states, probes = self._gather(reduced, states, probes)
-            stats = reduced.sum_over_ranks(stats, partial(method.trainer.strategy.reduce, reduce_op="sum"))
-        report = _report(round, visits, stats)
-        self._store_states(visits, states, report)
-        models = self._models(visits, kept) if keep_models else None
-        return CohortFit(reduced, report, models, [probes[position] for position in sorted(probes)])
+            self._gather(share)
+        report = _report(round, visits, share.stats)
+        self._store_states(visits, share.states, report)
+        models = self._models(visits, share.models) if keep_models else None
+        return CohortFit(share.reduced, report, models, [share.probes[position] for position in sorted(share.probes)])
+
+    def _visit(self, round: int, visit: Visit, position: int, share: "_Share") -> None:
+        """One client from receiving to sending."""
+        method = self.method
+        with _named_in_errors(visit, round), seeded_layers(method.seed, round, visit.client, "layers", method.device):
+            client = self._receive(round, visit)
+            loss = self._fit(client)
+            upload = method.client_result(self.net, client)
+            share.probes[position] = method.probe(self.net, client)
+        state = {**client.state, **self._kept_weights()}
+        finite, bytes_down, bytes_up = are_finite(state), 0, 0
+        # On the CPU, wherever the run goes: population times state would not fit a GPU.
+        share.states[position] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+        if visit.receives:
+            bytes_down = _num_bytes(client.broadcast) + self._download_bytes()
+        if visit.sends:
+            finite = share.reduced.add(upload, finite)
+            bytes_up = sum(_num_bytes(sent.tensors) for sent in upload.values())
+        share.stats[position, 0], share.stats[position, 1] = loss, finite
+        share.stats[position, 2], share.stats[position, 3] = bytes_down, bytes_up
 
     def _receive(self, round: int, visit: Visit) -> Client:
         """Bring the working copy to the client: the global weights, then what the client kept for itself."""
@@ -114,9 +114,8 @@ class SequentialEngine:
     def _fit(self, client: Client) -> Tensor:
         """The local fit; returns the mean loss over its steps."""
         self.net.train()
-        with torch.enable_grad():
-            client.carry = self.method.client_start(self.net, client)
-            losses = [self.method.client_step(self.net, batch, client) for batch in client.batches()]
+        client.carry = self.method.client_start(self.net, client)
+        losses = [self.method.client_step(self.net, batch, client) for batch in client.batches()]
         return torch.stack(losses).double().mean()
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
@@ -146,18 +145,16 @@ class SequentialEngine:
                 if state:
                     self.method.client_states[client] = state
 
-    def _gather(
-        self, reduced: Reduction, states: dict[int, State], probes: dict[int, dict[str, Tensor]]
-    ) -> tuple[dict[int, State], dict[int, dict[str, Tensor]]]:
-        """Every process gets all states and probes, and learns which names the others count."""
+    def _gather(self, share: "_Share") -> None:
+        """Every process gets all states and probes, and the sums over all processes."""
         everyone: list = [None] * self.method.trainer.world_size
-        mine = tree_map_only(Tensor, Tensor.cpu, (reduced.layouts, states, probes))
+        mine = tree_map_only(Tensor, Tensor.cpu, (share.reduced.layouts, share.states, share.probes))
         torch.distributed.all_gather_object(everyone, mine)
-        for layouts, _, _ in everyone:
-            reduced.reserve(layouts)
-        all_states = {position: state for _, some, _ in everyone for position, state in some.items()}
-        all_probes = {position: probe for _, _, some in everyone for position, probe in some.items()}
-        return all_states, tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), all_probes)
+        for layouts, states, probes in everyone:
+            share.reduced.reserve(layouts)
+            share.states.update(states)
+            share.probes.update(tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), probes))
+        share.stats = share.reduced.sum_over_ranks(share.stats, partial(self.method.trainer.strategy.reduce, reduce_op="sum"))
 
     def _download_bytes(self) -> int:
         return _num_bytes({name: tensor for name, tensor in self._own.items() if not self.method.is_personal(name)})
@@ -171,6 +168,17 @@ class SequentialEngine:
     def _predict(self, state: State, inputs: Tensor) -> Tensor:
         self.load(state)
         return predict_in_batches(self.net, self.method.data.eval_batch_size, inputs)
+
+
+@dataclass
+class _Share:
+    """What this process's part of a cohort adds up to; the dicts are by position in the cohort."""
+
+    reduced: Reduction
+    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up
+    states: dict[int, State] = field(default_factory=dict)
+    probes: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    models: dict[int, State] = field(default_factory=dict)
 
 
 @contextmanager
