@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import torch
 
 
 @contextmanager
@@ -11,7 +14,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, which takes its place when the block ends without an error.
 
     The data is on disk before the name changes, so a kill or a power cut leaves the old file or the new one, never half of
-    one; an error in the block leaves the old one and no temporary file.
+    one; an error in the block leaves the old one and no temporary file. One process at a time may write a file.
 
     Raises:
         OSError: naming the file, if the folder cannot be written or the disk is full.
@@ -25,8 +28,22 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        if error.filename is not None and Path(error.filename) not in (temporary, path, *path.parents):
+            raise  # about another file, which the block read
         raise OSError(
             f"{path} could not be written ({error.strerror or error}): free some space or choose another folder"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
+    """``torch.save`` through :func:`atomic_write`.
+
+    Raises:
+        OSError: naming the file, if it cannot be written.
+    """
+    # Through an open file: given a name, torch turns a full disk into a RuntimeError about positions.
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        torch.save(value, file)

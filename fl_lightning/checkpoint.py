@@ -4,10 +4,9 @@ import os
 from pickle import UnpicklingError
 from typing import Any
 
-import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fl_lightning.atomic import atomic_write
+from fl_lightning.atomic import atomic_save
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -22,8 +21,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Raises:
             OSError: naming the file, if it cannot be written; the file of that name is then as it was.
         """
-        with atomic_write(path) as temporary:
-            torch.save(checkpoint, temporary)
+        atomic_save(checkpoint, path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> dict[str, Any]:
         """Read a checkpoint.

@@ -36,7 +36,7 @@ def seeded_layers(seed: int, round: int, client: int, purpose: str, device: torc
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index])
+        generators.append(torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index])
     states = [generator.get_state() for generator in generators]
     try:
         for generator in generators:

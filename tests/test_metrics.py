@@ -81,16 +81,6 @@ def test_merged_states_are_the_scores_of_the_union():
     assert_scores(parts[0].compute(), logits.tolist(), targets.tolist(), 5)
 
 
-def test_states_are_summed_over_processes():
-    """Every state is marked for summation, so synchronisation cannot average or drop counts."""
-    metric = ClassScores(2)
-    assert all(
-        metric._reductions[name] is torch.sum or metric._reductions[name].__name__ == "dim_zero_sum"
-        for name in metric._defaults
-    )
-    assert metric._defaults.keys() == {"correct", "total", "loss"}
-
-
 def test_reset_forgets_everything():
     """After reset the scores are those of the second batch alone."""
     logits, targets = example()

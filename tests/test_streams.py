@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.streams import numpy_stream, stream_seed, torch_stream
+from fl_lightning.streams import numpy_stream, seeded_layers, stream_seed, torch_stream
 
 ADDRESSES = list(itertools.product((0, 1, 12, 2**40), (-1, 0, 1, 23), (-1, 0, 3, 100000), ("cohort", "batch order", "noise")))
 
@@ -76,3 +76,23 @@ def test_neighbouring_addresses_are_uncorrelated():
     assert draws.mean(axis=0) == pytest.approx([0.5, 0.5], abs=0.03)
     for column in draws.T:
         assert abs(np.corrcoef(column[:-1], column[1:])[0, 1]) < 0.1
+
+
+def test_layers_draw_from_their_address_and_the_global_state_returns():
+    """Dropout inside the block is the same for one address and differs for another; after it, or an error, nothing moved."""
+    state = torch.get_rng_state()
+
+    def dropped(*address):
+        with seeded_layers(*address, torch.device("cpu")):
+            return torch.nn.functional.dropout(torch.ones(50)).tolist()
+
+    first = dropped(0, 1, 2, "layers")
+    torch.rand(3)
+    assert dropped(0, 1, 2, "layers") == first
+    for other in ((1, 1, 2, "layers"), (0, 2, 2, "layers"), (0, 1, 3, "layers"), (0, 1, 2, "other")):
+        assert dropped(*other) != first, other
+    torch.set_rng_state(state)
+    with pytest.raises(ValueError, match="broken"), seeded_layers(0, 1, 2, "layers", torch.device("cpu")):
+        torch.rand(3)
+        raise ValueError("broken")
+    assert torch.equal(torch.get_rng_state(), state)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-from fl_lightning.atomic import atomic_write
+from fl_lightning.atomic import atomic_save
 from fl_lightning.data.samples import Dataset, Samples
 
 
@@ -34,8 +34,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             dataset = decode()
-            with atomic_write(path) as temporary:
-                torch.save(_to_plain(dataset), temporary)
+            atomic_save(_to_plain(dataset), path)
     return _from_plain(torch.load(path, mmap=True, weights_only=True))
 
 

@@ -66,13 +66,13 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
-        self._check_settings(clients_per_round)
+        self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients)
         self.device: torch.device | None = None
         self.dtype: torch.dtype | None = None
         self._dataset: Dataset | None = None
 
-    def _check_settings(self, clients_per_round: int | float) -> None:
+    def _check_settings(self) -> None:
         at_least_one = {"num_clients": self.num_clients, "batch_size": self.batch_size, "eval_batch_size": self.eval_batch_size}
         for name, value in at_least_one.items():
             if value is not None and value < 1:
@@ -83,6 +83,10 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(f"data.monitor_test is {self.monitor_test}, must be at least 0: 0 leaves the test set alone")
         if (self.mean is None) != (self.std is None):
             raise ValueError(f"data.mean is {self.mean} and data.std is {self.std}: give both or neither")
+        if self.mean is not None and self.std is not None and not len(self.mean) == len(self.std) >= 1:
+            raise ValueError(
+                f"data.mean is {list(self.mean)} and data.std is {list(self.std)}, must have one value a channel each"
+            )
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"data.std is {list(self.std)}, must be above 0 in every channel")
         for cohort in self.cohorts or ():
@@ -150,11 +154,11 @@ class FederatedDataModule(LightningDataModule):
     def cohort(self, round: int) -> list[int]:
         """The clients of a round (counted from 1), ascending; a function of the seed and the round alone."""
         if self.cohorts is not None:
-            if round > len(self.cohorts):
+            if not 1 <= round <= len(self.cohorts):
                 raise ValueError(
                     f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
                 )
-            return list(self.cohorts[round - 1])
+            return sorted(self.cohorts[round - 1])
         # NumPy's draw without replacement takes time in proportion to the cohort, not to the population.
         rng = numpy_stream(self.seed, round, -1, "cohort")
         return sorted(rng.choice(self.num_clients, self.cohort_size, replace=False).tolist())

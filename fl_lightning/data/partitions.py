@@ -38,7 +38,7 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, alpha: float = 0.1) -> None:
-        if not alpha > 0:
+        if not 0 < alpha < float("inf"):
             raise ValueError(
                 f"data.partition.alpha is {alpha}, must be above 0: try 0.1 for strong label skew, 100 for nearly even clients"
             )
@@ -72,6 +72,8 @@ class Shards(Partition):
     """
 
     def __init__(self, classes_per_client: int = 2) -> None:
+        if classes_per_client < 1:
+            raise ValueError(f"data.partition.classes_per_client is {classes_per_client}, must be at least 1")
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:

@@ -33,7 +33,7 @@ class Dataset:
     """A source, loaded: training samples, test samples (possibly none) and the names of the classes in label order.
 
     Raises:
-        ValueError: if inputs and targets differ in length, or a target is not the index of a class.
+        ValueError: if inputs and targets differ in length, inputs differ in shape, or a target is not the index of a class.
     """
 
     train: Samples
@@ -41,6 +41,9 @@ class Dataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if len(self.test) > 0 and self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
+            shapes = (tuple(part.inputs.shape[1:]) for part in (self.train, self.test))
+            raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*shapes))
         for part, samples in (("training", self.train), ("test", self.test)):
             if len(samples.inputs) != len(samples.targets):
                 raise ValueError(

@@ -8,6 +8,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -56,6 +57,9 @@ class Arrays(Source):
         test_targets: Tensor | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
+        if (test_inputs is None) != (test_targets is None):
+            given = "test_inputs" if test_targets is None else "test_targets"
+            raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
         if test_inputs is None or test_targets is None:
             test_inputs, test_targets = inputs[:0], targets[:0]
         largest = max((int(part.max()) for part in (targets, test_targets) if len(part) > 0), default=-1)
@@ -101,10 +105,12 @@ class ImageFolder(Source):
                 f"data.root is {root}: train and test differ in their class folders ({differing}): make them equal"
             )
         paths = [path for part in (train, test) for files in part.values() for path in files]
-        if not any(train.values()):
-            raise FileNotFoundError(f"data.root is {root}, but root/train/<class>/ holds no file: put images there")
-        stamps = ((path, path.stat()) for path in paths)
-        fingerprint = "\n".join(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
+        for name, part in (("train", train), ("test", test)):
+            if not any(part.values()):
+                raise FileNotFoundError(f"data.root is {root}, but root/{name}/<class>/ holds no file: put images there")
+        stamps = ((path.relative_to(root), path.stat()) for path in paths)
+        files = "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
+        fingerprint = f"{root.resolve()}\n{files}"
         return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: _decode_folders(train, test))
 
 
@@ -147,24 +153,27 @@ class TorchvisionDataset(Source):
 
     def _download(self, root: Path, argument: str, values: tuple[object, object]) -> None:
         """Fetch into a folder beside the final place, moved when whole, so that a broken download leaves nothing."""
-        root.mkdir(parents=True, exist_ok=True)
+        if root.exists() and not root.is_dir():
+            raise FileNotFoundError(f"data.root is {root}, which is a file: give a folder")
+        made = [folder for folder in (root, *root.parents) if not folder.exists()]
         staging = root / ".download"
         shutil.rmtree(staging, ignore_errors=True)  # what a killed download left
         try:
+            staging.mkdir(parents=True)
             for value in values:
                 self._open(staging, **{argument: value}, download=True)
-            for item in staging.iterdir():
-                shutil.rmtree(root / item.name, ignore_errors=True)
-                os.replace(item, root / item.name)
+            shutil.copytree(staging, root, dirs_exist_ok=True, copy_function=os.replace)
         except (OSError, RuntimeError) as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise FileNotFoundError(
                 f"data.source {self.name} does not lie under data.root {root} and could not be downloaded "
-                f"({str(error).splitlines()[0]}): set data.root to the folder that holds it, or connect to a network"
+                f"({reason}): set data.root to the folder that holds it, or connect to a network"
             ) from error
-        finally:
-            shutil.rmtree(staging)
-            if not any(root.iterdir()):
-                root.rmdir()
+        shutil.rmtree(staging)
 
     def _decode(self, train: Iterable, test: Iterable) -> Dataset:
         parts = [
@@ -194,13 +203,18 @@ def _part_argument(dataset_class: type) -> tuple[str, tuple[object, object]] | N
 
 def _root_lock(root: Path) -> FileLock:
     """One process at a time downloads into ``root``; the lock lies in the temporary folder since ``root`` may be read-only."""
-    name = blake2b(str(root.resolve()).encode(), digest_size=8).hexdigest()
+    name = blake2b(f"{os.getuid()} {root.resolve()}".encode(), digest_size=8).hexdigest()
     return FileLock(Path(tempfile.gettempdir()) / f"fl_lightning-{name}.lock")
 
 
 def _list_images(folder: Path) -> dict[str, list[Path]]:
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir())
-    return {entry.name: sorted(path for path in entry.iterdir() if path.is_file()) for entry in classes}
+    """The images of each class folder, in alphabetical order; hidden entries are no images."""
+    classes = sorted(entry for entry in _visible(folder) if entry.is_dir())
+    return {entry.name: sorted(path for path in _visible(entry) if path.is_file()) for entry in classes}
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
 
 
 def _decode_folders(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> Dataset:

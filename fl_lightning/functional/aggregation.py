@@ -24,10 +24,12 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     weights = torch.as_tensor(weights, dtype=torch.float64)
     if len(states) == 0 or len(states) != len(weights):
         raise ValueError(f"{len(states)} states and {len(weights)} weights: give one weight a state, at least one state")
-    if (weights < 0).any() or weights.sum() == 0:
+    if not (weights >= 0).all() or not 0 < weights.sum() < float("inf"):
         raise ValueError(f"weights are {weights.tolist()}, must be at least 0 and not all 0")
     if any(state.keys() != states[0].keys() for state in states):
         raise ValueError("the states differ in their names: average states of one net only")
+    if any(state[name].shape != tensor.shape for state in states for name, tensor in states[0].items()):
+        raise ValueError("the states differ in their shapes: average states of one net only")
     total = float(weights.sum())
     return {
         name: cast_mean(sum(w * s[name].double() for w, s in zip(weights.tolist(), states, strict=True)) / total, first.dtype)

@@ -68,9 +68,10 @@ def dirichlet_by_class_partition(
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
         held = np.zeros(num_clients, dtype=np.int64)
         for pool in pools:
-            shares = rng.dirichlet(np.full(num_clients, alpha)) * (held < len(labels) / num_clients)
-            if len(pool) == 0 or shares.sum() == 0:
-                shares = np.full(num_clients, 1.0)
+            has_room = (held < len(labels) / num_clients).astype(np.float64)
+            shares = rng.dirichlet(np.full(num_clients, alpha)) * has_room
+            if shares.sum() == 0:  # the mass lies with full clients, or the class is empty and nobody has room
+                shares = has_room if has_room.any() else np.ones(num_clients)
             cuts = (np.cumsum(shares / shares.sum())[:-1] * len(pool)).astype(int)
             for client, piece in enumerate(np.split(pool, cuts)):
                 parts[client].append(piece)
@@ -137,7 +138,7 @@ def _checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
 
 
 def _check_alpha(alpha: float) -> None:
-    if not alpha > 0:
+    if not 0 < alpha < np.inf:
         raise ValueError(
             f"data.partition.alpha is {alpha}, must be above 0: try 0.1 for strong label skew, 100 for nearly even clients"
         )
