@@ -36,7 +36,7 @@ class FederatedDataModule(LightningDataModule):
         augment: random changes to training images, in order.
         mean: per channel, in [0, 1] for images; by default measured on the training set.
         std: likewise.
-        cohorts: the clients of round 1, 2, ...; by default drawn at random without replacement.
+        cohorts: the clients of round 1, 2, ..., instead of drawing ``clients_per_round`` at random without replacement.
         eval_batch_size: samples of an evaluation step.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
@@ -67,7 +67,7 @@ class FederatedDataModule(LightningDataModule):
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
         self._check_settings()
-        self.cohort_size = _cohort_size(clients_per_round, num_clients)
+        self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
         self.device: torch.device | None = None
         self.dtype: torch.dtype | None = None
         self._dataset: Dataset | None = None

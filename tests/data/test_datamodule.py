@@ -545,3 +545,9 @@ def test_every_setting_is_documented():
     arguments = [name for name in inspect.signature(FederatedDataModule.__init__).parameters if name != "self"]
     text = inspect.getdoc(FederatedDataModule)
     assert [name for name in arguments if f"    {name}: " not in text] == []
+
+
+def test_given_cohorts_need_no_cohort_size():
+    """Three clients with given cohorts: the default of 10 clients a round is not looked at."""
+    data = FederatedDataModule("digits", num_clients=3, cohorts=[[0, 2], [1]])
+    assert [data.cohort(round) for round in (1, 2)] == [[0, 2], [1]]
