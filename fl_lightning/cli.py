@@ -6,7 +6,6 @@ LightningCLI with our defaults, bundled configs found by bare name, run folders,
 import difflib
 import logging
 import os
-import re
 import shutil
 import sys
 import warnings
@@ -17,14 +16,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning import losses, methods, models
+from fl_lightning import models
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
@@ -35,7 +34,8 @@ from fl_lightning.callbacks import (
     RoundProgressBar,
     RunSummary,
 )
-from fl_lightning.data import FederatedDataModule, partitions
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.error_line import error_line
 from fl_lightning.module import FederatedModule
 from fl_lightning.trainer_checks import refuse_float16
 
@@ -98,8 +98,10 @@ class FederatedCLI(LightningCLI):
     def run_folder(self) -> Path:
         """Where the versions of this run lie."""
         config = self.config[self.subcommand]
-        files = config.get("config") or []
-        name = Path(str(files[0])).stem if files else config.model.class_path.rsplit(".", 1)[-1]
+        files = [Path(str(file)) for file in config.get("config") or []]
+        if files and files[0].parent.name.startswith("version_"):  # the config that a run left in its own folder
+            return files[0].parent.parent
+        name = files[0].stem if files else config.model.class_path.rsplit(".", 1)[-1]
         return Path(config.trainer.default_root_dir) / name
 
     def _find_checkpoint(self, ckpt_path: str) -> Path:
@@ -221,7 +223,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
-        print(f"fl-lightning: error: {_one_line(error)}", file=sys.stderr)
+        print(f"fl-lightning: error: {error_line(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -273,50 +275,6 @@ def _quiet_lightning() -> None:
         "pytorch.accelerators",
     ):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
-
-
-# Lines of jsonargparse's nested messages that tell a user of the command line nothing.
-_NOISE = re.compile(
-    r"^(Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*|Given value: .*"
-    r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
-)
-
-
-def _one_line(error: Exception) -> str:
-    """The message of an error in one line, with the nearest known name where a class was not found."""
-    lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
-    kept = (
-        list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line)))
-        if isinstance(error, ArgumentError)
-        else lines
-    )
-    message = " ".join([*kept, *getattr(error, "__notes__", ())])
-    key = _key_path(lines)
-    if missing := re.search(r"the following arguments are required: ([\w.]+)", message):
-        return f"{key}.{missing[1]} is missing: give it, or a config, such as --config digits_tce.yaml"
-    if typed := re.search(r"Expected a <class '(\w+)'>\. Got value: (\S+)", message):
-        return f"{key} is {typed[2]}, must be of type {typed[1]}"
-    if unknown := re.search(r"Expected a dot import path string: (\S+)", message):
-        if values := re.search(r"Expected a <class '(\w+)'>", message):
-            return f"{key} is {unknown[1]}, must be of type {values[1]}"
-        return f"{key} is {unknown[1]}, which is no class that can be imported: {_known_classes(key, unknown[1])}"
-    if unknown := re.search(r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)", message):
-        return f"{key}.{unknown[1]} is no option here: fl-lightning fit --print_config shows those there are"
-    expected = (ValueError, OSError, TypeError, FloatingPointError, ArgumentError)
-    return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
-
-
-def _key_path(lines: Sequence[str]) -> str:
-    """The key a nested message is about, such as ``model.net``."""
-    return ".".join(match[1] for line in lines if (match := re.search(r'Parser key "([\w.]+)"', line)))
-
-
-def _known_classes(key: str, name: str) -> str:
-    package = {"model": methods, "model.net": models, "model.loss": losses, "data.partition": partitions}.get(key)
-    if package is None:
-        return "give its full import path, such as torch.optim.SGD"
-    close = difflib.get_close_matches(name, package.__all__, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(package.__all__)}, or give a full import path"
 
 
 if __name__ == "__main__":

@@ -167,6 +167,18 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     assert [path.name for path in (tmp_path / "runs" / "digits_tce").iterdir()] == ["version_0"]
 
 
+def test_a_runs_own_config_knows_its_folder(main, tmp_path):
+    """fit goes on and test looks where the config lies, also from another folder."""
+    assert main(*DIGITS, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
+    folder = tmp_path / "elsewhere" / "digits_tce" / "version_0"
+    own = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
+    code, _, error = main("fit", *own, "--trainer.max_steps", "3")
+    assert code == 0, error
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 3
+    assert main("test", *own)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
 def test_an_untrained_model_is_not_tested(main):
     """test without a checkpoint would show a random net."""
     code, _, error = main("test", "--config", "digits_tce.yaml")
