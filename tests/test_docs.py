@@ -3,11 +3,14 @@
 import copy
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 
 from fl_lightning import FedAvg, FederatedModule
 
@@ -77,3 +80,35 @@ def test_documented_hooks_exist():
     assert len(hooks) == 13
     for hook in hooks:
         assert callable(getattr(FederatedModule, hook)), hook
+
+
+def test_the_readmes_python_runs(command_line, tmp_path):
+    """The snippet of the README, as a script in an empty folder."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "snippet.py").write_text(code)
+    result = subprocess.run(
+        [sys.executable, "snippet.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "max_steps=5" in result.stderr + result.stdout
+
+
+def test_documented_keys_exist(capsys):
+    """Every key in the README's table and every callback it names is one of the command line."""
+    from fl_lightning import cli
+
+    sys.argv[1:] = []
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "--config", "digits_tce.yaml", "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    config["model"] = config["model"]["init_args"]
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("| key | what |") : text.index("## Checkpoints")]
+    keys = re.findall(r"`--([\w.]+)", table)
+    assert len(keys) > 12
+    for key in keys:
+        value = config
+        for part in key.split("."):
+            value = value.get("init_args", value) if isinstance(value, dict) and part not in value else value
+            assert part in value, key
+            value = value[part]

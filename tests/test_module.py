@@ -1,6 +1,8 @@
 """The round against a plain loop, written once more without any of the package's machinery."""
 
 import copy
+import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,8 +10,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting, RunSummary
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    RoundForgetting,
+    RunSummary,
+)
+from fl_lightning.data import IID, Arrays, FederatedDataModule
 from fl_lightning.models import CNN2
 
 COHORTS = [[0, 2], [1, 2], [0, 1]]
@@ -381,3 +391,28 @@ def test_monitor_test_0_leaves_the_test_set_alone(fit, toy_data, monkeypatch):
     method = FedAvg(nn.Linear(4, 3).double())
     fit(method, data, 2, precision="64-true", callbacks=[PerClassAccuracy(every=1), RoundForgetting(every=1, clients_every=1)])
     assert not any(name.startswith("test/") for name in method.newest)
+
+
+def test_a_round_costs_what_its_cohort_costs(fit):
+    """Ten clients of four samples: a round among 20,000 clients takes at most half as long again as one among 100."""
+    times = {}
+    for population in (100, 20_000):
+        inputs, targets = torch.randn(4 * population, 8), torch.arange(4 * population) % 2
+        data = FederatedDataModule(
+            Arrays(inputs, targets), num_clients=population, clients_per_round=10, batch_size=4, partition=IID(), val_fraction=0
+        )
+        clock = _Clock()
+        fit(FedAvg(nn.Linear(8, 2)), data, 60, callbacks=[clock], val_check_interval=1000)
+        times[population] = min(end - start for start, end in pairwise(clock.starts))
+    assert times[20_000] < 1.5 * times[100]
+
+
+class _Clock(FederatedCallback):
+    """When each round started."""
+
+    def __init__(self):
+        super().__init__()
+        self.starts = []
+
+    def on_round_start(self, trainer, module, round):
+        self.starts.append(time.perf_counter())

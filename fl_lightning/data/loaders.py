@@ -9,22 +9,13 @@ from fl_lightning.data.samples import Batch
 
 
 class Rounds:
-    """Round numbers without end, from ``first``.
-
-    Holds a state so that Lightning knows it for resumable; the round comes from the trainer's ``global_step`` anyway.
-    """
+    """Round numbers without end, from ``first``; a resumed run starts from the round after its ``global_step``."""
 
     def __init__(self, first: int) -> None:
         self.first = first
 
     def __iter__(self) -> Iterator[int]:
         return itertools.count(self.first)
-
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Nothing to restore: ``first`` was computed from the restored ``global_step``."""
 
 
 class EvaluationBatches:
