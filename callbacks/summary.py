@@ -1,9 +1,11 @@
 """RunSummary: the run in a short table and in a file."""
 
 import json
+from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
@@ -30,6 +32,7 @@ class RunSummary(FederatedCallback):
     def __init__(self, table_uses: TestAccuracy = "last") -> None:
         super().__init__(every=1)
         self.table_uses = table_uses
+        self.folder: Path | None = None  # where results.json goes; by default the logger's folder
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
         self._bytes = {"down": 0, "up": 0}
@@ -47,14 +50,17 @@ class RunSummary(FederatedCallback):
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        folder = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
+        log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
         if not trainer.is_global_zero:
             return
         results = self.results(trainer, module)
+        folder = self.folder or log_dir
         if folder is not None:
-            with atomic_write(f"{folder}/results.json") as path:
+            with atomic_write(Path(folder) / "results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")
-        _print_table(results, folder)
+        _print_table(results)
+        if isinstance(trainer.logger, TensorBoardLogger):
+            Console().print(f"See the curves: tensorboard --logdir {log_dir}", soft_wrap=True)
 
     def results(self, trainer: Trainer, module: FederatedModule) -> dict[str, Any]:
         """What ``results.json`` holds."""
@@ -98,7 +104,7 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
     }
 
 
-def _print_table(results: dict[str, Any], folder: str | None) -> None:
+def _print_table(results: dict[str, Any]) -> None:
     table = Table(title=f"{results['method']}, {results['loss']}, {results['rounds']} rounds", show_header=False)
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
@@ -110,10 +116,7 @@ def _print_table(results: dict[str, Any], folder: str | None) -> None:
     table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
-    console = Console()
-    console.print(table)
-    if folder is not None:
-        console.print(f"See the curves: tensorboard --logdir {folder}", soft_wrap=True)
+    Console().print(table)
 
 
 def _readable(count: float) -> str:

@@ -7,6 +7,7 @@ import difflib
 import logging
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning import models
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
@@ -47,6 +49,7 @@ _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.communication": Communication,
     "callbacks.summary": RunSummary,  # after the others: it reports what they logged
 }
+_PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
     "max_epochs": -1,
     "val_check_interval": 10,
@@ -131,9 +134,8 @@ class FederatedCLI(LightningCLI):
         self._claim_version()
         if config.logger is None:
             config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
-        if config.logger is False:
-            self.save_config_callback = None
-        self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}  # a folder that this run alone writes to
+        # The run's own folder, whatever the logger's is; nobody else writes to it.
+        self.save_config_kwargs = {"config_filename": str(self.version.absolute() / "config.yaml"), "overwrite": True}
         # A callback that the user lists under trainer.callbacks replaces ours of that kind.
         extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
         with self._removing_version_on_failure():
@@ -166,6 +168,7 @@ class FederatedCLI(LightningCLI):
     def _fit_callbacks(self, config: Namespace) -> list[Callback]:
         """What watches a fit unless the user says otherwise."""
         callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
+        callbacks[-1].folder = self.version
         if config.enable_progress_bar is not False:
             callbacks.append(RoundProgressBar())
         if config.enable_checkpointing is not False:
@@ -182,9 +185,14 @@ class FederatedCLI(LightningCLI):
         return [*([best] if self.datamodule.has_validation else []), ModelCheckpoint(filename="last", **common)]
 
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
-        """Fit; a run that fails before its first round leaves no folder behind."""
-        with self._removing_version_on_failure():
-            self.trainer.fit(model, **kwargs)
+        """Fit; a run that fails before its first round leaves no folder behind, one that is stopped says how to go on."""
+        try:
+            with self._removing_version_on_failure():
+                self.trainer.fit(model, **kwargs)
+        except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
+            hint = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+            rank_zero_only(print)(f"fl-lightning: {hint}", file=sys.stderr)
+            sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
 
     def _prediction_writers(self) -> list[Callback]:
         return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
@@ -208,8 +216,8 @@ def main(args: Sequence[str] | None = None) -> int:
     _quiet_lightning()
     sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
-        arguments = _split_options(sys.argv[1:] if args is None else args)
-        arguments = [_own_net(option, _with_bundled_config(value)) for option, value in pairwise(["", *arguments])]
+        arguments = _split_config_option(sys.argv[1:] if args is None else args)
+        arguments = [_config_file(value) if option == "--config" else value for option, value in pairwise(["", *arguments])]
         sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
         FederatedCLI(
             FederatedModule,
@@ -218,7 +226,7 @@ def main(args: Sequence[str] | None = None) -> int:
             seed_everything_default=0,
             auto_configure_optimizers=False,  # the methods make theirs
             trainer_defaults=_TRAINER_DEFAULTS,
-            parser_kwargs={name: {"exit_on_error": False} for name in FederatedCLI.subcommands()} | {"exit_on_error": False},
+            parser_kwargs={**_PARSER, **dict.fromkeys(FederatedCLI.subcommands(), _PARSER)},
         )
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
@@ -242,27 +250,35 @@ def _remove_with_empty_parents(folder: Path, keep: Path) -> None:
         parent.rmdir()
 
 
-def _split_options(arguments: Sequence[str]) -> list[str]:
-    """``--config=X`` and ``--model.net=X`` as two arguments each."""
-    whole = ("--config=", "--model.net=")
-    return [part for argument in arguments for part in (argument.split("=", 1) if argument.startswith(whole) else [argument])]
+def _split_config_option(arguments: Sequence[str]) -> list[str]:
+    """``--config=X`` as two arguments."""
+    return [
+        part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])
+    ]
 
 
-def _own_net(option: str, value: str) -> str:
-    """The full name of a net of ours: other libraries have an ``MLP`` too, and a bare name must be one class."""
-    return f"fl_lightning.models.{value}" if option == "--model.net" and value in models.__all__ else value
+def _config_file(name: str) -> str:
+    """The file that a config's name means: one in the working folder, else the bundled one of that name.
 
-
-def _with_bundled_config(argument: str) -> str:
-    """A bare config name that is no file in the working folder becomes the path of the bundled config of that name."""
-    if not argument.endswith((".yaml", ".yml")) or argument.startswith("-") or "=" in argument or Path(argument).exists():
-        return argument
-    names = bundled_configs()
-    if argument in names:
-        return str(resources.files("fl_lightning.configs") / argument)
-    close = difflib.get_close_matches(argument, names, n=1)
-    cure = f"did you mean {close[0]}?" if close else f"bundled are {', '.join(names)}"
-    raise FileNotFoundError(f"config is {argument}, neither a file here nor a bundled config: {cure}")
+    Raises:
+        FileNotFoundError: naming it and the nearest bundled config, if there is neither.
+        ValueError: naming the file, if it holds no YAML mapping.
+    """
+    path = Path(name)
+    if not path.is_file():
+        names = bundled_configs()
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            cure = f"did you mean {close[0]}?" if close else f"bundled are {', '.join(names)}"
+            raise FileNotFoundError(f"config is {name}, neither a file here nor a bundled config: {cure}")
+        path = Path(str(resources.files("fl_lightning.configs") / name))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
+    return str(path)
 
 
 def _quiet_lightning() -> None:

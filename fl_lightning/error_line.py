@@ -11,7 +11,8 @@ from fl_lightning.data import partitions
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
 _NOISE = re.compile(
-    r"^(Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*|Given value: .*"
+    r"^(Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*"
+    r"|Given value: (?:Namespace|NestedArg|\{).*"
     r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
 )
 
@@ -19,25 +20,45 @@ _NOISE = re.compile(
 def error_line(error: Exception) -> str:
     """The message of an error in one line, with the nearest known name where a class was not found."""
     lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
-    kept = (
-        list(dict.fromkeys(line for line in lines if line and not _NOISE.match(line)))
-        if isinstance(error, ArgumentError)
-        else lines
-    )
+    kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))
     message = " ".join([*kept, *getattr(error, "__notes__", ())])
-    key = _key_path(lines)
-    if missing := re.search(r"the following arguments are required: ([\w.]+)", message):
-        return f"{key}.{missing[1]} is missing: give it, or a config, such as --config digits_tce.yaml"
-    if typed := re.search(r"Expected a <class '(\w+)'>\. Got value: (\S+)", message):
-        return f"{key} is {typed[2]}, must be of type {typed[1]}"
-    if unknown := re.search(r"Expected a dot import path string: (\S+)", message):
-        if values := re.search(r"Expected a <class '(\w+)'>", message):
-            return f"{key} is {unknown[1]}, must be of type {values[1]}"
-        return f"{key} is {unknown[1]}, which is no class that can be imported: {_known_classes(key, unknown[1])}"
-    if unknown := re.search(r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)", message):
-        return f"{key}.{unknown[1]} is no option here: fl-lightning fit --print_config shows those there are"
+    for pattern, say in _REPHRASED.items():
+        if match := re.search(pattern, message):
+            return say(_key_path(lines), match, message)
     expected = (ValueError, OSError, TypeError, FloatingPointError, ArgumentError)
     return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
+
+
+def _missing(key: str, match: re.Match[str], message: str) -> str:
+    return f"{key}.{match[1]} is missing: give it, or a config, such as --config digits_tce.yaml"
+
+
+def _wrong_type(key: str, match: re.Match[str], message: str) -> str:
+    value = f" is {match[2] or match[3]}," if match[2] or match[3] else ""
+    return f"{key}{value} must be of type {match[1]}"
+
+
+def _unknown_class(key: str, match: re.Match[str], message: str) -> str:
+    if values := re.search(r"Expected a <class '(\w+)'>", message):
+        return f"{key} is {match[1]}, must be of type {values[1]}"
+    return f"{key} is {match[1]}, which is no class that can be imported: {_known_classes(key, match[1])}"
+
+
+def _unknown_option(key: str, match: re.Match[str], message: str) -> str:
+    full = ".".join(filter(None, (key, match[1].removeprefix("--"))))
+    return f"{full} is no option here: fl-lightning fit --print_config shows those there are"
+
+
+# What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
+_REPHRASED = {
+    r"the following arguments are required: ([\w.]+)": _missing,
+    r"Expected a dot import path string: (\S+)": _unknown_class,
+    r"module '[\w.]+' has no attribute '(\w+)'": _unknown_class,
+    r"Expected a <class '(\w+)'>(?:\. Got value: (\S+)|.*Given value: (\S+))?": _wrong_type,
+    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)": _unknown_option,
+    r"Subcommand '\w+' does not accept option '([\w.]+)'": _unknown_option,
+    r"unrecognized arguments: (\S+)": _unknown_option,
+}
 
 
 def _key_path(lines: Sequence[str]) -> str:

@@ -19,10 +19,12 @@ from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
+from fl_lightning.models import Network
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
 
-Net = Callable[[tuple[int, ...], int], nn.Module] | nn.Module  # (input_shape, num_classes) -> net, or a net
+# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
+Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
 
 

@@ -18,15 +18,20 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def my_method(tmp_path):
-    """The method of docs/adding_a_method.md, imported from a file as a user would have it."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding_a_method.md").read_text(), re.DOTALL)
+def documented(tmp_path):
+    """The methods of docs/adding_a_method.md, imported from a file as a user would have them."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding_a_method.md").read_text(), re.DOTALL)
     path = tmp_path / "my_method.py"
-    path.write_text(code)
+    path.write_text("\n".join(blocks))
     spec = importlib.util.spec_from_file_location("my_method", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.MyFedProx
+    return module
+
+
+@pytest.fixture
+def my_method(documented):
+    return documented.MyFedProx
 
 
 def test_the_documented_method_minimises_its_objective(my_method, fit, toy_data):
@@ -61,6 +66,34 @@ def test_the_documented_method_without_pull_is_fedavg(my_method, fit, toy_data):
     assert torch.equal(prox.net.weight, plain.net.weight)
 
 
+def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
+    """Four rounds of two clients in three against a plain loop of Algorithm 1, option II, to 1e-12 in float64."""
+    cohorts, num_steps, rate = [[0, 2], [1, 2], [0, 1], [0, 2]], 3, 0.1
+    data, net = toy_data(cohorts=cohorts), torch.nn.Linear(4, 3, dtype=torch.float64)
+    method = documented.MyScaffold(copy.deepcopy(net), local_steps=num_steps, server_weighting="uniform")
+    fit(method, data, len(cohorts), precision="64-true")
+    x = [weight.detach().clone() for weight in net.parameters()]
+    c, own = [torch.zeros_like(w) for w in x], {k: [torch.zeros_like(w) for w in x] for k in range(3)}
+    for cohort in cohorts:
+        mean_change, mean_variate_change = [torch.zeros_like(w) for w in x], [torch.zeros_like(w) for w in x]
+        for client in cohort:
+            indices = data.shards.train_indices(client)
+            inputs, targets = data.train_set.inputs[indices], data.train_set.targets[indices]
+            y = [w.clone().requires_grad_() for w in x]
+            for _ in range(num_steps):
+                gradients = torch.autograd.grad(F.cross_entropy(inputs @ y[0].T + y[1], targets), y)
+                y = [(w - rate * (g - ci + cs)).detach().requires_grad_() for w, g, ci, cs in zip(y, gradients, own[client], c)]
+            new = [ci - cs + (w0 - w.detach()) / (num_steps * rate) for ci, cs, w0, w in zip(own[client], c, x, y)]
+            mean_change = [m + (w.detach() - w0) / len(cohort) for m, w, w0 in zip(mean_change, y, x)]
+            mean_variate_change = [m + (n - ci) / 3 for m, n, ci in zip(mean_variate_change, new, own[client])]
+            own[client] = new
+        x = [w + m for w, m in zip(x, mean_change)]
+        c = [cs + m for cs, m in zip(c, mean_variate_change)]
+    torch.testing.assert_close(method.net.weight.detach(), x[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.c_0, c[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.client_states[1]["c_0"], own[1][0], atol=1e-12, rtol=0)
+
+
 def test_the_documented_command_runs(my_method, command_line):
     """fl-lightning finds my_method.py in the working folder, and its argument is a key of the command line."""
     text = (ROOT / "docs" / "adding_a_method.md").read_text()
@@ -91,6 +124,15 @@ def test_the_readmes_python_runs(command_line, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "max_steps=5" in result.stderr + result.stdout
+
+
+def test_links_lead_somewhere():
+    """Every relative link and picture in the README and in docs/ is a file."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        assert targets or page.name in ("rules.md", "adding_a_method.md")
+        for target in targets:
+            assert (page.parent / target).is_file(), f"{page.name} links to {target}"
 
 
 def test_documented_keys_exist(capsys):

@@ -34,6 +34,7 @@ class Client:
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
     batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call
     apply: Callable[[Sequence[Tensor]], None]  # one step of the local optimizer with these gradients
+    learning_rate: float = 0.0  # of the local optimizer in this visit; set once client_start is done
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what came down beside the weights
     carry: dict[str, Tensor] = field(default_factory=dict)  # what client_start made; constant during the fit
     state: dict[str, Tensor] = field(default_factory=dict)  # persists until the client's next visit

@@ -88,10 +88,6 @@ class SequentialEngine:
         self.load({name: tensor for name, tensor in own.items() if not visit.receives or method.is_personal(name)})
         if not visit.receives and not method.keeps_weights:
             raise ValueError(f"{type(method).__name__}.cohort has a client that does not receive: set keeps_weights = True")
-        self.optimizer.state.clear()
-        factor = method.client_learning_rate(round, visit.client)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
         num_steps = method.num_local_steps(visit.client)
         return Client(
             index=visit.client,
@@ -115,8 +111,17 @@ class SequentialEngine:
         """The local fit; returns the mean loss over its steps."""
         self.net.train()
         client.carry = self.method.client_start(self.net, client)
+        client.learning_rate = self._start_optimizer(client)
         losses = [self.method.client_step(self.net, batch, client) for batch in client.batches()]
         return torch.stack(losses).double().mean()
+
+    def _start_optimizer(self, client: Client) -> float:
+        """A fresh optimizer at this visit's rate, which is returned (that of the first group, where there are several)."""
+        self.optimizer.state.clear()
+        factor = self.method.client_learning_rate(client.round, client.index)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        return self.optimizer.param_groups[0]["lr"]
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         for parameter, gradient in zip(self.trainable, gradients, strict=True):

@@ -75,7 +75,7 @@ class FederatedDataModule(LightningDataModule):
     def _check_settings(self) -> None:
         at_least_one = {"num_clients": self.num_clients, "batch_size": self.batch_size, "eval_batch_size": self.eval_batch_size}
         for name, value in at_least_one.items():
-            if value is not None and value < 1:
+            if (value is None and name != "batch_size") or (value is not None and value < 1):
                 raise ValueError(f"data.{name} is {value}, must be at least 1")
         if not 0 <= self.val_fraction < 1:
             raise ValueError(f"data.val_fraction is {self.val_fraction}, must be at least 0 and below 1: the papers use 0.1")

@@ -61,6 +61,10 @@ def split_clients(
 
 
 def _check_sizes(sizes: np.ndarray, train_sizes: np.ndarray, val_fraction: float) -> None:
+    if sizes.min() < 1:
+        raise ValueError(
+            f"data.partition gives client {int(sizes.argmin())} no sample: lower data.num_clients or choose another"
+        )
     for kind, counts in (("training", train_sizes), ("validation", sizes - train_sizes)):
         if kind == "validation" and val_fraction == 0:
             continue

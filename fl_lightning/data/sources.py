@@ -40,7 +40,7 @@ class Source(ABC):
 
 
 class Arrays(Source):
-    """Tensors in memory.
+    """Tensors, or NumPy arrays, in memory.
 
     Args:
         inputs: (n, ...) uint8 images (n, channels, height, width) or floats of any shape.
@@ -57,11 +57,13 @@ class Arrays(Source):
         test_targets: Tensor | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
+        inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
         if test_inputs is None or test_targets is None:
             test_inputs, test_targets = inputs[:0], targets[:0]
+        test_inputs, test_targets = torch.as_tensor(test_inputs), torch.as_tensor(test_targets)
         largest = max((int(part.max()) for part in (targets, test_targets) if len(part) > 0), default=-1)
         names = tuple(classes) if classes is not None else tuple(str(label) for label in range(largest + 1))
         self._dataset = Dataset(Samples(inputs, targets.long()), Samples(test_inputs, test_targets.long()), names)

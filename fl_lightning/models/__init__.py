@@ -2,6 +2,7 @@
 
 from fl_lightning.models.cnn2 import CNN2
 from fl_lightning.models.mlp import MLP
+from fl_lightning.models.network import Network
 from fl_lightning.models.resnet18 import ResNet18
 
-__all__ = ["CNN2", "MLP", "ResNet18"]
+__all__ = ["CNN2", "MLP", "Network", "ResNet18"]

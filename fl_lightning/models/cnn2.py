@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fl_lightning.models.network import Network
 
-class CNN2(nn.Module):
+
+class CNN2(Network):
     """Two 5x5 convolutions with max pooling, one hidden layer.
 
     conv 5x5 pad 2 to 32, ReLU, max pool 2; conv 5x5 pad 2 to 64, ReLU, max pool 2; linear to ``hidden``, ReLU; linear to

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fl_lightning.models.network import Network
 
-class MLP(nn.Module):
+
+class MLP(Network):
     """Flatten, then linear layers with ReLU between them.
 
     Args:

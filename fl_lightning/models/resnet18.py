@@ -12,6 +12,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl_lightning.models.network import Network
+
 Norm = Literal["group", "batch", "mix"]
 
 
@@ -31,7 +33,7 @@ _NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]]
 }
 
 
-class ResNet18(nn.Module):
+class ResNet18(Network):
     """ResNet-18 with group, batch or mixed normalisation; 11,178,762 parameters for 3 channels and 10 classes.
 
     Args:

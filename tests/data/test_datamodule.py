@@ -529,7 +529,7 @@ def test_constructor_names_the_key(options, message):
         ({"num_clients": 41, "partition": IID()}, r"data\.num_clients is 41, must be between 1 and .* 40"),
         ({"partition": Fixed([[0], [1], [2]])}, r"data\.num_clients is 4, data\.partition\.clients lists 3 clients"),
         ({"partition": Fixed([[0], [1], [2], [40]])}, r"data\.partition\.clients names sample 40"),
-        ({"partition": Fixed([[0], [1], [2], []])}, r"client 3 of 0 samples"),
+        ({"partition": Fixed([[0], [1], [2], []])}, r"data.partition gives client 3 no sample"),
     ],
 )
 def test_setup_names_the_key(options, message):

@@ -112,8 +112,6 @@ def test_no_validation_leaves_everything_to_training():
     ("sizes", "val_fraction", "client", "kind"),
     [
         ([20, 1, 20], 0.1, 1, "training"),  # int(.9 * 1) = 0
-        ([20, 20, 0], 0.0, 2, "training"),
-        ([0, 20], 0.1, 0, "training"),
         ([3, 1, 2], 0.5, 1, "training"),
     ],
 )
@@ -126,6 +124,13 @@ def test_client_left_without_samples_is_named(sizes, val_fraction, client, kind)
     with pytest.raises(ValueError, match=message) as error:
         split(parts, torch.zeros(sum(sizes), dtype=torch.long), 1, val_fraction)
     assert "lower data.num_clients" in str(error.value)
+
+
+@pytest.mark.parametrize("val_fraction", [0.0, 0.1])
+def test_client_without_any_sample_is_named(val_fraction):
+    """It is the partition that gave it nothing, whatever the validation fraction."""
+    with pytest.raises(ValueError, match="data.partition gives client 2 no sample"):
+        split(torch.arange(40).split([20, 20, 0]), torch.zeros(40, dtype=torch.long), 1, val_fraction)
 
 
 def test_tiny_validation_fraction_still_validates():

@@ -1,0 +1,7 @@
+"""What the papers' networks have in common."""
+
+from torch import nn
+
+
+class Network(nn.Module):
+    """A classifier built from ``(input_shape, num_classes, ...)``; nets of yours need not derive from it."""
