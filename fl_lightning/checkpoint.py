@@ -32,4 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             return super().load_checkpoint(path, *arguments, **options)
         except (RuntimeError, UnpicklingError, EOFError) as error:
-            raise ValueError(f"ckpt_path is {path}, which is no checkpoint that can be read: give another") from error
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(
+                f"ckpt_path is {path}, which is no checkpoint that can be read ({reason}): give another"
+            ) from error

@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -143,15 +143,17 @@ class FederatedCLI(LightningCLI):
 
     def _claim_version(self) -> None:
         """Make a folder for this run that no other run has, or take that of the checkpoint it goes on from."""
-        self.version, self._is_new_version = self.run_folder / "version_0", False
+        self.version = self.run_folder / "version_0"
+        self._made: list[Path] = []  # folders that this run made, innermost first
         ckpt_path = self.config[self.subcommand].ckpt_path
         if ckpt_path is not None and self.run_folder.resolve() in Path(ckpt_path).resolve().parents:
             self.version = self.run_folder / Path(ckpt_path).resolve().relative_to(self.run_folder.resolve()).parts[0]
         elif rank_zero_only.rank == 0:  # the others never write to it, and are told its name where they ask
-            while not self._is_new_version:
+            while not self._made:
+                missing = [folder for folder in (self.version, *self.version.parents) if not folder.exists()]
                 try:
                     self.version.mkdir(parents=True)
-                    self._is_new_version = True
+                    self._made = missing
                 except FileExistsError:
                     self.version = self.run_folder / f"version_{int(self.version.name.removeprefix('version_')) + 1}"
 
@@ -161,8 +163,11 @@ class FederatedCLI(LightningCLI):
         try:
             yield
         except Exception:
-            if self._is_new_version and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
-                _remove_with_empty_parents(self.version, self.run_folder.parent.parent)
+            if self._made and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
+                shutil.rmtree(self.version, ignore_errors=True)
+                for folder in self._made[1:]:
+                    with suppress(OSError):  # another run has something there
+                        folder.rmdir()
             raise
 
     def _fit_callbacks(self, config: Namespace) -> list[Callback]:
@@ -239,15 +244,6 @@ def main(args: Sequence[str] | None = None) -> int:
 def bundled_configs() -> list[str]:
     """Names of the configs that come with the package."""
     return sorted(entry.name for entry in resources.files("fl_lightning.configs").iterdir() if entry.name.endswith(".yaml"))
-
-
-def _remove_with_empty_parents(folder: Path, keep: Path) -> None:
-    """Remove a folder, and those above it that it leaves empty, up to ``keep``."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for parent in folder.absolute().parents:
-        if parent == keep.absolute() or not parent.is_dir() or any(parent.iterdir()):
-            return
-        parent.rmdir()
 
 
 def _split_config_option(arguments: Sequence[str]) -> list[str]:

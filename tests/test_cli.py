@@ -80,6 +80,15 @@ def test_bad_input_is_one_line(main, tmp_path, arguments, message):
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_failed_start_leaves_the_users_own_folder(main, tmp_path):
+    """An empty folder that was there before is there after; what the run made inside it is gone."""
+    (tmp_path / "mine").mkdir()
+    code, _, _ = main(*DIGITS, "--model.net", "ResNet18", "--trainer.default_root_dir", "mine")
+    assert code != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_error_of_a_real_process(command_line):
     """As a user sees it: exit code 1, one line on standard error, nothing on standard output."""
     result = command_line(*DIGITS, "--data.partition.alpha", "0")

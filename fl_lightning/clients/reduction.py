@@ -36,7 +36,7 @@ class Reduction:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._layouts: dict[str, _Layout] = {}
+        self.layouts: dict[str, _Layout] = {}
         self._totals: dict[str, Tensor] = {}  # (sum of sizes + 1,): the weighted values, then the weight
 
     def add(self, upload: Upload, admissible: Tensor) -> Tensor:
@@ -56,12 +56,8 @@ class Reduction:
         for name, layout in layouts.items():
             if name not in self._totals:
                 size = sum(math.prod(shape) for shape in layout.shapes)
-                self._layouts[name] = layout
+                self.layouts[name] = layout
                 self._totals[name] = torch.zeros(size + 1, dtype=torch.float64, device=self._device)
-
-    @property
-    def layouts(self) -> dict[str, _Layout]:
-        return self._layouts
 
     def sum_over_ranks(self, extra: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
         """Add up the totals of all processes, and ``extra`` with them, in one call of ``reduce``; returns ``extra``."""
@@ -77,7 +73,7 @@ class Reduction:
 
     def mean(self, name: str) -> State:
         """Weighted mean over clients of the tensors sent under a name, in float64."""
-        layout, total = self._layouts[name], self._totals[name]
+        layout, total = self.layouts[name], self._totals[name]
         sizes = [math.prod(shape) for shape in layout.shapes]
         parts = (total[:-1] / total[-1]).split(sizes)
         return {key: part.reshape(shape) for key, part, shape in zip(layout.names, parts, layout.shapes, strict=True)}

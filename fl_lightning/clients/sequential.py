@@ -30,8 +30,6 @@ class SequentialEngine:
         method: whose hooks are called; its ``net`` holds the global weights and is never changed here.
     """
 
-    name = "sequential"
-
     def __init__(self, method: "FederatedModule") -> None:
         self.method = method
         self.net = copy.deepcopy(method.net)

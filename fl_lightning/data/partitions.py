@@ -14,6 +14,7 @@ from fl_lightning.functional import (
     iid_partition,
     shard_partition,
 )
+from fl_lightning.functional.partition import check_alpha
 
 __all__ = ["IID", "Dirichlet", "DirichletByClass", "Fixed", "Partition", "Shards"]
 
@@ -38,10 +39,7 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, alpha: float = 0.1) -> None:
-        if not 0 < alpha < float("inf"):
-            raise ValueError(
-                f"data.partition.alpha is {alpha}, must be above 0: try 0.1 for strong label skew, 100 for nearly even clients"
-            )
+        check_alpha(alpha)  # before any data is read
         self.alpha = alpha
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:

@@ -29,7 +29,7 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
         ValueError: if ``alpha`` is not above 0 or there are more clients than samples.
     """
     labels = _checked_labels(labels, num_clients)
-    _check_alpha(alpha)
+    check_alpha(alpha)
     rng = np.random.default_rng(seed)
     num_classes = int(labels.max()) + 1
     shares = rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
@@ -60,7 +60,7 @@ def dirichlet_by_class_partition(
             fewer than ``min_size`` samples.
     """
     labels = _checked_labels(labels, num_clients)
-    _check_alpha(alpha)
+    check_alpha(alpha)
     rng = np.random.default_rng(seed)
     num_classes = int(labels.max()) + 1
     for _ in range(1000):
@@ -137,7 +137,8 @@ def _checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
     return labels
 
 
-def _check_alpha(alpha: float) -> None:
+def check_alpha(alpha: float) -> None:
+    """Raise a ValueError unless ``alpha`` is above 0 and finite."""
     if not 0 < alpha < np.inf:
         raise ValueError(
             f"data.partition.alpha is {alpha}, must be above 0: try 0.1 for strong label skew, 100 for nearly even clients"
