@@ -28,6 +28,10 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
     def enable(self) -> None:
         self._enabled = True
 
+    @property
+    def is_enabled(self) -> bool:
+        return self._enabled
+
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print above the bar."""
         if self._progress is not None:

@@ -1,6 +1,7 @@
 """Checkpoints that are there whole or not at all."""
 
 import os
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -15,12 +16,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: set[Path] = set()  # where this process wrote or tried to
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
         """Write a checkpoint.
 
         Raises:
             OSError: naming the file, if it cannot be written; the file of that name is then as it was.
         """
+        self.written.add(Path(path))
         atomic_save(checkpoint, path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> dict[str, Any]:

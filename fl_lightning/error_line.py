@@ -25,7 +25,7 @@ def error_line(error: Exception) -> str:
     for pattern, say in _REPHRASED.items():
         if match := re.search(pattern, message):
             return say(_key_path(lines), match, message)
-    expected = (ValueError, OSError, TypeError, FloatingPointError, ArgumentError)
+    expected = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ArgumentError)
     return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
 
 

@@ -14,7 +14,19 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from fl_lightning.checkpoint import AtomicCheckpointIO
-from fl_lightning.clients import Client, Reduction, RoundReport, SequentialEngine, Upload, Visit, Weighted
+from fl_lightning.clients import (
+    ENGINES,
+    Client,
+    Reduction,
+    RoundReport,
+    Upload,
+    Visit,
+    Weighted,
+    keep_freed_memory,
+    start_engine,
+)
+from fl_lightning.clients.states import ClientStates, MemoryStates
+from fl_lightning.clients.states_of_run import open_client_states, saved_client_states
 from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
@@ -26,6 +38,7 @@ from fl_lightning.trainer_checks import check_trainer
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 class Update(NamedTuple):
@@ -49,7 +62,9 @@ class FederatedModule(EvaluatedModule):
         local_epochs: or passes over the client's shard; one of the two, by default one epoch.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
-        engine: how clients are run; ``auto`` is ``sequential``.
+        engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
+            a step; ``captured``, one after another in compiled steps. ``auto`` goes by a fixed rule, ``tune`` measures.
+        client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
         seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
 
     Raises:
@@ -73,7 +88,8 @@ class FederatedModule(EvaluatedModule):
         local_epochs: int | None = None,
         server_weighting: Literal["n_weighted", "uniform"] = "n_weighted",
         clip_local_gradients: float | None = None,
-        engine: Literal["auto", "sequential"] = "auto",
+        engine: Literal["auto", "tune", "sequential", "vectorized", "captured"] = "auto",
+        client_state: Literal["memory", "disk"] = "memory",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -89,7 +105,10 @@ class FederatedModule(EvaluatedModule):
         self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
-        self.client_states: dict[int, State] = {}  # what clients keep between visits, for clients that took part
+        self.client_state = client_state
+        self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
+        self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
+        self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.rounds_without_update = 0
         self._check_settings()
 
@@ -105,10 +124,13 @@ class FederatedModule(EvaluatedModule):
                 raise ValueError(f"model.{name} is {value}, must be at least 1")
         if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
             raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
-        if self.server_weighting not in ("n_weighted", "uniform"):
-            raise ValueError(f"model.server_weighting is {self.server_weighting!r}, must be 'n_weighted' or 'uniform'")
-        if self.engine_name not in ("auto", "sequential"):
-            raise ValueError(f"model.engine is {self.engine_name!r}, must be 'auto' or 'sequential'")
+        for name, value, known in (
+            ("server_weighting", self.server_weighting, ("n_weighted", "uniform")),
+            ("engine", self.engine_name, ("auto", "tune", *ENGINES)),
+            ("client_state", self.client_state, ("memory", "disk")),
+        ):
+            if value not in known:
+                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(known)}")
 
     # The round ------------------------------------------------------------------------------------------------------
 
@@ -160,17 +182,20 @@ class FederatedModule(EvaluatedModule):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
-        loss = self.client_loss(net, batch, client).mean()
-        weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
-        objective = loss + self.client_penalty(net, client)
-        return torch.autograd.grad(objective, weights, materialize_grads=True), loss.detach()
+
+        def objective() -> tuple[Tensor, Tensor]:
+            loss = batch.mean(self.client_loss(net, batch, client))
+            return loss + self.client_penalty(net, client), loss
+
+        return client.differentiate(objective)
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One local step; returns the loss before it."""
         gradients, loss = self.client_gradients(net, batch, client)
         if self.clip_local_gradients is not None:
-            norm = torch.stack(torch._foreach_norm(gradients)).norm()
-            gradients = torch._foreach_mul(gradients, (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0))
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
+            gradients = [gradient * factor for gradient in gradients]
         client.apply(gradients)
         return loss
 
@@ -179,7 +204,7 @@ class FederatedModule(EvaluatedModule):
 
         The tensors are the net's own: the engine reduces them before the net is used again.
         """
-        weight = float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
+        weight = self.update_weight(client)
         return {
             "weights": Weighted({k: v for k, v in net.named_parameters() if not self.is_personal(k)}, weight),
             "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
@@ -191,9 +216,9 @@ class FederatedModule(EvaluatedModule):
 
     def aggregate(self, reduced: Reduction) -> Update:
         """From the clients' weighted means to what the server does."""
-        weights = dict(self.net.named_parameters())
+        weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
         mean = reduced.mean("weights")
-        gradient = {name: (weights[name].detach().double() - value).to(weights[name].dtype) for name, value in mean.items()}
+        gradient = {name: torch.empty_like(weights[name]).copy_(weights[name].double() - value) for name, value in mean.items()}
         return Update(gradient, reduced.mean("buffers"))
 
     def server_step(self, update: Update | None) -> None:
@@ -218,15 +243,37 @@ class FederatedModule(EvaluatedModule):
         """Whether a weight or buffer stays with its client."""
         return any(fnmatch(name, pattern) for pattern in self.personal)
 
+    def overrides(self, hook: str) -> bool:
+        """Whether this method has a hook of its own."""
+        return getattr(type(self), hook) is not getattr(FederatedModule, hook)
+
+    def update_weight(self, client: Client) -> float:
+        """A client's weight in the mean over clients."""
+        return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
+
     def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A client's optimizer over its trainable weights."""
-        return self.optimizer(parameters)
+        """A client's optimizer over its trainable weights; fused where torch has that and nothing else was asked for."""
+        optimizer = self.optimizer(parameters)
+        if type(optimizer) in _FUSED:
+            for group in optimizer.param_groups:
+                if group["fused"] is None and group["foreach"] is None:
+                    group["fused"] = True
+        return optimizer
 
     def num_local_steps(self, client: int) -> int:
         """Local steps of a visit."""
         if self.local_steps is not None:
             return self.local_steps
         return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
+
+    @property
+    def first_round(self) -> int:
+        """The round that a fit begins with, or goes on with."""
+        return min(self.trainer.global_step + 1, self.trainer.max_steps)
+
+    def expected_work(self, client: int) -> float:
+        """Samples that a visit goes through, by which clients are shared out among processes."""
+        return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
 
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
@@ -271,7 +318,13 @@ class FederatedModule(EvaluatedModule):
             )
 
     def on_train_start(self) -> None:
-        self.engine = SequentialEngine(self)
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        if any(weight.ndim == 4 for weight in self.net.parameters()):
+            self.net.to(memory_format=torch.channels_last)
+        self.client_states = open_client_states(self, self._restored_states)
+        self._restored_states = None
+        self.engine = start_engine(self)
         if self.evaluation_is_missing():
             self.evaluate_now()
 
@@ -279,7 +332,8 @@ class FederatedModule(EvaluatedModule):
         for logger in self.trainer.loggers:
             logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
         checkpoint["federated"] = {
-            "client_states": self.client_states,
+            "client_states": saved_client_states(self),
+            "tuned_engine": self.tuned_engine,
             "newest": self.newest,
             "evaluated_round": self.evaluated_round,
             "rounds_without_update": self.rounds_without_update,
@@ -289,7 +343,9 @@ class FederatedModule(EvaluatedModule):
         _check_same_net(checkpoint["state_dict"], self.state_dict())
         if "federated" not in checkpoint:
             raise ValueError("ckpt_path holds no federated state: give a checkpoint that a FederatedModule wrote")
-        self.client_states = checkpoint["federated"]["client_states"]
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            self._restored_states = checkpoint["federated"]["client_states"]
+        self.tuned_engine = checkpoint["federated"]["tuned_engine"]
         self.newest = checkpoint["federated"]["newest"]
         self.evaluated_round = checkpoint["federated"]["evaluated_round"]
         self.rounds_without_update = checkpoint["federated"]["rounds_without_update"]

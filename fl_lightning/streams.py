@@ -1,7 +1,9 @@
 """Random streams with an address.
 
 Nothing in a run reads a global generator: every draw comes from a stream named by what it is for, so the same run gives
-the same draws in one process or several, resumed or not, whatever was drawn before.
+the same draws in one process or several, resumed or not, whatever was drawn before. What a local step draws comes from
+:func:`random_bits`, which has no state at all: it runs on the device, for many clients at once, also under ``torch.vmap``, and
+gives the same bits on every device.
 """
 
 from collections.abc import Iterator
@@ -10,6 +12,10 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import Tensor
+
+# SplitMix64's constants, as signed numbers.
+_GOLDEN_GAMMA, _MIX_1, _MIX_2 = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def stream_seed(seed: int, round: int, client: int, purpose: str) -> int:
@@ -26,6 +32,26 @@ def torch_stream(seed: int, round: int, client: int, purpose: str) -> torch.Gene
 def numpy_stream(seed: int, round: int, client: int, purpose: str) -> np.random.Generator:
     """A NumPy generator for that address."""
     return np.random.Generator(np.random.Philox(stream_seed(seed, round, client, purpose)))
+
+
+def random_bits(keys: Tensor, counters: Tensor) -> Tensor:
+    """The ``counters``-th draws of the streams with these keys: integers, uniform over [0, 2^63), on their device.
+
+    SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), read at any place.
+
+    Args:
+        keys: int64, from :func:`stream_seed`; any shape that broadcasts with ``counters``.
+        counters: int64, at least 0; two draws of a stream that are to differ need different ones.
+    """
+    bits = keys + (counters + 1) * _GOLDEN_GAMMA  # int64 arithmetic wraps, as the generator wants it
+    bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
+    bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
+    return _shift_right(bits ^ _shift_right(bits, 31), 1)
+
+
+def _shift_right(bits: Tensor, places: int) -> Tensor:
+    """Shift in zeros from the left, where ``>>`` on a signed integer repeats the sign."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
 
 
 @contextmanager

@@ -64,6 +64,20 @@ def toy_data() -> Callable[..., FederatedDataModule]:
     return build
 
 
+@pytest.fixture(scope="session")
+def splitmix64() -> Callable[[int, int], int]:
+    """The ``counter``-th 64-bit draw of Steele, Lea and Flood's generator (OOPSLA 2014) from a seed, in Python's integers."""
+
+    def draw(key: int, counter: int) -> int:
+        word = (1 << 64) - 1
+        z = (key + (counter + 1) * 0x9E3779B97F4A7C15) & word
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & word
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & word
+        return z ^ (z >> 31)
+
+    return draw
+
+
 @pytest.fixture
 def command_line(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
     """Run ``fl-lightning`` as a real process in an empty folder, by default to its end."""

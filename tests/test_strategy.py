@@ -84,9 +84,28 @@ def test_processes_may_differ_in_what_their_clients_send(command_line, tmp_path)
         states.append(torch.load(tmp_path / name / "digits_tce/version_0/checkpoints/last.ckpt", weights_only=True))
     for name, value in states[0]["state_dict"].items():
         torch.testing.assert_close(states[1]["state_dict"][name], value, atol=1e-6, rtol=1e-5)
-    kept = [state["federated"]["client_states"] for state in states]
+    kept = [state["federated"]["client_states"]["states"] for state in states]
     assert kept[0].keys() == kept[1].keys()
     assert kept[0]
     for client, state in kept[0].items():
         for name, value in state.items():
             torch.testing.assert_close(kept[1][client][name], value, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("first", "then"), [([], TWO), (TWO, [])], ids=["one then two", "two then one"])
+def test_the_number_of_processes_may_change_on_resume(command_line, tmp_path, first, then):
+    """States move to their new owners: the same heads as in a run of one process, to rounding."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    run = [*RUN, "--model", "silent.OddSilent"]
+    for name, rounds, *extra in (("whole", "8"), ("cut", "4", *first), ("cut", "8", "--ckpt_path", "last", *then)):
+        result = command_line(*run, "--trainer.default_root_dir", name, "--trainer.max_steps", rounds, *extra)
+        assert result.returncode == 0, result.stderr
+    saved = [
+        torch.load(tmp_path / name / "digits_tce/version_0/checkpoints/last.ckpt", weights_only=True)["federated"]
+        for name in ("whole", "cut")
+    ]
+    whole, cut = (federated["client_states"]["states"] for federated in saved)
+    assert whole.keys() == cut.keys()
+    for client, state in whole.items():
+        for name, value in state.items():
+            torch.testing.assert_close(cut[client][name], value, atol=1e-6, rtol=1e-5, msg=f"{client} {name}")

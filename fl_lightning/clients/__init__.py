@@ -1,19 +1,25 @@
 """How clients run: the local fit, what a client carries and sends, and the engines that run a cohort."""
 
-from fl_lightning.clients.client import Client, Visit
+from fl_lightning.clients.allocator import keep_freed_memory
+from fl_lightning.clients.choose import ENGINES, start_engine
+from fl_lightning.clients.client import Client, Objective, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
+from fl_lightning.clients.engine import Engine, predict_in_batches
 from fl_lightning.clients.reduction import Reduction, Upload, Weighted
-from fl_lightning.clients.sequential import SequentialEngine, predict_in_batches
 
 __all__ = [
+    "ENGINES",
     "Client",
     "CohortFit",
     "CohortModels",
+    "Engine",
+    "Objective",
     "Reduction",
     "RoundReport",
-    "SequentialEngine",
     "Upload",
     "Visit",
     "Weighted",
+    "keep_freed_memory",
     "predict_in_batches",
+    "start_engine",
 ]

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fl_lightning.data import Batch
 
+Objective = Callable[[], tuple[Tensor, Tensor]]  # what is minimised, and the loss to report
+
 
 class Visit(NamedTuple):
     """One client's part in a round.
@@ -23,18 +25,23 @@ class Visit(NamedTuple):
 
 @dataclass
 class Client:
-    """What a method's hooks know of the client they work for."""
+    """What a method's hooks know of the client they work for.
 
-    index: int
+    In the hooks of a local step (``client_step`` and what it calls) under the engines ``vectorized`` and ``captured``, the
+    numbers are tensors without dimensions: they can be calculated with, but not turned into Python numbers.
+    """
+
+    index: int | Tensor
     round: int  # counted from 1
-    num_train: int  # n_k, training samples
-    num_steps: int  # local steps of this visit
+    num_train: int | Tensor  # n_k, training samples
+    num_steps: int | Tensor  # local steps of this visit
     label_counts: Tensor  # (C,), training and validation samples
     train_label_counts: Tensor  # (C,), training samples alone
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
-    batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call
-    apply: Callable[[Sequence[Tensor]], None]  # one step of the local optimizer with these gradients
-    learning_rate: float = 0.0  # of the local optimizer in this visit; set once client_start is done
+    batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call; not in a local step
+    differentiate: Callable[[Objective], tuple[Sequence[Tensor], Tensor]]  # gradients by the trainable weights, and the loss
+    apply: Callable[[Sequence[Tensor]], None]  # the local optimizer's step with these gradients, once a local step, at its end
+    learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit; set once client_start is done
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what came down beside the weights
     carry: dict[str, Tensor] = field(default_factory=dict)  # what client_start made; constant during the fit
     state: dict[str, Tensor] = field(default_factory=dict)  # persists until the client's next visit

@@ -18,13 +18,25 @@ class Weighted(NamedTuple):
 
 
 Upload = dict[str, Weighted]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
+Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
 
 
-class _Layout(NamedTuple):
-    """How one name's tensors lie in its flat total."""
+class _Total:
+    """Sum of ``weight * tensor`` and of ``weight`` under one name of an upload, in float64."""
 
-    names: list[str]
-    shapes: list[torch.Size]
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.flat = torch.zeros(sum(map(math.prod, layout.values())) + 1, dtype=torch.float64, device=device)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.flat[-1]
+
+    @property
+    def tensors(self) -> State:
+        """The summed tensors, sharing memory with ``flat``."""
+        parts = self.flat[:-1].split([math.prod(shape) for shape in self.layout.values()])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
 
 
 class Reduction:
@@ -36,57 +48,79 @@ class Reduction:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.layouts: dict[str, _Layout] = {}
-        self._totals: dict[str, Tensor] = {}  # (sum of sizes + 1,): the weighted values, then the weight
+        self._totals: dict[str, _Total] = {}
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """What has been counted so far."""
+        return {name: total.layout for name, total in self._totals.items()}
 
     def add(self, upload: Upload, admissible: Tensor) -> Tensor:
         """Count one client's upload if it is finite and ``admissible``; returns whether it was, a boolean on the device."""
-        flat = {name: _flatten(sent.tensors, self._device) for name, sent in upload.items()}
-        finite = are_finite(flat).to(self._device) & admissible.to(self._device)
-        for name, sent in upload.items():
-            if name not in self._totals:
-                self.reserve({name: _Layout(list(sent.tensors), [tensor.shape for tensor in sent.tensors.values()])})
-            # A weight of 0 is not enough: 0 times NaN is NaN.
-            self._totals[name][:-1].add_(torch.where(finite, flat[name], 0), alpha=sent.weight)
-            self._totals[name][-1] += finite * sent.weight
-        return finite
+        stacked = {
+            name: ({key: tensor.detach()[None] for key, tensor in sent.tensors.items()}, [sent.weight])
+            for name, sent in upload.items()
+        }
+        return self.add_stacked(stacked, admissible[None])[0]
 
-    def reserve(self, layouts: dict[str, _Layout]) -> None:
-        """Make room for names that another process counts; names known already are left as they are."""
+    def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
+        """Count the uploads of M clients: tensors (M, ...) and weights (M,) by name; returns who was counted, (M,)."""
+        counted = admissible.to(self._device)
+        for tensors, _ in uploads.values():
+            counted = counted & are_finite(tensors, len(counted)).to(self._device)
+        self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
+        for name, (tensors, weights) in uploads.items():
+            factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
+            self._totals[name].weight.add_(factors.sum())
+            for key, total in self._totals[name].tensors.items():
+                _add_weighted(total, tensors[key], factors, counted)
+        return counted
+
+    def reserve(self, layouts: dict[str, Layout]) -> None:
+        """Make room for names; those known already are left as they are."""
         for name, layout in layouts.items():
             if name not in self._totals:
-                size = sum(math.prod(shape) for shape in layout.shapes)
-                self.layouts[name] = layout
-                self._totals[name] = torch.zeros(size + 1, dtype=torch.float64, device=self._device)
+                self._totals[name] = _Total(layout, self._device)
 
     def sum_over_ranks(self, extra: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
         """Add up the totals of all processes, and ``extra`` with them, in one call of ``reduce``; returns ``extra``."""
-        names = sorted(self._totals)
-        bucket = reduce(torch.cat([*(self._totals[name] for name in names), extra.reshape(-1).double()]))
-        *totals, extra_sum = bucket.split([*(len(self._totals[name]) for name in names), extra.numel()])
-        self._totals = dict(zip(names, totals, strict=True))
+        totals = [self._totals[name] for name in sorted(self._totals)]
+        bucket = reduce(torch.cat([*(total.flat for total in totals), extra.reshape(-1).double()]))
+        *parts, extra_sum = bucket.split([*(len(total.flat) for total in totals), extra.numel()])
+        for total, part in zip(totals, parts, strict=True):
+            total.flat = part
         return extra_sum.reshape(extra.shape)
 
     def total_weight(self, name: str) -> Tensor:
         """Sum of the weights counted under a name, a float64 scalar."""
-        return self._totals[name][-1]
+        return self._totals[name].weight
 
     def mean(self, name: str) -> State:
         """Weighted mean over clients of the tensors sent under a name, in float64."""
-        layout, total = self.layouts[name], self._totals[name]
-        sizes = [math.prod(shape) for shape in layout.shapes]
-        parts = (total[:-1] / total[-1]).split(sizes)
-        return {key: part.reshape(shape) for key, part, shape in zip(layout.names, parts, layout.shapes, strict=True)}
+        total = self._totals[name]
+        return {key: tensor / total.weight for key, tensor in total.tensors.items()}
 
 
-def are_finite(tensors: State) -> Tensor:
-    """Whether every value of some tensors is finite, a boolean scalar on their device; true without tensors."""
+def are_finite(tensors: State, num_clients: int) -> Tensor:
+    """Whether each client's values are all finite, (M,) booleans on their device; true without tensors.
+
+    Args:
+        tensors: (M, ...) each.
+        num_clients: M.
+    """
     # A sum in float64 is not finite exactly where a float32 value is not, in one pass and without a mask.
-    sums = [tensor.sum(dtype=torch.float64) for tensor in tensors.values()]
-    return torch.stack(sums).sum().isfinite() if sums else torch.tensor(True)
+    sums = [
+        tensor.sum(dim=tuple(range(1, tensor.ndim)), dtype=torch.float64) if tensor.ndim > 1 else tensor.double()
+        for tensor in tensors.values()
+    ]
+    return torch.stack(sums).sum(dim=0).isfinite() if sums else torch.ones(num_clients, dtype=torch.bool)
 
 
-def _flatten(tensors: State, device: torch.device) -> Tensor:
-    """All values in one vector; integers as float64, since counters must survive the mean exactly."""
-    values = [tensor.detach() if tensor.is_floating_point() else tensor.double() for tensor in tensors.values()]
-    return torch.cat([value.reshape(-1) for value in values]) if values else torch.zeros(0, device=device)
+def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:
+    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total`` in place."""
+    # A factor of 0 is not enough: 0 times NaN is NaN.
+    if len(stacked) == 1:
+        total.addcmul_(torch.where(counted[0], stacked[0], 0), factors[0])
+    else:
+        shown = torch.where(counted.reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0)
+        total.add_((factors @ shown.double().reshape(len(shown), -1)).reshape(total.shape))

@@ -13,9 +13,17 @@ from torch import Tensor
 class Augmentation(ABC):
     """A random change to a batch of images (B, channels, height, width) as stored, before normalisation."""
 
+    num_draws: int
+    """Random numbers that one image takes."""
+
     @abstractmethod
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Changed images of the same shape and dtype; every draw comes from ``generator`` (a CPU generator)."""
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Changed images of the same shape and dtype.
+
+        Args:
+            images: (B, channels, height, width).
+            draws: (B, num_draws), integers uniform over [0, 2^63): the only source of randomness.
+        """
 
 
 class RandomCrop(Augmentation):
@@ -25,22 +33,25 @@ class RandomCrop(Augmentation):
         padding: pixels added on each side, at least 1.
     """
 
+    num_draws = 2
+
     def __init__(self, padding: int = 4) -> None:
         if padding < 1:
             raise ValueError(f"data.augment RandomCrop.padding is {padding}, must be at least 1: leave RandomCrop out instead")
         self.padding = padding
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        count, _, height, width = images.shape
-        offsets = torch.randint(0, 2 * self.padding + 1, (2, count), generator=generator).to(images.device)
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        top, left = (draws % (2 * self.padding + 1)).unbind(dim=1)
         padded = F.pad(images, [self.padding] * 4)
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, channels, place, place, height, width)
-        return windows[torch.arange(count, device=images.device), :, offsets[0], offsets[1]]
+        return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
 class RandomHorizontalFlip(Augmentation):
     """Mirror each image left to right with probability one half."""
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        flip = torch.rand(len(images), generator=generator) < 0.5
-        return torch.where(flip.to(images.device)[:, None, None, None], images.flip(-1), images)
+    num_draws = 1
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        return torch.where((draws % 2 == 1)[:, :, None, None], images.flip(-1), images)

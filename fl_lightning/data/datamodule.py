@@ -8,12 +8,13 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from fl_lightning.data.augment import Augmentation
+from fl_lightning.data.batches import Visits
 from fl_lightning.data.loaders import EvaluationBatches, Rounds
 from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
 from fl_lightning.data.samples import Batch, Dataset, Samples
 from fl_lightning.data.shards import ClientShards, split_clients
 from fl_lightning.data.sources import Arrays, Source, open_source
-from fl_lightning.streams import numpy_stream, stream_seed, torch_stream
+from fl_lightning.streams import numpy_stream, random_bits, stream_seed
 
 
 class FederatedDataModule(LightningDataModule):
@@ -110,6 +111,7 @@ class FederatedDataModule(LightningDataModule):
         parts = self.partition(labels, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         self.shards: ClientShards = split_clients(parts, labels, len(dataset.classes), self.val_fraction, rng)
+        self._train_start: list[int] = self.shards.train_start.tolist()
         self._scale = _scale(dataset.train.inputs, self.mean, self.std)
         self.train_set, self.test_set = dataset.train, dataset.test
         self._dataset = dataset
@@ -168,23 +170,47 @@ class FederatedDataModule(LightningDataModule):
 
     def num_train(self, client: int) -> int:
         """Training samples of a client, n_k."""
-        return int(self.shards.train_start[client + 1] - self.shards.train_start[client])
+        return self._train_start[client + 1] - self._train_start[client]
 
-    def batches(self, client: int, round: int, steps: int) -> Iterator[Batch]:
-        """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept."""
-        order = torch_stream(self.seed, round, client, "batch order")
-        changes = torch_stream(self.seed, round, client, "augmentation")
-        start, size = int(self.shards.train_start[client]), self.num_train(client)
-        for step in range(steps):
-            place = step % self.steps_per_epoch(client)
-            if place == 0:
-                epoch = self._train_indices[start + torch.randperm(size, generator=order).to(self.device)]
-            batch_size = self.batch_size or size
-            indices = epoch[place * batch_size : (place + 1) * batch_size]
-            inputs = self.train_set.inputs[indices]
-            for augmentation in self.augment:
-                inputs = augmentation(inputs, changes)
-            yield Batch(self.normalise(inputs), self.train_set.targets[indices])
+    def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
+        """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
+
+        Args:
+            full: fill short batches up with samples that do not count, so that all have one shape.
+        """
+        for inputs, targets, real in self.stacked_batches([client], round, [steps], full):
+            yield Batch(inputs[0], targets[0], None if real is None else real[0])
+
+    def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> Iterator[Batch]:
+        """The batches of several clients side by side, the same as each alone would get.
+
+        Args:
+            clients: who.
+            steps: of each, in descending order.
+            full: fill short batches up to ``batch_size``; else to the longest of the step.
+
+        Yields:
+            Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
+        """
+        starts = [self._train_start[client] for client in clients]
+        sizes = [self.num_train(client) for client in clients]
+        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, self.device)
+        change_keys = visits.keys("augmentation") if self.augment else None
+        for step in visits.plan(full):
+            indices = self._train_indices[step.indices]
+            inputs = self.train_set.inputs[indices.reshape(-1)]
+            if change_keys is not None:
+                inputs = self._augmented(inputs, change_keys[: len(indices)], step.draw_counters)
+            inputs = self.normalise(inputs)
+            yield Batch(inputs.reshape(*indices.shape, *inputs.shape[1:]), self.train_set.targets[indices], step.real)
+
+    def _augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
+        total = sum(augmentation.num_draws for augmentation in self.augment)
+        draws = random_bits(keys[:, None, None], counters[..., None] * total + torch.arange(total, device=self.device))
+        draws = draws.reshape(len(images), total).split([augmentation.num_draws for augmentation in self.augment], dim=1)
+        for augmentation, own in zip(self.augment, draws, strict=True):
+            images = augmentation(images, own)
+        return images
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Stored samples as the net takes them: in the net's dtype, images in units of ``std`` about ``mean``."""

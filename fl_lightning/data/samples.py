@@ -8,10 +8,20 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """What one step sees: inputs (B, ...) as the net takes them, targets (B,)."""
+    """What one step sees: inputs (B, ...) as the net takes them, targets (B,).
+
+    Where batches of several sizes are stacked, the shorter ones are filled up with samples that do not count.
+    """
 
     inputs: Tensor
     targets: Tensor
+    real: Tensor | None = None  # (B,), false where a sample only fills up; None: all count
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one value a sample, (B,), over the samples that count."""
+        if self.real is None:
+            return values.mean()
+        return (values * self.real).sum() / self.real.sum()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""One client after another, the local step compiled and, on a GPU, replayed as one CUDA graph."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fl_lightning.clients.client import Client
+from fl_lightning.clients.sequential import SequentialEngine
+from fl_lightning.clients.step import LocalStep, facts_of
+from fl_lightning.data import Batch
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule
+
+
+_MAX_GRAPHS = 64
+
+
+class CapturedEngine(SequentialEngine):
+    """Runs a cohort client by client, with ``torch.compile`` around the gradients of the local step.
+
+    Batches all have one shape, short ones being filled up with samples that do not count, unless the net mixes samples: then
+    every size is compiled for itself.
+    """
+
+    def __init__(self, method: "FederatedModule") -> None:
+        super().__init__(method)
+        self.full_batches = not self.mixes_samples
+        self._client: Client | None = None  # whose visit it is, and its facts: they do not change from step to step
+        self._untrained = [name for name in self.own if name not in self.trained]
+        # A graph break would run part of the step uncaptured without a word: it is an error here.
+        # Every combination of shapes, of clients with and without state and of what hooks ask of the round is a graph.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
+        self._captured = torch.compile(LocalStep(method, self.net), mode="reduce-overhead", fullgraph=True)
+
+    def _step(self, client: Client, batch: Batch) -> Tensor:
+        if client is not self._client:
+            self._client, self._facts = client, facts_of(client, self.dtype)
+        torch.compiler.cudagraph_mark_step_begin()
+        trained = {name: self.own[name] for name in self.trained}
+        untrained = {name: self.own[name] for name in self._untrained}
+        result = self._captured(trained, untrained, batch, client.round, {**self._facts, "state": client.state})
+        self.load(result.untrained)
+        client.state = {name: tensor.clone() for name, tensor in result.state.items()}
+        self._apply(result.gradients)
+        return result.loss.clone()  # the next replay overwrites what this one returned

@@ -1,0 +1,309 @@
+"""What all engines share: who fits whom, what a visit starts from and leaves behind, and the sum over processes."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from fl_lightning.clients.client import Client, Objective, Visit
+from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
+from fl_lightning.clients.layers import activation_bytes, mixes_samples
+from fl_lightning.clients.ranks import exchange, split_by_work
+from fl_lightning.clients.reduction import Reduction, Upload, are_finite
+from fl_lightning.functional.aggregation import State
+from fl_lightning.streams import seeded_layers
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule
+
+
+@dataclass
+class Share:
+    """What this process's part of a cohort adds up to; the dicts are by position in the cohort."""
+
+    reduced: Reduction
+    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not
+    keep_state: Callable[[int, State], None]  # what a client keeps; its tensors change afterwards
+    probes: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    models: dict[int, State] | None = None  # None: nobody wants them
+
+    def record(self, positions: Sequence[int], losses: Tensor, finite: Tensor, counts: Sequence[tuple[int, int, bool]]) -> None:
+        """Fill the rows of some visits; ``counts`` are bytes down, bytes up and whether there is a state."""
+        rows = torch.tensor(counts, dtype=self.stats.dtype, device=self.stats.device)
+        columns = [losses.to(self.stats)[:, None], finite.to(self.stats)[:, None], rows]
+        self.stats[list(positions)] = torch.cat(columns, dim=1)
+
+
+class Engine(ABC):
+    """Runs a cohort through a method's hooks.
+
+    The working copy of the net, its optimizer and their memory live as long as the engine; a visit overwrites them in place.
+
+    Args:
+        method: whose hooks are called; its ``net`` holds the global weights and is never changed here.
+    """
+
+    def __init__(self, method: "FederatedModule") -> None:
+        self.method = method
+        self.net = copy.deepcopy(method.net).train()
+        # Both nets only ever change in place: their tensors are looked up once.
+        self.own, self.sent_down = _tensors(self.net), _tensors(method.net)
+        self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
+        self._download = num_bytes({name: tensor for name, tensor in self.own.items() if not method.is_personal(name)})
+        self._kept = [name for name in self.own if method.keeps_weights or method.is_personal(name)]
+        self._states: dict[int, State] = {}  # of this process's clients in this round, where their owners sent them
+        self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
+
+    @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether the samples of a batch influence each other in training, as with BatchNorm."""
+        return mixes_samples(self.net, self._two_samples())
+
+    @cached_property
+    def activation_bytes(self) -> int:
+        """Bytes a sample that a step keeps for its backward pass."""
+        return activation_bytes(self.net, self._two_samples())
+
+    def _two_samples(self) -> Tensor:
+        data = self.method.data
+        return data.normalise(data.train_set.inputs[[0, -1]])
+
+    @abstractmethod
+    def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
+        """Fit these visits, by position in the cohort, and put what they leave behind into ``share``.
+
+        Args:
+            max_steps: at most so many local steps of each; None: all.
+        """
+
+    def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
+        """Fit this process's share of the cohort and reduce over all processes."""
+        method, states = self.method, {}
+        keep_state = partial(self._hold_state, states) if self._moves_states else partial(self._write_state, round, visits)
+        share = Share(Reduction(method.device), self._no_stats(visits), keep_state, models={} if keep_models else None)
+        split = split_by_work([method.expected_work(visit.client) for visit in visits], method.trainer.world_size)
+        if self._moves_states:
+            self._fetch_states(visits, split)
+        self.fit_share(round, {position: visits[position] for position in split[method.global_rank]}, share)
+        if method.trainer.world_size > 1:
+            self._gather(share)
+        rows = share.stats.tolist()  # the one transfer of the round
+        report = _report(round, visits, rows)
+        if self._moves_states:
+            self._send_states(round, visits, states, keeps_any=any(row[4] for row in rows))
+        finite = [(visit.client, row[4]) for visit, row in zip(visits, rows, strict=True) if row[1]]
+        kept, cleared = ([client for client, has_state in finite if has_state == wanted] for wanted in (True, False))
+        method.client_states.commit(round, kept, cleared)
+        models = self._models(visits, share.models) if share.models is not None else None
+        return CohortFit(share.reduced, report, models, [share.probes[position] for position in sorted(share.probes)])
+
+    def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
+        """Fit some visits and forget it; returns the largest state that a client would keep, in bytes.
+
+        What cannot work under this engine shows here, before the first round.
+        """
+        sizes = [0]
+        share = Share(Reduction(self.method.device), self._no_stats(visits), lambda _, state: sizes.append(num_bytes(state)))
+        with self.method.trainer.precision_plugin.train_step_context():
+            self.fit_share(round, dict(enumerate(visits)), share, max_steps)
+        return max(sizes)
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def receive(self, round: int, visit: Visit, label_counts: Tensor, train_label_counts: Tensor) -> tuple[Client, State]:
+        """A client with what it knows before its fit, and the weights of its own, by name, that it starts from."""
+        method, data = self.method, self.method.data
+        if not visit.receives and not method.keeps_weights:
+            raise ValueError(f"{type(method).__name__}.cohort has a client that does not receive: set keeps_weights = True")
+        stored = self._states.get(visit.client) if self._moves_states else method.client_states.read(visit.client)
+        state = {name: tensor.to(method.device) for name, tensor in (stored or {}).items()}
+        kept = {name.removeprefix("net."): state.pop(name) for name in list(state) if name.startswith("net.")}
+        num_steps = method.num_local_steps(visit.client)
+        client = Client(
+            index=visit.client,
+            round=round,
+            num_train=data.num_train(visit.client),
+            num_steps=num_steps,
+            label_counts=label_counts,
+            train_label_counts=train_label_counts,
+            received=self._global_weights,
+            batches=partial(data.batches, visit.client, round, num_steps),
+            differentiate=self.differentiate,
+            apply=self.apply,
+            broadcast=method.broadcast(visit.client) if visit.receives else {},
+            state=state,
+        )
+        return client, {name: tensor for name, tensor in kept.items() if not visit.receives or method.is_personal(name)}
+
+    def start(self, client: Client, own: State) -> None:
+        """Bring the working copy to the client and let it prepare."""
+        self.load({**self.sent_down, **own})
+        if own:
+            client.received = tuple(weight.detach().clone() for weight in self.net.parameters())
+        if self.method.overrides("client_start"):
+            with self.drawing(client, "client_start"):
+                client.carry = self.method.client_start(self.net, client)
+
+    def leave(self, client: Client, visit: Visit, position: int, loss: Tensor, share: Share) -> None:
+        """What the client in the working copy leaves behind: what it sends, what it keeps, and what is read off its model.
+
+        Args:
+            loss: (1,), mean over its local steps.
+        """
+        upload = self._upload(client)
+        if self.method.overrides("probe"):
+            with self.drawing(client, "probe"):
+                share.probes[position] = self.method.probe(self.net, client)
+        state = {**client.state, **self.kept(self.own)}
+        finite = are_finite({name: tensor[None] for name, tensor in state.items()}, 1)
+        if state:
+            share.keep_state(position, state)
+        if visit.sends:
+            finite = share.reduced.add(upload, finite[0])[None]
+        sent = sum(num_bytes(part.tensors) for part in upload.values()) if visit.sends else 0
+        share.record([position], loss, finite, [(self.bytes_down(visit, client), sent, bool(state))])
+        if share.models is not None:
+            share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
+
+    def _upload(self, client: Client) -> Upload:
+        if not self.method.overrides("client_result"):
+            return self.method.client_result(self.net, client)
+        with self.drawing(client, "client_result"):
+            return self.method.client_result(self.net, client)
+
+    def differentiate(self, objective: Objective) -> tuple[Sequence[Tensor], Tensor]:
+        """``client.differentiate`` on the working copy."""
+        value, loss = objective()
+        return torch.autograd.grad(value, list(self.trained.values()), materialize_grads=True), loss.detach()
+
+    def apply(self, gradients: Sequence[Tensor]) -> None:
+        """``client.apply`` on the working copy."""
+        raise RuntimeError("client.apply is for client_step alone")
+
+    def load(self, state: State) -> None:
+        """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
+        if state:
+            torch._foreach_copy_([self.own[name] for name in state], list(state.values()))
+            # Autocast keeps half-precision copies of weights and does not notice that they changed in place.
+            torch.clear_autocast_cache()
+
+    def kept(self, tensors: State) -> State:
+        """What of a client's weights and buffers stays with it until its next visit, under ``net.<name>``; not copied."""
+        return {f"net.{name}": tensors[name] for name in self._kept}
+
+    def bytes_down(self, visit: Visit, client: Client) -> int:
+        return self._download + num_bytes(client.broadcast) if visit.receives else 0
+
+    @contextmanager
+    def drawing(self, client: Client, purpose: str) -> Iterator[None]:
+        """Seed what a client's hook draws, and let an error in it say whose it was."""
+        try:
+            with seeded_layers(self.method.seed, client.round, client.index, purpose, self.method.device):
+                yield
+        except Exception as error:
+            error.add_note(f"(client {client.index}, round {client.round})")
+            raise
+
+    # Between processes ----------------------------------------------------------------------------------------------
+
+    @property
+    def _moves_states(self) -> bool:
+        """Whether states lie with their owner, process ``client % processes``, and not where everyone reads them."""
+        return self.method.trainer.world_size > 1 and not self.method.client_states.shared
+
+    def _write_state(self, round: int, visits: Sequence[Visit], position: int, state: State) -> None:
+        self.method.client_states.write(visits[position].client, round, state)
+
+    def _hold_state(self, states: dict[int, State], position: int, state: State) -> None:
+        states[position] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+    def _fetch_states(self, visits: Sequence[Visit], split: Sequence[Sequence[int]]) -> None:
+        """Bring the states of this process's clients here from their owners."""
+        rank, states = self.method.global_rank, self.method.client_states
+        clients = [[visits[position].client for position in positions] for positions in split]
+        owned = [{client: states.read(client) for client in part if client % len(split) == rank} for part in clients]
+        self._states = exchange(owned)
+
+    def _send_states(self, round: int, visits: Sequence[Visit], states: dict[int, State], keeps_any: bool) -> None:
+        """Send the states that this process made to their owners, who write them."""
+        self._states = {}
+        if not keeps_any:
+            return
+        outgoing: list[dict[int, State]] = [{} for _ in range(self.method.trainer.world_size)]
+        for position, state in states.items():
+            client = visits[position].client
+            outgoing[client % len(outgoing)][client] = state
+        for client, state in exchange(outgoing).items():
+            self.method.client_states.write(client, round, state)
+
+    def _gather(self, share: Share) -> None:
+        """Every process gets all probes, and the sums over all processes."""
+        everyone: list = [None] * self.method.trainer.world_size
+        torch.distributed.all_gather_object(everyone, tree_map_only(Tensor, Tensor.cpu, (share.reduced.layouts, share.probes)))
+        for layouts, probes in everyone:
+            share.reduced.reserve(layouts)
+            share.probes.update(tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), probes))
+        share.stats = share.reduced.sum_over_ranks(share.stats, partial(self.method.trainer.strategy.reduce, reduce_op="sum"))
+
+    # After the fit --------------------------------------------------------------------------------------------------
+
+    def _no_stats(self, visits: Sequence[Visit]) -> Tensor:
+        return torch.zeros(len(visits), 5, dtype=torch.float64, device=self.method.device)
+
+    def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
+        predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
+        predict_received = partial(predict_in_batches, self.method.net, self.method.data.eval_batch_size)
+        add_up = partial(self.method.trainer.strategy.reduce, reduce_op="sum")
+        return CohortModels([visit.client for visit in visits], predict_one, predict_received, add_up)
+
+    def _predict(self, state: State, inputs: Tensor) -> Tensor:
+        self.load(state)
+        return predict_in_batches(self.net, self.method.data.eval_batch_size, inputs)
+
+
+@torch.no_grad()
+def predict_in_batches(net: nn.Module, batch_size: int, inputs: Tensor) -> Tensor:
+    """Logits (samples, classes), in evaluation mode; the net's mode is put back."""
+    training = net.training
+    net.eval()
+    logits = torch.cat([net(part) for part in inputs.split(batch_size)])
+    net.train(training)
+    return logits
+
+
+def set_gradients(weights: Iterable[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+
+
+def num_bytes(tensors: State) -> int:
+    """Bytes of some tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _tensors(net: nn.Module) -> State:
+    """All weights and buffers, those that a state dict leaves out too; shares memory with the net."""
+    return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
+def _report(round: int, visits: Sequence[Visit], rows: Sequence[Sequence[float]]) -> RoundReport:
+    clients = [visit.client for visit in visits]
+    nonfinite = [visit.client for visit, row in zip(visits, rows, strict=True) if row[1] == 0]
+    return RoundReport(
+        round=round,
+        clients=clients,
+        losses=[row[0] for row in rows],
+        num_updates=sum(visit.sends and row[1] == 1 for visit, row in zip(visits, rows, strict=True)),
+        nonfinite=nonfinite,
+        bytes_down=int(sum(row[2] for row in rows)),
+        bytes_up=int(sum(row[3] for row in rows)),
+    )

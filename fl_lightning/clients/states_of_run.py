@@ -1,0 +1,53 @@
+"""Where a run keeps its clients' states, and how they get into its checkpoints and out of them."""
+
+from pathlib import Path
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from fl_lightning.clients.states import ClientStates, DiskStates, MemoryStates
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule
+
+
+def open_client_states(method: "FederatedModule", saved: dict[str, Any] | None) -> ClientStates:
+    """An empty store of the kind that ``model.client_state`` names, or with what a checkpoint saved; all processes call it."""
+    trainer = method.trainer
+    states = _disk_states(trainer) if method.client_state == "disk" else MemoryStates()
+    if saved is not None:
+        states.restore(saved, trainer.global_rank, trainer.world_size)
+    trainer.strategy.barrier()
+    return states
+
+
+def saved_client_states(method: "FederatedModule") -> dict[str, Any]:
+    """What a checkpoint stores of all processes' states; files on disk that no checkpoint needs any more go."""
+    trainer, states = method.trainer, method.client_states
+    if isinstance(states, DiskStates) and trainer.is_global_zero:
+        states.sweep(_checkpoints(trainer))
+    saved = states.checkpoint()
+    if trainer.world_size == 1 or states.shared:
+        return saved
+    parts = [None] * trainer.world_size if trainer.is_global_zero else None
+    torch.distributed.gather_object(saved["states"], parts)
+    return {**saved, "states": {client: state for part in parts or () for client, state in part.items()}}
+
+
+def _disk_states(trainer: Trainer) -> DiskStates:
+    """In the run's own folder; a run without a logger has none, and gets one that no other run has."""
+    stamp = trainer.strategy.broadcast(time_ns())
+    name = "client_states" if trainer.loggers else f"client_states_{stamp:x}"
+    return DiskStates(Path(trainer.log_dir) / name, stamp)
+
+
+def _checkpoints(trainer: Trainer) -> set[Path]:
+    """Checkpoints that may be gone on from: all in the folders that this run writes them to, or came from."""
+    written: set[Path] = getattr(trainer.strategy.checkpoint_io, "written", set())
+    folders = {path.parent for path in written}
+    folders |= {Path(callback.dirpath) for callback in trainer.checkpoint_callbacks if callback.dirpath}
+    if trainer.ckpt_path:
+        folders.add(Path(trainer.ckpt_path).parent)
+    return written | {file for folder in folders for file in folder.glob("*.ckpt")}

@@ -1,0 +1,117 @@
+"""A local step as a function of tensors: what ``torch.vmap`` stacks and ``torch.compile`` captures."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from fl_lightning.clients.client import Client
+from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule
+
+
+class StepResult(NamedTuple):
+    """What a local step leaves behind; the local optimizer has not stepped yet."""
+
+    gradients: tuple[Tensor, ...]  # what the local optimizer gets
+    loss: Tensor
+    untrained: State  # buffers and frozen weights
+    state: State  # the client's
+
+
+def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
+    """What the hooks of a local step may know of a client, as tensors on the device; ``dtype`` is the net's."""
+    device = client.label_counts.device
+    numbers = {"index": client.index, "num_train": client.num_train, "num_steps": client.num_steps}
+    return {
+        **{name: torch.tensor(value, device=device) for name, value in numbers.items()},
+        "learning_rate": torch.tensor(client.learning_rate, dtype=dtype, device=device),
+        "label_counts": client.label_counts,
+        "train_label_counts": client.train_label_counts,
+        "received": client.received,
+        "broadcast": client.broadcast,
+        "carry": client.carry,
+        "state": client.state,
+    }
+
+
+class LocalStep:
+    """A method's ``client_step`` without side effects.
+
+    Args:
+        method: whose hooks are called.
+        net: what they are given, with other tensors in it during the call.
+    """
+
+    def __init__(self, method: "FederatedModule", net: nn.Module) -> None:
+        self.method = method
+        self.scope = _Scope(net)
+
+    def __call__(self, trained: State, untrained: State, batch: Batch, round: int, facts: dict[str, Any]) -> StepResult:
+        """One client's step; no argument is changed.
+
+        Args:
+            trained: the weights that require a gradient, by name.
+            untrained: buffers and frozen weights, by name.
+            batch: inputs (B, ...) and targets (B,).
+            round: counted from 1.
+            facts: of :func:`facts_of`.
+
+        Raises:
+            RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.
+        """
+        newest = {name: tensor.clone() for name, tensor in untrained.items()}
+        applied: list[Sequence[Tensor]] = []
+
+        # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
+        def differentiate(objective):
+            nonlocal newest
+
+            def evaluate(trained, untrained):
+                (value, loss), after = self.scope.call({**trained, **untrained}, untrained, objective)
+                return value, (loss.detach(), after)
+
+            gradients, (_, (loss, newest)) = grad_and_value(evaluate, has_aux=True)(trained, newest)
+            return tuple(gradients.values()), loss
+
+        client = Client(
+            **{**facts, "state": dict(facts["state"])},
+            round=round,
+            batches=_no_batches,
+            differentiate=differentiate,
+            apply=applied.append,
+        )
+
+        def step():
+            return self.method.client_step(self.scope.net, batch, client)
+
+        loss, _ = self.scope.call({**trained, **newest}, (), step)
+        if len(applied) != 1:
+            raise RuntimeError(f"{type(self.method).__name__}.client_step calls client.apply {len(applied)} times, not once")
+        return StepResult(tuple(applied[0]), loss.detach(), newest, client.state)
+
+
+class _Scope(nn.Module):
+    """Calls a function while a net holds other tensors."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def call(self, tensors: State, watched: Sequence[str], function: Callable[[], Any]) -> tuple[Any, State]:
+        """The function's result, and what the net holds under the ``watched`` names after it."""
+        return functional_call(self, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
+
+    def forward(self, function: Callable[[], Any], watched: Sequence[str]) -> tuple[Any, State]:
+        result = function()
+        held = (*self.net.named_parameters(), *self.net.named_buffers()) if watched else ()
+        return result, {name: tensor for name, tensor in held if name in watched}
+
+
+def _no_batches() -> Iterator[Batch]:
+    raise RuntimeError("client.batches() inside a local step: a local step sees its own batch alone")

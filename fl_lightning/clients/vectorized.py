@@ -1,0 +1,270 @@
+"""Many clients a step: their weights stacked, the local step under ``torch.vmap``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fl_lightning.clients.client import Client, Visit
+from fl_lightning.clients.engine import Engine, Share, num_bytes, set_gradients
+from fl_lightning.clients.reduction import are_finite
+from fl_lightning.clients.step import LocalStep
+from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule
+
+# Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if each client had its own.
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
+)
+_CPU_STACK_BYTES = 512 << 20
+
+
+@dataclass
+class _Member:
+    """A client that has received and prepared."""
+
+    position: int
+    visit: Visit
+    client: Client
+    rate: float  # factor on the local optimizer's rate
+    start: State | None  # weights and buffers that its fit starts from; None: those of the server
+
+
+class VectorizedEngine(Engine):
+    """Runs clients side by side. Those that look alike are stacked: same rate, same names and shapes of what they know.
+
+    Clients with fewer local steps leave the stack when they are done. Short batches are filled up with samples that do not
+    count, unless the net mixes samples (BatchNorm in train mode): then only clients with batches of equal sizes are stacked.
+
+    Raises:
+        ValueError: if the local optimizer cannot be stacked.
+    """
+
+    def __init__(self, method: "FederatedModule") -> None:
+        super().__init__(method)
+        optimizer = method.local_optimizer(list(self.trained.values()))
+        if type(optimizer) not in ELEMENTWISE:
+            raise ValueError(
+                f"model.optimizer {type(optimizer).__name__} is not known to treat every entry of a weight by itself"
+            )
+        self._local_step = LocalStep(method, self.net)
+        self._rooms: State = {}  # memory of the stacks, by name of the weight or buffer
+
+    def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
+        members = [(self._likeness(member), member) for member in self._members(round, visits)]
+        members.sort(key=lambda pair: (pair[0], -pair[1].client.num_steps))
+        for _, alike in groupby(members, key=lambda pair: pair[0]):
+            group = [member for _, member in alike]
+            capacity = self._capacity(max(member.client.num_train for member in group))
+            for first in range(0, len(group), capacity):
+                self._fit_stack(round, group[first : first + capacity], share, max_steps)
+
+    def _members(self, round: int, visits: dict[int, Visit]) -> list[_Member]:
+        """Everyone received and prepared, in the order of the cohort."""
+        method, data = self.method, self.method.data
+        clients = [visit.client for visit in visits.values()]
+        counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
+        members = []
+        for (position, visit), *own_counts in zip(visits.items(), counts, train_counts, strict=True):
+            client, own = self.receive(round, visit, *own_counts)
+            start = None
+            if own or method.overrides("client_start"):
+                self.start(client, own)
+                start = {name: tensor.clone() for name, tensor in self.own.items()}
+            members.append(_Member(position, visit, client, method.client_learning_rate(round, visit.client), start))
+        return members
+
+    def _likeness(self, member: _Member) -> str:
+        """Equal for members that can be stacked."""
+        client = member.client
+        known = [client.broadcast, client.carry, client.state]
+        shapes = [[(name, tuple(t.shape), str(t.dtype)) for name, t in sorted(part.items())] for part in known]
+        batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
+        return repr((member.rate, member.start is None, shapes, batches))
+
+    def _capacity(self, num_samples: int) -> int:
+        """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
+        batch = min(num_samples, self.method.data.batch_size or num_samples)
+        # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
+        each = 5 * num_bytes(self.own) + 2 * batch * self.activation_bytes
+        device = self.method.device
+        total = torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_STACK_BYTES
+        return max(total // each, 1)
+
+    # One stack --------------------------------------------------------------------------------------------------------
+
+    def _fit_stack(self, round: int, members: Sequence[_Member], share: Share, max_steps: int | None) -> None:
+        indices = [member.client.index for member in members]
+        steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
+        stack = self._stack(members)
+        losses = torch.zeros(len(members), dtype=torch.float64, device=self.method.device)
+        for batch in self.method.data.stacked_batches(indices, round, steps):
+            losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
+        losses /= torch.tensor(steps, device=losses.device)
+        if self.method.overrides("client_result") or self.method.overrides("probe"):
+            for row, member in enumerate(members):
+                self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
+                member.client.state = {name: tensor[row] for name, tensor in stack.state.items()}
+                self.leave(member.client, member.visit, member.position, losses[row : row + 1], share)
+        else:
+            self._leave_together(members, stack, losses, share)
+
+    def _stack(self, members: Sequence[_Member]) -> "_Stack":
+        """The members' weights and buffers side by side, in memory that all stacks use in turn."""
+        tensors = {name: self._room(name, len(members)) for name in self.own}
+        for name, tensor in tensors.items():
+            if members[0].start is None:
+                tensor.copy_(self.sent_down[name].expand_as(tensor))
+            else:
+                torch.stack([member.start[name] for member in members], out=tensor)
+        weights = {name: tensors[name].detach() for name in self.trained}  # tensors of their own: they shrink
+        optimizer = self.method.local_optimizer(list(weights.values()))
+        for group in optimizer.param_groups:
+            group["lr"] *= members[0].rate
+        rate = optimizer.param_groups[0]["lr"]
+        for member in members:
+            member.client.learning_rate = rate
+        return _Stack(tensors, weights, optimizer, *self._facts([member.client for member in members], rate))
+
+    def _room(self, name: str, size: int) -> Tensor:
+        """Memory for ``size`` copies of a weight or buffer; what is in it may be anything."""
+        tensor = self.sent_down[name]
+        if name not in self._rooms or len(self._rooms[name]) < size:
+            self._rooms[name] = torch.empty(size, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return self._rooms[name][:size]
+
+    def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
+        data, first, indices = self.method.data, clients[0], [client.index for client in clients]
+        column = partial(torch.tensor, device=self.method.device)
+        stacked = {
+            "index": column(indices),
+            "num_train": column([client.num_train for client in clients]),
+            "num_steps": column([client.num_steps for client in clients]),
+            "learning_rate": column([learning_rate] * len(clients), dtype=self.dtype),
+            "label_counts": data.label_counts[indices],
+            "train_label_counts": data.train_label_counts[indices],
+        }
+        facts, dims = dict(stacked), dict.fromkeys(stacked, 0)
+        for name in ("broadcast", "carry"):
+            facts[name], dims[name] = _join([getattr(client, name) for client in clients])
+        is_shared = len({id(client.received) for client in clients}) == 1
+        facts["received"] = (
+            first.received
+            if is_shared
+            else tuple(torch.stack(weights) for weights in zip(*(client.received for client in clients), strict=True))
+        )
+        dims["received"] = (None if is_shared else 0,) * len(first.received)
+        facts["state"] = {name: torch.stack([client.state[name] for client in clients]) for name in first.state}
+        return facts, dims
+
+    def _leave_together(self, members: Sequence[_Member], stack: "_Stack", losses: Tensor, share: Share) -> None:
+        """``leave`` for all members at once, where the method reads nothing off single models."""
+        method = self.method
+        state = {**stack.state, **self.kept(stack.tensors)}
+        finite = are_finite(state, len(members)).to(method.device)
+        # What the default sends are the net's own tensors: here, those of all members.
+        upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
+        sent = sum(num_bytes(part.tensors) for part in upload.values()) // len(members)
+        rows = [row for row, member in enumerate(members) if member.visit.sends]
+        if rows:
+            chosen = slice(None) if len(rows) == len(members) else torch.tensor(rows, device=method.device)
+            weights = [method.update_weight(members[row].client) for row in rows]
+            uploads = {
+                name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
+                for name, part in upload.items()
+            }
+            finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+        counts = []
+        for row, member in enumerate(members):
+            if state:
+                share.keep_state(member.position, {name: tensor[row] for name, tensor in state.items()})
+            if share.models is not None:
+                share.models[member.position] = {name: tensor[row].clone() for name, tensor in stack.tensors.items()}
+            counts.append((self.bytes_down(member.visit, member.client), sent if member.visit.sends else 0, bool(state)))
+        share.record([member.position for member in members], losses, finite, counts)
+
+
+class _Stack:
+    """Clients in the middle of their fits; those with the most local steps come first.
+
+    Args:
+        tensors: weights and buffers of all of them, (M, ...) by name; changed in place.
+        weights: of those that still have a step left, the weights that are trained; share the memory of ``tensors``.
+        optimizer: steps ``weights``.
+        facts: what the hooks may know, for all of them.
+        dims: which of the facts are stacked.
+    """
+
+    def __init__(
+        self,
+        tensors: State,
+        weights: State,
+        optimizer: torch.optim.Optimizer,
+        facts: dict[str, Any],
+        dims: dict[str, Any],
+    ) -> None:
+        self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
+        self.state = facts.pop("state")
+        self.facts, self.dims = facts, dims
+        self._untrained = [name for name in tensors if name not in weights]
+        self._active = len(next(iter(tensors.values())))
+
+    def step(self, local_step: LocalStep, batch: Batch, round: int) -> Tensor:
+        """One local step of the first ``len(batch.targets)`` clients; returns their losses."""
+        if len(batch.targets) < self._active:
+            self._shrink(len(batch.targets))
+        active = self._active
+        untrained = {name: self.tensors[name][:active] for name in self._untrained}
+        facts = {**self.facts, "state": {name: tensor[:active] for name, tensor in self.state.items()}}
+        dims = {**self.dims, "state": dict.fromkeys(self.state, 0)}
+        batch_dims = Batch(0, 0, None if batch.real is None else 0)
+        stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, dims), randomness="error")
+        with torch.no_grad():
+            result = stacked_step(self.weights, untrained, batch, round, facts)
+            for name, tensor in result.untrained.items():
+                untrained[name].copy_(tensor)
+        finished = {name: tensor[active:] for name, tensor in self.state.items()}
+        self.state = {name: torch.cat([t, finished[name]]) if name in finished else t for name, t in result.state.items()}
+        set_gradients(self.weights.values(), result.gradients)
+        self.optimizer.step()
+        return result.loss
+
+    def _shrink(self, active: int) -> None:
+        """Go on with the first ``active`` clients; the others keep what they have in ``tensors``."""
+        for weight in self.weights.values():
+            weight.grad = None
+            for name, moment in self.optimizer.state[weight].items():
+                if isinstance(moment, Tensor) and moment.shape == weight.shape:
+                    self.optimizer.state[weight][name] = moment[:active]
+            weight.data = weight.data[:active]
+        self.facts = tree_map(lambda fact, dim: fact if dim is None else fact[:active], self.facts, self.dims)
+        self._active = active
+
+
+def _join(parts: Sequence[State]) -> tuple[State, dict[str, int | None]]:
+    """The clients' tensors by name, stacked unless all have the very same one, and the dimension of each: None if so."""
+    joined, dims = {}, {}
+    for name, first in parts[0].items():
+        is_shared = all(part[name] is first for part in parts)
+        joined[name] = first if is_shared else torch.stack([part[name] for part in parts])
+        dims[name] = None if is_shared else 0
+    return joined, dims

@@ -1,0 +1,78 @@
+"""Which samples a client's steps see, for many clients side by side."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fl_lightning.streams import random_bits, stream_seed
+
+_EPOCH = 1 << 32  # draws of a stream that one epoch may take
+
+
+class Step(NamedTuple):
+    """One step of several visits: M clients that have one left, B samples each."""
+
+    indices: Tensor  # (M, B) into the shards' flat list of training indices
+    real: Tensor | None  # (M, B), false where a shorter batch is filled up; None where all have B samples
+    draw_counters: Tensor  # (M, B), the place of every sample in its client's visit
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Visits of a round whose steps are taken side by side.
+
+    Every client goes through its shard epoch after epoch, in a random order of its own each time; the short batch at an
+    epoch's end is kept. Orders are drawn from (seed, round, client): who else is in the list does not matter.
+    """
+
+    seed: int
+    round: int
+    clients: Sequence[int]
+    starts: Sequence[int]  # where each client's samples begin in the shards' flat list
+    sizes: Sequence[int]  # training samples of each client
+    steps: Sequence[int]  # of each visit, in descending order
+    batch_size: int | None  # None: the whole shard
+    device: torch.device
+
+    def keys(self, purpose: str) -> Tensor:
+        """(M,) keys of the clients' streams for a purpose."""
+        return self._column([stream_seed(self.seed, self.round, client, purpose) for client in self.clients])
+
+    def plan(self, full: bool = False) -> Iterator[Step]:
+        """Step after step, for the clients that still have one.
+
+        Args:
+            full: fill every batch up to ``batch_size`` and say which samples are real, so that all look the same.
+        """
+        batches = [self.batch_size or size for size in self.sizes]
+        per_epoch = [-(-size // batch) for size, batch in zip(self.sizes, batches, strict=True)]
+        start, size, batch, epoch_steps = map(self._column, (self.starts, self.sizes, batches, per_epoch))
+        keys = self.keys("batch order")
+        order = torch.empty(len(self.clients), 0, dtype=torch.int64, device=self.device)
+        for step in range(self.steps[0]):
+            active = sum(steps > step for steps in self.steps)
+            beginning = [row for row in range(active) if step % per_epoch[row] == 0]
+            if beginning:
+                order = self._reorder(order[:active], beginning, keys, size, step // epoch_steps)
+            place = (step % epoch_steps[:active] * batch[:active])[:, None]
+            lengths = [min(batches[row], self.sizes[row] - step % per_epoch[row] * batches[row]) for row in range(active)]
+            width = max(batches[:active]) if full else max(lengths)
+            slots = torch.arange(width, device=self.device)
+            real = None if min(lengths) == width and not full else place + slots < size[:active, None]
+            position = (place + slots).minimum(size[:active, None] - 1)
+            indices = start[:active, None] + order[:active].gather(1, position)
+            yield Step(indices, real, step * batch[:active, None] + slots)
+
+    def _reorder(self, order: Tensor, rows: list[int], keys: Tensor, size: Tensor, epoch: Tensor) -> Tensor:
+        """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others stay."""
+        chosen = slice(len(order)) if len(rows) == len(order) else self._column(rows)
+        place = torch.arange(max(self.sizes), device=self.device)
+        bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + place)
+        drawn = bits.masked_fill(place >= size[chosen, None], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+        return drawn if isinstance(chosen, slice) else order.index_copy(0, chosen, drawn)
+
+    def _column(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
