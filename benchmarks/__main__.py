@@ -1,0 +1,77 @@
+"""``python -m benchmarks`` from the root of the repository: everything, hours; with options a part of it."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu import run_on_gpu
+from benchmarks.measurements import (
+    Table,
+    analysis_share,
+    compare,
+    memory_growth,
+    population_growth,
+    start_up,
+    two_processes,
+)
+from benchmarks.programs import PROGRAMS, ProgramFailed
+from benchmarks.report import circumstances, markdown, write_json
+
+MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
+    **{name: partial(compare, name) for name in ("W1", "W2", "W3", "W4")},
+    "W5": population_growth,
+    "W6": analysis_share,
+    "two-processes": two_processes,
+    "memory": memory_growth,
+    "start-up": start_up,
+}
+
+_QUIET = 0.5  # processes that want to run, averaged over a minute
+
+
+def parse_options() -> Namespace:
+    """The command line."""
+    parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--workloads", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), metavar="NAME", help="%(choices)s"
+    )
+    parser.add_argument(
+        "--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME", help="of W1 to W4: %(choices)s"
+    )
+    parser.add_argument("--rounds", type=int, help="that are timed; by default each workload's own")
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that are timed")
+    parser.add_argument("--memory-rounds", type=int, default=10_000, help="of the measurement of memory")
+    parser.add_argument("--threads", type=int, default=2, help="of every program")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"), help="file for all samples, written anew")
+    parser.add_argument("--gpu", action="store_true", help="instead of all else, the rounds of cifar10_tce.yaml on one GPU")
+    parser.add_argument("--engine", default="auto", help="of --gpu")
+    parser.add_argument("--analysis", action="store_true", help="with --gpu: evaluation, callbacks and logger as in the config")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    if options.gpu and not torch.cuda.is_available():
+        sys.exit("benchmarks --gpu: there is no CUDA device here")
+    measurements = {"gpu": run_on_gpu} if options.gpu else {name: MEASUREMENTS[name] for name in options.workloads}
+    about, tables = circumstances(options), []
+    print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)
+    if about["load before"] > _QUIET:
+        # One busy neighbour on two cores makes the rounds of W1 ten times as long: threads that wait for each other stall.
+        print(f"the load is {about['load before']:.2f}: these numbers will be worth nothing, wait for quiet", file=sys.stderr)
+    for name, measure in measurements.items():
+        try:
+            tables.append(measure(options))
+        except ProgramFailed as failure:
+            print(f"given up: {name}: {failure}", file=sys.stderr)
+            continue
+        print(markdown(tables[-1]), flush=True)
+        write_json(options.out, about, tables)  # after every table: a long run may be cut off
+
+
+if __name__ == "__main__":
+    main()

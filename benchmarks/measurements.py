@@ -1,0 +1,188 @@
+"""What is measured: each function runs some programs and gives a table."""
+
+import copy
+import subprocess
+import sys
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import matmul, reference
+from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
+from benchmarks.protocol import Weights
+from benchmarks.workloads import Workload, load
+
+_ANALYSIS = {"all off": "benchmarks.ours", "analysis on": "benchmarks.ours --analysis"}
+_PROCESSES = {"one process": "benchmarks.ours", "two processes": "benchmarks.ours --processes 2"}
+_POPULATIONS = ("W5-1000", "W5-10000", "W5-100000")
+Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measured
+_FIRST_ROUND = 100  # from which on memory may not grow
+_STARTS = 5
+
+
+@dataclass
+class Table:
+    """Rows with the same columns, remarks on them, and every number they were made from."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    samples: dict[str, Any] = field(default_factory=dict)
+
+
+def compare(name: str, options: Namespace) -> Table:
+    """All programs on one workload, against the reference loop."""
+    workload = load(name)
+    rounds = options.rounds or workload.rounds
+    chosen = ["reference", *(program for program in options.programs if program != "reference")]
+    with running({program: PROGRAMS[program] for program in chosen}, name, options.threads) as programs:
+        warm_up = interleave(programs, 1)
+        distances = distances_from_first({key: programs[key] for key in programs if key != "matmul"})
+        interleave(programs, options.warm_up - 1)
+        samples = interleave(programs, rounds)
+        peaks = {key: program.quit() for key, program in programs.items()}
+    flops, seconds = round_flops(workload), {program: median_of(samples[program]) for program in samples}
+    rows = [
+        {
+            "program": program,
+            "s a round": seconds[program],
+            "to reference": seconds[program] / seconds["reference"],
+            "GFLOP/s": flops / seconds[program] / 1e9,
+            "distance": distances[program],
+            "peak MiB": peaks[program],
+        }
+        for program in samples
+        if program != "matmul"
+    ]
+    notes = [f"Medians of {rounds} rounds, {options.threads} threads, {flops / 1e9:.4g} GFLOP a round.", *_remarks(samples)]
+    return Table(f"{name}: all programs", rows, notes, {"warm-up": warm_up, "rounds": samples})
+
+
+def _remarks(samples: Samples) -> list[str]:
+    """What else the rounds of a comparison tell."""
+    remarks = ["Peak memory is that of all processes of a program and includes our package, which draws everybody's schedule."]
+    if "matmul" in samples:
+        remarks.append(f"Matrix product in the same run: {matmul.FLOPS / median_of(samples['matmul']) / 1e9:.4g} GFLOP/s.")
+    for program in samples:
+        if program.startswith("ours"):
+            remarks.append(f"{program}: {1e3 * overhead(samples[program]):.3g} ms of a round outside the engine.")
+    return remarks
+
+
+def population_growth(options: Namespace) -> Table:
+    """W5: W2 with 10^3, 10^4 and 10^5 clients and the same cohort."""
+    with running(dict.fromkeys(_POPULATIONS, PROGRAMS["ours"]), _POPULATIONS, options.threads) as programs:
+        return _against_first("W5: population growth", programs, options.warm_up, options.rounds or load("W2").rounds)
+
+
+def two_processes(options: Namespace) -> Table:
+    """W1 in one process and in two, one thread each."""
+    with running(_PROCESSES, "W1", threads=1) as programs:
+        return _against_first("W1: one thread a process", programs, options.warm_up, options.rounds or load("W1").rounds)
+
+
+def _against_first(title: str, programs: dict[str, Program], warm_up_rounds: int, rounds: int) -> Table:
+    warm_up, samples = interleave(programs, warm_up_rounds), interleave(programs, rounds)
+    seconds = {name: median_of(samples[name]) for name in samples}
+    first = next(iter(seconds.values()))
+    rows = [
+        {"": name, "s a round": value, "to first": value / first, "rounds/s to first": first / value}
+        for name, value in seconds.items()
+    ]
+    return Table(title, rows, [f"Medians of {rounds} rounds."], {"warm-up": warm_up, "rounds": samples})
+
+
+def analysis_share(options: Namespace) -> Table:
+    """W6: callbacks, logger, validation and test set at their default cadence, on against off, over 100 rounds."""
+    rounds = options.rounds or load("W6").rounds
+    with running(_ANALYSIS, "W6", options.threads) as programs:
+        # What follows a round counts with the next: of rounds 2 to 101 that is all that belongs to rounds 1 to 100.
+        warm_up, samples = interleave(programs, 1), interleave(programs, rounds)
+    seconds = {name: sum(sample["seconds"] for sample in samples[name]) for name in samples}
+    rows = [{"": name, "s in all": value, "share": value / seconds["all off"] - 1} for name, value in seconds.items()]
+    return Table("W6: analysis", rows, [f"{rounds} rounds."], {"warm-up": warm_up, "rounds": samples})
+
+
+def memory_growth(options: Namespace) -> Table:
+    """Resident memory of W2 at round 100 and at the last."""
+    with running({"ours": PROGRAMS["ours"]}, "W2", options.threads) as programs:
+        resident = [sample["resident_mib"] for sample in interleave(programs, options.memory_rounds)["ours"]]
+    first = min(_FIRST_ROUND, len(resident))
+    rows = [
+        {"round": round, "resident MiB": resident[round - 1], "growth": resident[round - 1] / resident[first - 1] - 1}
+        for round in (first, len(resident))
+    ]
+    return Table("W2: memory", rows, samples={"resident_mib": resident})
+
+
+def start_up(options: Namespace) -> Table:
+    """From the shell to Lightning's command line imported, to our help text, and to the end of W2's first round."""
+    lightning = [sys.executable, "-c", "import lightning.pytorch.cli"]
+    ours_help = [str(Path(sys.executable).with_name("fl-lightning")), "--help"]
+    samples: dict[str, list[float]] = {"import lightning.pytorch.cli": [], "fl-lightning --help": [], "first round of W2": []}
+    for _ in range(_STARTS):
+        samples["import lightning.pytorch.cli"].append(seconds_of(lightning, options.threads))
+        samples["fl-lightning --help"].append(seconds_of(ours_help, options.threads))
+        samples["first round of W2"].append(seconds_to_first_round(options.threads))
+    medians = {name: median(values) for name, values in samples.items()}
+    first = next(iter(medians.values()))
+    rows = [{"": name, "s": value, "to first": value / first} for name, value in medians.items()]
+    return Table("Start-up", rows, [f"Medians of {_STARTS} starts."], samples)
+
+
+def seconds_of(command: list[str], threads: int) -> float:
+    """Time of a command from start to end."""
+    start = perf_counter()
+    subprocess.run(command, cwd=ROOT, env=environment(threads), check=True, capture_output=True)
+    return perf_counter() - start
+
+
+def seconds_to_first_round(threads: int) -> float:
+    """Time from the start of our program to the end of its first round of W2."""
+    start = perf_counter()
+    with running({"ours": PROGRAMS["ours"]}, "W2", threads) as programs:
+        programs["ours"].play_round()
+        return perf_counter() - start
+
+
+def median_of(samples: list[dict[str, float]]) -> float:
+    """Median seconds of some rounds."""
+    return median(sample["seconds"] for sample in samples)
+
+
+def overhead(samples: list[dict[str, float]]) -> float:
+    """Median seconds of a round of ours that the engine did not take: Lightning, hooks, aggregation and the server's step."""
+    return median(sample["seconds"] - sample["engine_seconds"] for sample in samples)
+
+
+def distances_from_first(programs: dict[str, Program]) -> dict[str, float]:
+    """Largest difference of a weight from the first program's, over the largest of the first program's weights."""
+    with TemporaryDirectory() as folder:
+        weights = {name: program.weights(Path(folder, "weights.pt")) for name, program in programs.items()}
+    first = next(iter(weights.values()))
+    return {name: _distance(first, other) for name, other in weights.items()}
+
+
+def _distance(first: Weights, other: Weights) -> float:
+    largest = max(value.abs().max() for value in first.values())
+    return float(max((other[name] - value).abs().max() for name, value in first.items()) / largest)
+
+
+def round_flops(workload: Workload) -> int:
+    """Floating point operations of the reference's first round, counted without doing them."""
+    net = workload.build_net().to("meta")
+    data = {
+        "inputs": torch.empty(workload.inputs.shape, device="meta"),
+        "targets": torch.empty(workload.targets.shape, dtype=torch.int64, device="meta"),
+    }
+    settings = {"num_samples": workload.num_samples, "learning_rate": workload.learning_rate}
+    with FlopCounterMode(display=False) as counter:
+        reference.play_round(net, copy.deepcopy(net), workload.schedule(1), **data, **settings)
+    return counter.get_total_flops()

@@ -1,0 +1,100 @@
+"""fl-lightning itself: a Lightning fit whose training steps are rounds."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from benchmarks.memory import resident_mib
+from benchmarks.protocol import Driver, option_parser
+from benchmarks.trainer_settings import trainer_settings
+from benchmarks.workloads import Workload, load, random_images, random_labels
+from fl_lightning import FedAvg, FederatedDataModule
+
+_ENDLESS = 10**9  # rounds; the driver says when it is over
+_TEST_SAMPLES = 10_000
+
+
+class RoundTimer(pl.Callback):
+    """Plays a round whenever the driver asks for one, and times it from then until the new global weights stand.
+
+    What Lightning does between two training steps counts as part of the second, validation as well. Of several processes the
+    first speaks for all.
+    """
+
+    def __init__(self) -> None:
+        self.driver = Driver() if rank_zero_only.rank == 0 else None
+
+    def on_train_start(self, trainer: pl.Trainer, module: FedAvg) -> None:
+        self._say(ready=True)
+        self._wait(trainer, module)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: FedAvg, batch: int, batch_idx: int) -> None:
+        if batch_idx == 0:
+            module.engine.run = self._timed(module.engine.run)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: FedAvg, outputs: None, batch: int, batch_idx: int) -> None:
+        self._say(seconds=perf_counter() - self.start, engine_seconds=self.engine_seconds, resident_mib=resident_mib())
+        self._wait(trainer, module)
+
+    def _say(self, **facts: Any) -> None:
+        if self.driver is not None:
+            self.driver.say(**facts)
+
+    def _wait(self, trainer: pl.Trainer, module: FedAvg) -> None:
+        goes_on = self.driver is not None and self.driver.asks_for_round(module.net.state_dict)
+        if not trainer.strategy.broadcast(goes_on):
+            trainer.should_stop = True
+        self.start = perf_counter()
+
+    def _timed(self, run: Callable) -> Callable:
+        def timed(*arguments: Any) -> Any:
+            start = perf_counter()
+            result = run(*arguments)
+            self.engine_seconds = perf_counter() - start
+            return result
+
+        return timed
+
+
+def data_module(workload: Workload) -> FederatedDataModule:
+    """The workload's data; W6 has a validation part and a test set, whether they are looked at or not."""
+    if workload.name != "W6":
+        return workload.data_module()
+    test = {"test_inputs": random_images(_TEST_SAMPLES, seed=1), "test_targets": random_labels(_TEST_SAMPLES, seed=1)}
+    return workload.data_module(val_fraction=0.1, monitor_test=10, **test)
+
+
+def main() -> None:
+    parser = option_parser(__doc__)
+    parser.add_argument("--engine", default="auto", help="of FedAvg: auto, sequential, vectorized or captured")
+    parser.add_argument("--processes", type=int, default=1, help="that share a cohort")
+    parser.add_argument("--analysis", action="store_true", help="with callbacks, logger, validation and test set")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    workload = load(options.workload)
+    method = FedAvg(
+        workload.build_net(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=workload.learning_rate),
+        local_steps=workload.local_steps,
+        local_epochs=workload.local_epochs,
+        engine=options.engine,
+    )
+    processes = {"strategy": "federated", "devices": options.processes} if options.processes > 1 else {}
+    with TemporaryDirectory() as folder:
+        settings = trainer_settings(options.analysis, folder)
+        settings["callbacks"].append(RoundTimer())
+        trainer = pl.Trainer(max_steps=_ENDLESS, accelerator="cpu", **settings, **processes)
+        trainer.fit(method, datamodule=data_module(workload))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Tables for people, JSON for machines."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measurements import Table
+
+_PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy")
+
+
+def markdown(table: Table) -> str:
+    """A table that can be pasted into a Markdown file."""
+    columns = list(table.rows[0])
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(_cell(row[column]) for column in columns) for row in table.rows]
+    return "\n".join([f"### {table.title}", "", *(f"| {line} |" for line in lines), "", *table.notes, ""])
+
+
+def _cell(value: Any) -> str:
+    return str(value) if not isinstance(value, float) else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def circumstances(options: Namespace) -> dict[str, Any]:
+    """Where, when and with what the numbers were taken."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "processor": processor(),
+        "threads": options.threads,
+        "load before": os.getloadavg()[0],
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+    }
+
+
+def processor() -> str:
+    """Number and model of the processors, as Linux names them."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(models)} x {models[0]}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def write_json(path: Path, about: dict[str, Any], tables: list[Table]) -> None:
+    """Everything that was measured, every sample included."""
+    path.write_text(json.dumps({**about, "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
