@@ -51,7 +51,7 @@ class Engine(ABC):
     """
 
     def __init__(self, method: "FederatedModule") -> None:
-        self.method = method
+        self.method, self.data = method, method.data
         self.net = copy.deepcopy(method.net).train()
         # Both nets only ever change in place: their tensors are looked up once.
         self.own, self.sent_down = _tensors(self.net), _tensors(method.net)
@@ -73,8 +73,7 @@ class Engine(ABC):
         return activation_bytes(self.net, self._two_samples())
 
     def _two_samples(self) -> Tensor:
-        data = self.method.data
-        return data.normalise(data.train_set.inputs[[0, -1]])
+        return self.data.normalise(self.data.train_set.inputs[[0, -1]])
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
@@ -89,7 +88,7 @@ class Engine(ABC):
         method, states = self.method, {}
         keep_state = partial(self._hold_state, states) if self._moves_states else partial(self._write_state, round, visits)
         share = Share(Reduction(method.device), self._no_stats(visits), keep_state, models={} if keep_models else None)
-        split = split_by_work([method.expected_work(visit.client) for visit in visits], method.trainer.world_size)
+        split = self._split(visits)
         if self._moves_states:
             self._fetch_states(visits, split)
         self.fit_share(round, {position: visits[position] for position in split[method.global_rank]}, share)
@@ -120,7 +119,7 @@ class Engine(ABC):
 
     def receive(self, round: int, visit: Visit, label_counts: Tensor, train_label_counts: Tensor) -> tuple[Client, State]:
         """A client with what it knows before its fit, and the weights of its own, by name, that it starts from."""
-        method, data = self.method, self.method.data
+        method, data = self.method, self.data
         if not visit.receives and not method.keeps_weights:
             raise ValueError(f"{type(method).__name__}.cohort has a client that does not receive: set keeps_weights = True")
         stored = self._states.get(visit.client) if self._moves_states else method.client_states.read(visit.client)
@@ -214,6 +213,12 @@ class Engine(ABC):
 
     # Between processes ----------------------------------------------------------------------------------------------
 
+    def _split(self, visits: Sequence[Visit]) -> list[list[int]]:
+        """Positions in the cohort for each process."""
+        if self.method.trainer.world_size == 1:
+            return [list(range(len(visits)))]
+        return split_by_work([self.method.expected_work(visit.client) for visit in visits], self.method.trainer.world_size)
+
     @property
     def _moves_states(self) -> bool:
         """Whether states lie with their owner, process ``client % processes``, and not where everyone reads them."""
@@ -260,13 +265,13 @@ class Engine(ABC):
 
     def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
         predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
-        predict_received = partial(predict_in_batches, self.method.net, self.method.data.eval_batch_size)
+        predict_received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
         add_up = partial(self.method.trainer.strategy.reduce, reduce_op="sum")
         return CohortModels([visit.client for visit in visits], predict_one, predict_received, add_up)
 
     def _predict(self, state: State, inputs: Tensor) -> Tensor:
         self.load(state)
-        return predict_in_batches(self.net, self.method.data.eval_batch_size, inputs)
+        return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
 
 
 @torch.no_grad()

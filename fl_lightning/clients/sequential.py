@@ -29,7 +29,7 @@ class SequentialEngine(Engine):
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
-            counts = (table[visit.client] for table in (self.method.data.label_counts, self.method.data.train_label_counts))
+            counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
             client, own = self.receive(round, visit, *counts)
             self.start(client, own)
             loss = self._fit(client, min(client.num_steps, max_steps or client.num_steps))
@@ -39,7 +39,7 @@ class SequentialEngine(Engine):
         """The local fit; returns the mean loss over its steps, (1,)."""
         client.apply = self._apply
         client.learning_rate = self._start_optimizer(client)
-        batches = self.method.data.batches(client.index, client.round, num_steps, self.full_batches)
+        batches = self.data.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch) for batch in batches]
         return torch.stack(losses).double().mean(dim=0, keepdim=True)

@@ -79,7 +79,7 @@ class VectorizedEngine(Engine):
 
     def _members(self, round: int, visits: dict[int, Visit]) -> list[_Member]:
         """Everyone received and prepared, in the order of the cohort."""
-        method, data = self.method, self.method.data
+        method, data = self.method, self.data
         clients = [visit.client for visit in visits.values()]
         counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
         members = []
@@ -102,7 +102,7 @@ class VectorizedEngine(Engine):
 
     def _capacity(self, num_samples: int) -> int:
         """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
-        batch = min(num_samples, self.method.data.batch_size or num_samples)
+        batch = min(num_samples, self.data.batch_size or num_samples)
         # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
         each = 5 * num_bytes(self.own) + 2 * batch * self.activation_bytes
         device = self.method.device
@@ -116,7 +116,7 @@ class VectorizedEngine(Engine):
         steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
         stack = self._stack(members)
         losses = torch.zeros(len(members), dtype=torch.float64, device=self.method.device)
-        for batch in self.method.data.stacked_batches(indices, round, steps):
+        for batch in self.data.stacked_batches(indices, round, steps):
             losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
         losses /= torch.tensor(steps, device=losses.device)
         if self.method.overrides("client_result") or self.method.overrides("probe"):
@@ -153,7 +153,7 @@ class VectorizedEngine(Engine):
 
     def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
-        data, first, indices = self.method.data, clients[0], [client.index for client in clients]
+        data, first, indices = self.data, clients[0], [client.index for client in clients]
         column = partial(torch.tensor, device=self.method.device)
         stacked = {
             "index": column(indices),
