@@ -21,9 +21,8 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """By the value of ``model.engine``; ``auto`` and ``tune`` choose one of these."""
 
-_STACKABLE_WORK = 5e6  # weights times samples of a local step up to which stacking wins; see benchmarks/RESULTS.md
-
-
+# Weights times samples of a local step up to which stacking was measured, and won: benchmarks/RESULTS.md.
+_STACKABLE_WORK = 3.5e7
 _CLIENT_HOOKS = ("client_start", "client_loss", "client_penalty", "client_gradients", "client_step", "client_result", "probe")
 
 
