@@ -13,7 +13,6 @@ from fl_lightning.data import Batch
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
 
-
 _MAX_GRAPHS = 64
 
 
@@ -29,9 +28,9 @@ class CapturedEngine(SequentialEngine):
         self.full_batches = not self.mixes_samples
         self._client: Client | None = None  # whose visit it is, and its facts: they do not change from step to step
         self._untrained = [name for name in self.own if name not in self.trained]
-        # A graph break would run part of the step uncaptured without a word: it is an error here.
         # Every combination of shapes, of clients with and without state and of what hooks ask of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
+        # With fullgraph a break in the graph is an error, not a part of the step that runs uncaptured without a word.
         self._captured = torch.compile(LocalStep(method, self.net), mode="reduce-overhead", fullgraph=True)
 
     def _step(self, client: Client, batch: Batch) -> Tensor:

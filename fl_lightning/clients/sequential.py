@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SequentialEngine(Engine):
-    """Runs a cohort client by client; nothing is allocated for a client that the last one can leave to it."""
+    """Runs a cohort client by client: weights, buffers and the optimizer's memory are used again."""
 
     full_batches = False
     """Whether short batches are filled up with samples that do not count."""

@@ -116,8 +116,12 @@ class VectorizedEngine(Engine):
         steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
         stack = self._stack(members)
         losses = torch.zeros(len(members), dtype=torch.float64, device=self.method.device)
-        for batch in self.data.stacked_batches(indices, round, steps):
-            losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
+        try:
+            for batch in self.data.stacked_batches(indices, round, steps):
+                losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
+        except Exception as error:
+            error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
+            raise
         losses /= torch.tensor(steps, device=losses.device)
         if self.method.overrides("client_result") or self.method.overrides("probe"):
             for row, member in enumerate(members):
