@@ -46,7 +46,7 @@ def compare(name: str, options: Namespace) -> Table:
         warm_up = interleave(programs, 1)
         distances = distances_from_first({key: programs[key] for key in programs if key != "matmul"})
         interleave(programs, options.warm_up - 1)
-        samples = interleave(programs, rounds)
+        samples = interleave(programs, rounds, workload.turn)
         peaks = {key: program.quit() for key, program in programs.items()}
     flops, seconds = round_flops(workload), {program: median_of(samples[program]) for program in samples}
     rows = [
@@ -61,7 +61,9 @@ def compare(name: str, options: Namespace) -> Table:
         for program in samples
         if program != "matmul"
     ]
-    notes = [f"Medians of {rounds} rounds, {options.threads} threads, {flops / 1e9:.4g} GFLOP a round.", *_remarks(samples)]
+    protocol = f"{rounds} rounds in turns of {workload.turn}, {options.threads} threads"
+    arithmetic = f"{flops / 1e9:.4g} GFLOP a round."
+    notes = [f"Medians of {protocol}, {arithmetic}", *_remarks(samples)]
     return Table(f"{name}: all programs", rows, notes, {"warm-up": warm_up, "rounds": samples})
 
 
@@ -79,24 +81,26 @@ def _remarks(samples: Samples) -> list[str]:
 def population_growth(options: Namespace) -> Table:
     """W5: W2 with 10^3, 10^4 and 10^5 clients and the same cohort."""
     with running(dict.fromkeys(_POPULATIONS, PROGRAMS["ours"]), _POPULATIONS, options.threads) as programs:
-        return _against_first("W5: population growth", programs, options.warm_up, options.rounds or load("W2").rounds)
+        return _against_first("W5: population growth", programs, options, load("W2"))
 
 
 def two_processes(options: Namespace) -> Table:
     """W1 in one process and in two, one thread each."""
     with running(_PROCESSES, "W1", threads=1) as programs:
-        return _against_first("W1: one thread a process", programs, options.warm_up, options.rounds or load("W1").rounds)
+        return _against_first("W1: one thread a process", programs, options, load("W1"))
 
 
-def _against_first(title: str, programs: dict[str, Program], warm_up_rounds: int, rounds: int) -> Table:
-    warm_up, samples = interleave(programs, warm_up_rounds), interleave(programs, rounds)
+def _against_first(title: str, programs: dict[str, Program], options: Namespace, workload: Workload) -> Table:
+    rounds = options.rounds or workload.rounds
+    warm_up, samples = interleave(programs, options.warm_up), interleave(programs, rounds, workload.turn)
     seconds = {name: median_of(samples[name]) for name in samples}
     first = next(iter(seconds.values()))
     rows = [
         {"": name, "s a round": value, "to first": value / first, "rounds/s to first": first / value}
         for name, value in seconds.items()
     ]
-    return Table(title, rows, [f"Medians of {rounds} rounds."], {"warm-up": warm_up, "rounds": samples})
+    notes = [f"Medians of {rounds} rounds in turns of {workload.turn}."]
+    return Table(title, rows, notes, {"warm-up": warm_up, "rounds": samples})
 
 
 def analysis_share(options: Namespace) -> Table:

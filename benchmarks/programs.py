@@ -124,10 +124,15 @@ def running(commands: dict[str, str], workload: str | Sequence[str], threads: in
             program.close()
 
 
-def interleave(programs: dict[str, Program], rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Rounds of all programs in turn, A B C A B C; what each round measured, by program."""
+def interleave(programs: dict[str, Program], rounds: int, turn: int = 1) -> dict[str, list[dict[str, Any]]]:
+    """Rounds of all programs in turn, A B C A B C; what each round measured, by program.
+
+    Args:
+        rounds: of each program.
+        turn: rounds in a row. A round of milliseconds alone would measure caches that the others have filled.
+    """
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
-    for _ in range(rounds):
+    for first in range(0, rounds, turn):
         for name, program in programs.items():
-            samples[name].append(program.play_round())
+            samples[name] += [program.play_round() for _ in range(min(turn, rounds - first))]
     return samples

@@ -35,6 +35,7 @@ class Workload:
     local_steps: int | None = None  # steps of a visit, or
     local_epochs: int | None = None  # passes over the client's samples
     rounds: int = 7  # that are timed unless asked otherwise
+    turn: int = 1  # rounds in a row of one program, before it is the next one's turn
 
     @property
     def num_samples(self) -> list[int]:
@@ -118,7 +119,7 @@ def _vectors(name: str, num_clients: int) -> Workload:
     """Ten samples of 64 features a client, one step on all of them."""
     inputs = torch.randn(10 * num_clients, 64, generator=torch.Generator().manual_seed(_SEED))
     labels, net = random_labels(len(inputs)), partial(MLP, (64,), _NUM_CLASSES, hidden=(64,))
-    return Workload(name, inputs, labels, num_clients, 100, 10, 0.1, net, local_epochs=1, rounds=21)
+    return Workload(name, inputs, labels, num_clients, 100, 10, 0.1, net, local_epochs=1, rounds=60, turn=20)
 
 
 _three_steps = partial(_images, num_clients=100, cohort_size=10, batch_size=64, local_steps=3)

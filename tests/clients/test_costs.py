@@ -94,7 +94,7 @@ def test_a_stacked_step_costs_a_few_plain_ones(started):
 
 
 def test_sequential_costs_are_linear_in_clients_and_steps(started):
-    """calls = fixed + clients * (visit + steps * step), a step at most twice a plain one (measured: 1.9), a visit 100 more."""
+    """calls = fixed + clients * (visit + steps * step), a step at most twice a plain one (measured: 1.9), a visit 120 more."""
     counts = {
         (clients, steps): num_operators(started("sequential", clients, steps // 2))
         for clients, steps in ((10, 2), (20, 2), (10, 4), (10, 6))
@@ -104,7 +104,7 @@ def test_sequential_costs_are_linear_in_clients_and_steps(started):
     visit = (counts[20, 2] - counts[10, 2]) / 10 - 2 * step
     fixed = counts[10, 2] - 10 * (visit + 2 * step)
     assert step <= 2 * operators_of_a_plain_step()
-    assert visit <= 100
+    assert visit <= 120
     assert fixed <= 10
 
 
@@ -167,10 +167,9 @@ def allocated(method):
 
 
 def test_sequential_allocates_gradients_and_little_else(started):
-    """In copies of a net far larger than its activations: 1 a step, the gradients, and 6 a visit.
+    """In copies of a net far larger than its activations: 1 a step, the gradients, and 4 a visit.
 
-    Those of a visit are temporaries of the sum in float64, which counts 2: of the check for finite values, of what is added,
-    and the masked copy.
+    Those of a visit are what the sum masks and converts to float64, which counts 2; on a CPU a block at a time.
     """
     copies = {
         (clients, steps): allocated(started("sequential", clients, steps // 2, width=512))
@@ -179,7 +178,7 @@ def test_sequential_allocates_gradients_and_little_else(started):
     step = (copies[4, 4] - copies[4, 2]) / 8
     visit = (copies[8, 2] - copies[4, 2]) / 4 - 2 * step
     assert step < 1.3
-    assert visit < 6.5
+    assert visit < 4.5
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
