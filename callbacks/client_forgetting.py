@@ -27,10 +27,9 @@ class ClientForgetting(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round) or not module.data.has_validation:
             return
-        samples, owner = module.data.validation_samples(models.clients)
-        inputs = module.data.normalise(samples.inputs)
-        before = accuracy_by_owner(models.predict_received(inputs), samples.targets, owner, len(models.clients))
-        after = accuracy_by_owner(models.predict(inputs), samples.targets, owner, len(models.clients))
+        inputs, targets, owner = module.data.validation_samples(models.clients)
+        before = accuracy_by_owner(models.predict_received(inputs), targets, owner, len(models.clients))
+        after = accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
         scores = client_forgetting(before, after)
         mean = scores.per_model.nanmean()
         if len(models.clients) > 1:

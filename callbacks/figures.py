@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 _CELLS_WITH_NUMBERS = 400  # above this many cells, numbers in them could not be read
+_NAMES = 30  # labels of an axis
+_BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
+_COLUMNS = 400  # of that heatmap
 
 
 def heatmap(
@@ -21,15 +27,17 @@ def heatmap(
     row_title: str,
     column_title: str,
     diverging: bool = False,
+    gamma: float = 1.0,
 ) -> None:
     """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or differences in [-1, 1] with 0 white.
 
-    NaN is left grey. Long axes show some of their labels.
+    NaN is left grey. Long axes show some of their labels. With ``gamma`` below 1 small values take more of the colours.
     """
     matrix = values.detach().cpu().double().numpy()
     colors, low = ("RdBu", -1.0) if diverging else ("viridis", 0.0)
     axes.set_facecolor("0.85")
-    image = axes.imshow(matrix, cmap=colors, vmin=low, vmax=1.0, aspect="auto", interpolation="nearest")
+    norm = PowerNorm(gamma, vmin=low, vmax=1.0)
+    image = axes.imshow(matrix, cmap=colors, norm=norm, aspect="auto", interpolation="nearest")
     axes.set_title(title)
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
@@ -88,10 +96,18 @@ def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round
 
 def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> Figure:
     """Bars of class shares, one a row (Legate et al., Figure 4); counts (rows, C)."""
-    shares = counts.cpu().double()
-    shares = (shares / shares.sum(dim=1, keepdim=True)).numpy()
     figure = Figure(figsize=(10, 0.35 * len(rows) + 2), layout="constrained")
     axes = figure.subplots()
+    share_bars(axes, counts, rows, classes, title)
+    if len(classes) <= 20:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> None:
+    """Draw the bars of :func:`label_shares` on ``axes``."""
+    shares = counts.cpu().double()
+    shares = (shares / shares.sum(dim=1, keepdim=True).clamp_min(1)).numpy()
     colors = _class_colors(len(classes))
     left = np.zeros(len(rows))
     for label, name in enumerate(classes):
@@ -99,10 +115,59 @@ def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], ti
         left += shares[:, label]
     axes.set(xlim=(0, 1), xlabel="share of the samples", title=title)
     _label(axes.yaxis, rows, rotate=False)
-    axes.invert_yaxis()
-    if len(classes) <= 20:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def partition_picture(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
+    """Who holds what: bars for up to 29 clients and all of them together, a heatmap for more; counts (N, C)."""
+    if len(counts) > _BARS:
+        return label_map(counts, classes, title)
+    rows = [(f"client {client}", row) for client, row in enumerate(counts)]
+    rows.append(("all clients", counts.sum(dim=0)))
+    names = [f"{name} ({int(row.sum()):,})" for name, row in rows]
+    return label_shares(torch.stack([row for _, row in rows]), names, classes, f"{title}\n(in brackets: samples)")
+
+
+def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
+    """Class shares of many clients, a column a client, and their sizes; counts (N, C).
+
+    Clients are sorted by their most frequent class and its share. Above 400 clients a column is the mean of neighbours. The
+    title says so.
+    """
+    table = counts.cpu().double().numpy()
+    sizes = table.sum(axis=1)
+    shares = table / np.maximum(sizes, 1)[:, None]
+    # Ties go to the classes in turn: small clients have many, and the first class would look like the largest.
+    turn = np.add.outer(np.arange(len(shares)), np.arange(len(classes))) % len(classes)
+    order = np.lexsort((-shares.max(axis=1), (shares + 1e-9 * turn).argmax(axis=1)))
+    together = -(-len(order) // _COLUMNS)  # clients a column
+    starts = np.arange(0, len(order), together)
+    columns = np.add.reduceat(shares[order], starts) / np.diff(starts, append=len(order))[:, None]
+    figure = Figure(figsize=(13, max(3.0, min(12.0, 0.25 * len(classes)) + 1.5)), layout="constrained")
+    shown, ranked = figure.subplots(1, 2, width_ratios=(5, 1))
+    how = f"share of each class in {len(order):,} clients, sorted by their most frequent class"
+    how += f"; a column is the mean of {together}" * (together > 1)
+    values = torch.from_numpy(columns.T)
+    names = [""] * len(starts)  # not those of columns, but round numbers of clients
+    heatmap(shown, values, classes, names, title=how, row_title="class", column_title="clients", gamma=0.5)
+    ticks = [tick for tick in _round_ticks(10).tick_values(0, len(order)) if 0 <= tick < len(order)]
+    shown.set_xticks([(tick + 0.5) / together - 0.5 for tick in ticks], [f"{tick:,.0f}" for tick in ticks])
+    ranked.plot(np.arange(1, len(sizes) + 1), np.sort(sizes)[::-1])
+    ranked.set(title="samples of a client", xlabel="clients, largest first")
+    if 0 < sizes.min() < sizes.max() / 10:
+        ranked.set_yscale("log")
+    else:
+        ranked.set_ylim(bottom=0)
+        ranked.yaxis.set_major_locator(_round_ticks(8))
+    ranked.xaxis.set_major_locator(_round_ticks(3))
+    for axis in (ranked.xaxis, ranked.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
+    figure.suptitle(title)
     return figure
+
+
+def _round_ticks(most: int) -> MaxNLocator:
+    return MaxNLocator(most, steps=[1, 2, 5, 10], integer=True)
 
 
 def _class_colors(count: int) -> list:
@@ -110,5 +175,5 @@ def _class_colors(count: int) -> list:
 
 
 def _label(axis, names: Sequence[str], *, rotate: bool) -> None:
-    step = -(-len(names) // 30)  # at most 30 labels an axis
+    step = -(-len(names) // _NAMES)
     axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0)

@@ -17,20 +17,27 @@ class PerClassAccuracy(FederatedCallback):
     """A curve for each class, a class-by-round heatmap, and a picture of single rounds; all on the test set.
 
     Curves (``class_accuracy/<class>``) get a point whenever the test set is evaluated. In the chosen rounds the heatmap
-    ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now, and ``class_accuracy/one_round`` (Figure 2):
-    the global model before, each client after its fit, the global model after.
+    ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now.
+
+    Args:
+        every, rounds: rounds of the heatmap.
+        clients_every: rounds of ``class_accuracy/one_round`` (Figure 2): the global model before, each client after its fit,
+            the global model after. It asks every client's model for the whole test set. 0, the default, for never.
     """
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
+        if clients_every < 0:
+            raise ValueError(f"callback PerClassAccuracy: clients_every is {clients_every}, must be at least 0")
+        self.clients_every = clients_every
         self._history: dict[int, Tensor] = {}  # round -> (C,)
         self._within: Tensor | None = None  # (1 + K, C) of the present round
 
     def wants_models(self, round: int) -> bool:
-        return self.due(round)
+        return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if self.due(round) and module.data.monitors_test:
+        if self.wants_models(round) and module.data.monitors_test:
             inputs, targets = module.data.test_inputs(), module.data.test_set.targets
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])

@@ -3,7 +3,6 @@
 LightningCLI with our defaults, bundled configs found by bare name, run folders, and errors in one line.
 """
 
-import difflib
 import logging
 import os
 import shutil
@@ -12,12 +11,9 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -36,9 +32,11 @@ from fl_lightning.callbacks import (
     RoundProgressBar,
     RunSummary,
 )
+from fl_lightning.config_files import describe_configs, whole_configs
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.error_line import error_line
 from fl_lightning.module import FederatedModule
+from fl_lightning.partition_command import check_out, report_partition
 from fl_lightning.trainer_checks import refuse_float16
 
 _CALLBACKS: dict[str, type[Callback]] = {
@@ -49,6 +47,7 @@ _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.communication": Communication,
     "callbacks.summary": RunSummary,  # after the others: it reports what they logged
 }
+_METHOD = {"class_path": "fl_lightning.FedAvg"}  # unless --model says otherwise
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -62,6 +61,19 @@ _TRAINER_DEFAULTS = {
 }
 
 
+class _Trainer(Trainer):
+    """Lightning's, with the options of one more subcommand, which :class:`FederatedCLI` runs without a trainer."""
+
+    def partition(self, out: str = "partition.json", ckpt_path: str | None = None, weights_only: bool | None = None) -> None:
+        """Share the data out without training: a file, a picture and statistics.
+
+        Args:
+            out: the file, which --data.partition Fixed --data.partition.clients reads; the picture lies beside it.
+            ckpt_path: plays no part; the configs that runs leave behind have it.
+            weights_only: likewise.
+        """
+
+
 class FederatedCLI(LightningCLI):
     """LightningCLI for federated runs.
 
@@ -70,10 +82,20 @@ class FederatedCLI(LightningCLI):
     newest checkpoint of any version there, and ``fit`` goes on in that version's folder.
     """
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {**LightningCLI.subcommands(), "partition": set()}
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "partition":  # builds no net, so it asks for none
+            parser.set_defaults({"model": {**_METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
+        return parser
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         for key, callback in _CALLBACKS.items():
             parser.add_lightning_class_args(callback, key)
-        parser.set_defaults({"model": {"class_path": "fl_lightning.FedAvg"}})
+        parser.set_defaults({"model": _METHOD})
         for target in ("data.seed", "model.init_args.seed"):
             parser.link_arguments("seed_everything", target, compute_fn=int)
 
@@ -88,6 +110,11 @@ class FederatedCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        if self.subcommand == "partition":  # needs the data alone
+            check_out(Path(config.out))
+            self._dump_config()  # which LightningCLI would do later, when it is no longer whole
+            del config.model, config.trainer
+            return
         if self.subcommand == "fit" and config.trainer.max_steps < 1:
             raise ValueError(f"trainer.max_steps is {config.trainer.max_steps}, must be at least 1: the number of rounds")
         if config.trainer.precision is not None:
@@ -122,7 +149,9 @@ class FederatedCLI(LightningCLI):
             )
         return newest
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer | type[Trainer]:
+        if self.subcommand == "partition":
+            return self.trainer_class  # LightningCLI wants to see its method; there is nothing to train
         config = self.config_init[self.subcommand].trainer
         given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
         config.callbacks = given
@@ -212,6 +241,10 @@ class FederatedCLI(LightningCLI):
         self.trainer.predict(model, **{**kwargs, "return_predictions": False})
         rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
 
+    def partition(self, datamodule: FederatedDataModule, out: str, **_: Any) -> None:
+        """Share the data out, write who holds what and say how uneven it is."""
+        report_partition(datamodule, Path(out))
+
 
 def main(args: Sequence[str] | None = None) -> int:
     """Entry point of ``fl-lightning``; returns the exit code.
@@ -222,17 +255,11 @@ def main(args: Sequence[str] | None = None) -> int:
     sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
         arguments = _split_config_option(sys.argv[1:] if args is None else args)
-        arguments = [_config_file(value) if option == "--config" else value for option, value in pairwise(["", *arguments])]
-        sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
-        FederatedCLI(
-            FederatedModule,
-            FederatedDataModule,
-            subclass_mode_model=True,
-            seed_everything_default=0,
-            auto_configure_optimizers=False,  # the methods make theirs
-            trainer_defaults=_TRAINER_DEFAULTS,
-            parser_kwargs={**_PARSER, **dict.fromkeys(FederatedCLI.subcommands(), _PARSER)},
-        )
+        if arguments == ["configs"]:
+            print(describe_configs())
+            return 0
+        with whole_configs(arguments) as arguments:
+            _run(arguments)
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
@@ -241,9 +268,18 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
-def bundled_configs() -> list[str]:
-    """Names of the configs that come with the package."""
-    return sorted(entry.name for entry in resources.files("fl_lightning.configs").iterdir() if entry.name.endswith(".yaml"))
+def _run(arguments: Sequence[str]) -> None:
+    sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
+    FederatedCLI(
+        FederatedModule,
+        FederatedDataModule,
+        subclass_mode_model=True,
+        trainer_class=_Trainer,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,  # the methods make theirs
+        trainer_defaults=_TRAINER_DEFAULTS,
+        parser_kwargs={**_PARSER, **dict.fromkeys(FederatedCLI.subcommands(), _PARSER)},
+    )
 
 
 def _split_config_option(arguments: Sequence[str]) -> list[str]:
@@ -251,30 +287,6 @@ def _split_config_option(arguments: Sequence[str]) -> list[str]:
     return [
         part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])
     ]
-
-
-def _config_file(name: str) -> str:
-    """The file that a config's name means: one in the working folder, else the bundled one of that name.
-
-    Raises:
-        FileNotFoundError: naming it and the nearest bundled config, if there is neither.
-        ValueError: naming the file, if it holds no YAML mapping.
-    """
-    path = Path(name)
-    if not path.is_file():
-        names = bundled_configs()
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            cure = f"did you mean {close[0]}?" if close else f"bundled are {', '.join(names)}"
-            raise FileNotFoundError(f"config is {name}, neither a file here nor a bundled config: {cure}")
-        path = Path(str(resources.files("fl_lightning.configs") / name))
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
-    return str(path)
 
 
 def _quiet_lightning() -> None:

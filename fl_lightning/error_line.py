@@ -15,12 +15,16 @@ _NOISE = re.compile(
     r"|Given value: (?:Namespace|NestedArg|\{).*"
     r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
 )
+# What is said of a key that may be a name or an object, after what is wrong with the object.
+_NO_STRING = "Expected a <class 'str'>"
 
 
 def error_line(error: Exception) -> str:
     """The message of an error in one line, with the nearest known name where a class was not found."""
     lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
     kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))
+    if any(not line.startswith(("Parser key", _NO_STRING)) for line in kept):
+        kept.pop(_NO_STRING, None)
     message = " ".join([*kept, *getattr(error, "__notes__", ())])
     for pattern, say in _REPHRASED.items():
         if match := re.search(pattern, message):

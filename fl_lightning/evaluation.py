@@ -66,7 +66,7 @@ class EvaluatedModule(LightningModule):
         shape, num_classes, weight = self.data.input_shape, len(self.data.classes), next(self.net.parameters())
         try:
             outputs = predict_in_batches(self.net, 1, torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device))
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             raise ValueError(
                 f"model.net cannot take inputs of shape {shape} ({error}): choose one that fits the data"
             ) from error

@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
+from fl_lightning import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
 
 
@@ -76,6 +77,22 @@ def splitmix64() -> Callable[[int, int], int]:
         return z ^ (z >> 31)
 
     return draw
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run ``main`` in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+
+    def run(*arguments: str):
+        try:
+            code = cli.main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -106,6 +106,34 @@ def test_the_documented_command_runs(my_method, command_line):
     assert "model.mu is -1.0, must be at least 0" in wrong.stderr
 
 
+@pytest.fixture
+def partitions_page():
+    """The section on partitions of docs/data.md."""
+    text = (ROOT / "docs" / "data.md").read_text()
+    return text[text.index("## Partitions") :].split("\n## ")[0]
+
+
+def test_the_documented_partition_runs(partitions_page, main, tmp_path):
+    """The class of docs/data.md from a file in the working folder, its argument a key of the command line."""
+    (code,) = re.findall(r"```python\n(.*?)```", partitions_page, re.DOTALL)
+    (command,) = re.findall(r"^fl-lightning (.*my_partition.*)$", partitions_page, re.MULTILINE)
+    (tmp_path / "my_partition.py").write_text(code)
+    code, out, error = main(*command.split())
+    assert code == 0, error
+    assert "Sizes(power=0.5), seed 0" in out
+
+
+def test_documented_partitions_are_keys(partitions_page, main):
+    """Every partition of ours has its line, and the line is understood."""
+    from fl_lightning.data import partitions
+
+    lines = re.findall(r"^--data.partition .*$", partitions_page, re.MULTILINE)
+    assert {line.split()[1] for line in lines} == set(partitions.__all__) - {"Partition"}
+    for line in lines:
+        code, _, error = main("partition", "--config", "digits_tce.yaml", *line.split(), "--print_config")
+        assert code == 0, error
+
+
 def test_documented_hooks_exist():
     """Every hook in the table is a method of FederatedModule."""
     text = (ROOT / "docs" / "adding_a_method.md").read_text()

@@ -1,57 +1,205 @@
-"""Random changes to whole batches of training images, on the device where the images lie.
+"""Changes to whole batches of images, on the device where the images lie.
 
-torchvision's transforms draw from the global generator and treat a batch as one image, so these few lines are ours.
+torchvision's random transforms draw from the global generator and treat a batch as one image, so these few lines are ours.
+Those without chance are torchvision's.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+import torchvision.transforms.v2.functional as transforms
 from torch import Tensor
 
 
 class Augmentation(ABC):
-    """A random change to a batch of images (B, channels, height, width) as stored, before normalisation."""
+    """A change to a batch of images (B, channels, height, width) as stored, before normalisation."""
 
-    num_draws: int
+    num_draws: int = 0
     """Random numbers that one image takes."""
 
     @abstractmethod
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Changed images of the same shape and dtype.
+        """Changed training images, all of one shape.
 
         Args:
             images: (B, channels, height, width).
             draws: (B, num_draws), integers uniform over [0, 2^63): the only source of randomness.
         """
 
+    def evaluate(self, images: Tensor) -> Tensor:
+        """Images for evaluation, of the same shape as those for training; unchanged by default."""
+        return images
+
+
+class _WithoutChance(Augmentation):
+    """A change that is the same for training and evaluation."""
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        return self.evaluate(images)
+
+    @abstractmethod
+    def evaluate(self, images: Tensor) -> Tensor: ...
+
 
 class RandomCrop(Augmentation):
-    """Pad with black on all sides, then cut the old size out at a random place, another for every image.
+    """Pad with black on all sides, then cut a part out at a random place, another for every image.
+
+    In evaluation the middle of the image.
 
     Args:
-        padding: pixels added on each side, at least 1.
+        padding: pixels added on each side.
+        size: height and width of the part; by default those of the image before padding.
+
+    Raises:
+        ValueError: if nothing would be random, or ``size`` is below 1.
     """
 
     num_draws = 2
 
-    def __init__(self, padding: int = 4) -> None:
-        if padding < 1:
-            raise ValueError(f"data.augment RandomCrop.padding is {padding}, must be at least 1: leave RandomCrop out instead")
-        self.padding = padding
+    def __init__(self, padding: int = 4, size: int | None = None) -> None:
+        least = 1 if size is None else 0
+        if padding < least:
+            raise ValueError(
+                f"data.augment RandomCrop.padding is {padding}, must be at least {least}: leave RandomCrop out instead"
+            )
+        self.padding, self.size = padding, _check_size("RandomCrop", size)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        height, width = images.shape[2:]
-        top, left = (draws % (2 * self.padding + 1)).unbind(dim=1)
+        height, width = self._part(images)
         padded = F.pad(images, [self.padding] * 4)
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, channels, place, place, height, width)
+        top, left = draws[:, 0] % windows.shape[2], draws[:, 1] % windows.shape[3]
         return windows[torch.arange(len(images), device=images.device), :, top, left]
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        height, width = self._part(images)
+        return transforms.center_crop(images, [height, width]) if self.size else images
+
+    def _part(self, images: Tensor) -> tuple[int, int]:
+        height, width = (self.size, self.size) if self.size else images.shape[2:]
+        if images.shape[2] + 2 * self.padding < height or images.shape[3] + 2 * self.padding < width:
+            raise ValueError(
+                f"data.augment RandomCrop.size is {self.size}, larger than the images of "
+                f"{images.shape[2]}x{images.shape[3]} with their padding of {self.padding}: put a Resize before it"
+            )
+        return height, width
 
 
 class RandomHorizontalFlip(Augmentation):
-    """Mirror each image left to right with probability one half."""
+    """Mirror each image left to right with probability one half; nothing in evaluation."""
 
     num_draws = 1
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         return torch.where((draws % 2 == 1)[:, :, None, None], images.flip(-1), images)
+
+
+class RandomResizedCrop(Augmentation):
+    """Cut a random part out of each image and scale it to one size (Szegedy et al., CVPR 2015), bilinear.
+
+    The part's area is uniform over ``scale`` of the image's, its width to height log-uniform over [3/4, 4/3], its place
+    uniform; a side that would exceed the image is cut to it. In evaluation the middle square, scaled.
+
+    Args:
+        size: height and width of the result.
+        scale: smallest and largest area of the part, as a fraction of the image.
+
+    Raises:
+        ValueError: if ``size`` is below 1 or ``scale`` is no range within (0, 1].
+    """
+
+    num_draws = 4
+
+    def __init__(self, size: int, scale: Sequence[float] = (0.08, 1.0)) -> None:
+        if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+            raise ValueError(
+                f"data.augment RandomResizedCrop.scale is {list(scale)}, must be two fractions, 0 < low <= high <= 1"
+            )
+        self.size, self.scale = _check_size("RandomResizedCrop", size), tuple(scale)
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        area, shape, top, left = (draws.double() / 2**63).unbind(dim=1)
+        area = (self.scale[0] + area * (self.scale[1] - self.scale[0])) * height * width
+        ratio = ((2 * shape - 1) * math.log(4 / 3)).exp()
+        tall, wide = (area / ratio).sqrt().clamp_max(height), (area * ratio).sqrt().clamp_max(width)
+        # grid_sample counts from -1 to 1 across the image: a factor and the middle of the part for each axis.
+        affine = torch.zeros(len(images), 2, 3, dtype=torch.float64, device=images.device)
+        for axis, (part, whole, place) in enumerate(((wide, width, left), (tall, height, top))):
+            affine[:, axis, axis] = part / whole
+            affine[:, axis, 2] = (2 * place - 1) * (1 - part / whole)
+        grid = F.affine_grid(affine.float(), [len(images), images.shape[1], self.size, self.size], align_corners=False)
+        return _like(F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False), images)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        middle = transforms.center_crop(images, [min(images.shape[2:])] * 2)
+        return transforms.resize(middle, [self.size, self.size], antialias=True)
+
+
+class Resize(_WithoutChance):
+    """Scale the shorter side to ``size``, bilinear and antialiased; the proportions stay."""
+
+    def __init__(self, size: int) -> None:
+        self.size = _check_size("Resize", size)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        return transforms.resize(images, [self.size], antialias=True)
+
+
+class CenterCrop(_WithoutChance):
+    """Keep the middle of ``size`` by ``size`` pixels; smaller images are padded with black."""
+
+    def __init__(self, size: int) -> None:
+        self.size = _check_size("CenterCrop", size)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        return transforms.center_crop(images, [self.size, self.size])
+
+
+class Pad(_WithoutChance):
+    """Add ``padding`` black pixels on every side: MNIST's 28 to 32 with 2."""
+
+    def __init__(self, padding: int) -> None:
+        if padding < 1:
+            raise ValueError(f"data.augment Pad.padding is {padding}, must be at least 1: leave Pad out instead")
+        self.padding = padding
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        return F.pad(images, [self.padding] * 4)
+
+
+class ToRGB(_WithoutChance):
+    """Three channels: a grey one is repeated."""
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        if images.shape[1] not in (1, 3):
+            raise ValueError(f"data.augment ToRGB: the images have {images.shape[1]} channels, must be 1 or 3: leave it out")
+        return images if images.shape[1] == 3 else images.expand(-1, 3, -1, -1)
+
+
+class Grayscale(_WithoutChance):
+    """One channel: .299 red + .587 green + .114 blue."""
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        if images.shape[1] not in (1, 3):
+            raise ValueError(
+                f"data.augment Grayscale: the images have {images.shape[1]} channels, must be 1 or 3: leave it out"
+            )
+        if images.shape[1] == 1:
+            return images
+        red, green, blue = images.float().split(1, dim=1)  # torchvision cuts fractions off: white would not stay white
+        return _like(0.299 * red + 0.587 * green + 0.114 * blue, images)
+
+
+def _check_size(name: str, size: int | None) -> int | None:
+    if size is not None and size < 1:
+        raise ValueError(f"data.augment {name}.size is {size}, must be at least 1: height and width in pixels")
+    return size
+
+
+def _like(values: Tensor, images: Tensor) -> Tensor:
+    """In the dtype of the stored images, rounded where that is whole numbers."""
+    return values.round().clamp(0, 255).to(images.dtype) if images.dtype == torch.uint8 else values.to(images.dtype)

@@ -41,16 +41,17 @@ class Visits:
         """(M,) keys of the clients' streams for a purpose."""
         return self._column([stream_seed(self.seed, self.round, client, purpose) for client in self.clients])
 
-    def plan(self, full: bool = False) -> Iterator[Step]:
+    def plan(self, full: bool = False, purpose: str = "batch order") -> Iterator[Step]:
         """Step after step, for the clients that still have one.
 
         Args:
             full: fill every batch up to ``batch_size`` and say which samples are real, so that all look the same.
+            purpose: names the order.
         """
         batches = [self.batch_size or size for size in self.sizes]
         per_epoch = [-(-size // batch) for size, batch in zip(self.sizes, batches, strict=True)]
         start, size, batch, epoch_steps = map(self._column, (self.starts, self.sizes, batches, per_epoch))
-        keys = self.keys("batch order")
+        keys = self.keys(purpose)
         order = torch.empty(len(self.clients), 0, dtype=torch.int64, device=self.device)
         for step in range(self.steps[0]):
             active = sum(steps > step for steps in self.steps)

@@ -4,12 +4,15 @@ import os
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
 
 from fl_lightning.atomic import atomic_save
 from fl_lightning.data.samples import Dataset, Samples
+
+_FORMAT = 2  # of the files; those of another format are not found
 
 
 def cache_folder() -> Path:
@@ -29,7 +32,8 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         fingerprint: whatever changes when the files behind the data set change.
         decode: called if there is no cache file of that name and fingerprint.
     """
-    path = cache_folder() / f"{name}-{blake2b(fingerprint.encode(), digest_size=8).hexdigest()}.pt"
+    key = f"{_FORMAT}\n{fingerprint}".encode()
+    path = cache_folder() / f"{name}-{blake2b(key, digest_size=8).hexdigest()}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
@@ -43,8 +47,9 @@ def _to_plain(dataset: Dataset) -> dict[str, object]:
         "train": [dataset.train.inputs, dataset.train.targets],
         "test": [dataset.test.inputs, dataset.test.targets],
         "classes": list(dataset.classes),
+        "owners": dataset.owners,
     }
 
 
-def _from_plain(stored: dict[str, list]) -> Dataset:
-    return Dataset(Samples(*stored["train"]), Samples(*stored["test"]), tuple(stored["classes"]))
+def _from_plain(stored: dict[str, Any]) -> Dataset:
+    return Dataset(Samples(*stored["train"]), Samples(*stored["test"]), tuple(stored["classes"]), stored["owners"])

@@ -1,19 +1,23 @@
 """The data of a federation: who holds what, who takes part in which round, and what one client's step sees."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.batches import Visits
-from fl_lightning.data.loaders import EvaluationBatches, Rounds
+from fl_lightning.data.batches import Step, Visits
+from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
 from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
 from fl_lightning.data.samples import Batch, Dataset, Samples
 from fl_lightning.data.shards import ClientShards, split_clients
 from fl_lightning.data.sources import Arrays, Source, open_source
+from fl_lightning.data.streaming import Stream, fits
 from fl_lightning.streams import numpy_stream, random_bits, stream_seed
 
 
@@ -24,7 +28,8 @@ class FederatedDataModule(LightningDataModule):
     used as they are, unless ``mean`` and ``std`` are given.
 
     Args:
-        source: ``digits``, ``image_folder``, the name of a torchvision classification set, or a :class:`Source`.
+        source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
+            ``.npz`` file.
         root: folder of the data set; torchvision sets are downloaded into it.
         num_clients: clients in the federation, N.
         clients_per_round: size of a cohort; a whole number is a count, a number with a point is a fraction of the clients
@@ -34,11 +39,14 @@ class FederatedDataModule(LightningDataModule):
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
-        augment: random changes to training images, in order.
+        augment: changes to images before they are normalised, in order; in evaluation without chance.
         mean: per channel, in [0, 1] for images; by default measured on the training set.
         std: likewise.
         cohorts: the clients of round 1, 2, ..., instead of drawing ``clients_per_round`` at random without replacement.
         eval_batch_size: samples of an evaluation step.
+        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
+            streams what takes more than half of the device's free memory. The results are the same.
+        num_workers: processes that read ahead; 0 for none.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
@@ -47,7 +55,7 @@ class FederatedDataModule(LightningDataModule):
 
     def __init__(
         self,
-        source: str | Source = "digits",
+        source: Source | str = "digits",
         root: str = "data",
         num_clients: int = 100,
         clients_per_round: int | float = 10,
@@ -60,6 +68,8 @@ class FederatedDataModule(LightningDataModule):
         std: Sequence[float] | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
         eval_batch_size: int = 500,
+        storage: Literal["auto", "device", "stream"] = "auto",
+        num_workers: int = 2,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -67,6 +77,7 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
+        self.storage, self.num_workers = storage, num_workers
         self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
         self.device: torch.device | None = None
@@ -80,6 +91,10 @@ class FederatedDataModule(LightningDataModule):
                 raise ValueError(f"data.{name} is {value}, must be at least 1")
         if not 0 <= self.val_fraction < 1:
             raise ValueError(f"data.val_fraction is {self.val_fraction}, must be at least 0 and below 1: the papers use 0.1")
+        if self.storage not in ("auto", "device", "stream"):
+            raise ValueError(f"data.storage is {self.storage!r}, must be one of auto, device, stream")
+        if self.num_workers < 0:
+            raise ValueError(f"data.num_workers is {self.num_workers}, must be at least 0: 0 reads in the training process")
         if self.monitor_test < 0:
             raise ValueError(f"data.monitor_test is {self.monitor_test}, must be at least 0: 0 leaves the test set alone")
         if (self.mean is None) != (self.std is None):
@@ -108,36 +123,59 @@ class FederatedDataModule(LightningDataModule):
             return
         dataset = self.source.load(self.root)
         labels = dataset.train.targets
-        parts = self.partition(labels, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
+        parts = self.share_out(dataset)
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         self.shards: ClientShards = split_clients(parts, labels, len(dataset.classes), self.val_fraction, rng)
         self._train_start: list[int] = self.shards.train_start.tolist()
-        self._scale = _scale(dataset.train.inputs, self.mean, self.std)
+        self._scale = _scale(dataset.train.inputs, self._unchanged, self.mean, self.std)
         self.train_set, self.test_set = dataset.train, dataset.test
         self._dataset = dataset
         self.to(torch.device("cpu"), torch.get_default_dtype())
+
+    def share_out(self, dataset: Dataset) -> list[Tensor]:
+        """Each client's indices into the training samples of a data set."""
+        return self.partition.share_out(dataset, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
         if (device, dtype) == (self.device, self.dtype):
             return
         self.device, self.dtype = device, dtype
-        self.train_set, self.test_set = self.train_set.to(device), self.test_set.to(device)
+        self._place_samples(device)
         self._train_indices = self.shards.train.to(device)
         self.label_counts = self.shards.label_counts.to(device)
         self.train_label_counts = self.shards.train_label_counts.to(device)
         if self._scale is not None:
             self._multiply, self._add = (part.to(device, dtype) for part in self._scale)
 
+    def _place_samples(self, device: torch.device) -> None:
+        """The samples to the device, or, where they are streamed, their labels alone."""
+        loaded = self._loaded
+        num_bytes = sum(part.inputs.nbytes for part in (loaded.train, loaded.test))
+        streams = self.storage == "stream" or (self.storage == "auto" and not fits(num_bytes, device))
+        if streams and self.storage == "auto":
+            rank_zero_info(
+                f"Data: streamed from disk, {num_bytes / 1e9:.3g} GB take more than half of the memory of {device} "
+                "(data.storage device keeps them there all the same)"
+            )
+        self._streams: dict[str, Stream] | None = None
+        if streams:
+            pin = device.type == "cuda"
+            parts = {"train": loaded.train, "test": loaded.test}
+            self._streams = {name: Stream(part.inputs, self.num_workers, pin) for name, part in parts.items()}
+            self.train_set, self.test_set = (Samples(part.inputs, part.targets.to(device)) for part in parts.values())
+        else:
+            self.train_set, self.test_set = loaded.train.to(device), loaded.test.to(device)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in label order."""
         return self._loaded.classes
 
-    @property
+    @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (channels, height, width) for images."""
-        return tuple(self._loaded.train.inputs.shape[1:])
+        """Shape of one sample as the net takes it: (channels, height, width) for images."""
+        return tuple(self._unchanged(self._loaded.train.inputs[:1]).shape[1:])
 
     @property
     def has_validation(self) -> bool:
@@ -172,37 +210,74 @@ class FederatedDataModule(LightningDataModule):
         """Training samples of a client, n_k."""
         return self._train_start[client + 1] - self._train_start[client]
 
-    def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
+    def batches(self, client: int, round: int, steps: int, full: bool = False, purpose: str = "batch order") -> Iterator[Batch]:
         """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
 
         Args:
             full: fill short batches up with samples that do not count, so that all have one shape.
+            purpose: names the order.
         """
-        for inputs, targets, real in self.stacked_batches([client], round, [steps], full):
+        for inputs, targets, real in self.stacked_batches([client], round, [steps], full, purpose):
             yield Batch(inputs[0], targets[0], None if real is None else real[0])
 
-    def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> Iterator[Batch]:
+    def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
+        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        return self.batches(client, round, self.steps_per_epoch(client), full=True, purpose=purpose)
+
+    def stacked_batches(
+        self,
+        clients: Sequence[int],
+        round: int,
+        steps: Sequence[int],
+        full: bool = False,
+        purpose: str = "batch order",
+    ) -> Iterator[Batch]:
         """The batches of several clients side by side, the same as each alone would get.
 
         Args:
             clients: who.
             steps: of each, in descending order.
             full: fill short batches up to ``batch_size``; else to the longest of the step.
+            purpose: names the order.
 
         Yields:
             Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
         """
         starts = [self._train_start[client] for client in clients]
         sizes = [self.num_train(client) for client in clients]
-        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, self.device)
-        change_keys = visits.keys("augmentation") if self.augment else None
-        for step in visits.plan(full):
-            indices = self._train_indices[step.indices]
-            inputs = self.train_set.inputs[indices.reshape(-1)]
+        # Indices that are streamed are wanted where the workers are.
+        device = self.device if self._streams is None else torch.device("cpu")
+        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, device)
+        changes = "augmentation" if purpose == "batch order" else f"augmentation, {purpose}"
+        change_keys = visits.keys(changes).to(self.device) if self.augment else None
+        for step, indices, inputs in self._gather(visits.plan(full, purpose)):
             if change_keys is not None:
-                inputs = self._augmented(inputs, change_keys[: len(indices)], step.draw_counters)
-            inputs = self.normalise(inputs)
-            yield Batch(inputs.reshape(*indices.shape, *inputs.shape[1:]), self.train_set.targets[indices], step.real)
+                inputs = self._augmented(inputs, change_keys[: len(indices)], step.draw_counters.to(self.device))
+            inputs = self.normalise(inputs).reshape(*indices.shape, *self.input_shape)
+            real = None if step.real is None else step.real.to(self.device)
+            yield Batch(inputs, self.train_set.targets[indices.to(self.device)], real)
+
+    def _gather(self, steps: Iterable[Step]) -> Iterator[tuple[Step, Tensor, Tensor]]:
+        """Each step with its samples' indices, (M, B), and their stored inputs, (M * B, ...)."""
+        if self._streams is None:
+            for step in steps:
+                indices = self._train_indices[step.indices]
+                yield step, indices, self.train_set.inputs[indices.reshape(-1)]
+            return
+        steps = list(steps)
+        indices = [self.shards.train[step.indices] for step in steps]
+        rows = self._read("train", [part.reshape(-1) for part in indices])
+        yield from zip(steps, indices, rows, strict=True)
+
+    def _read(self, part: str, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Stored inputs of some batches of indices, on the device."""
+        if self._streams is not None:
+            for rows in self._streams[part].read([batch.cpu() for batch in batches]):
+                yield rows.to(self.device, non_blocking=True)
+            return
+        samples = self.train_set if part == "train" else self.test_set
+        for batch in batches:
+            yield samples.inputs[batch.to(self.device)]
 
     def _augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
         total = sum(augmentation.num_draws for augmentation in self.augment)
@@ -212,21 +287,45 @@ class FederatedDataModule(LightningDataModule):
             images = augmentation(images, own)
         return images
 
+    def _unchanged(self, images: Tensor) -> Tensor:
+        """Images as evaluation sees them: nothing random, in the shape of those for training."""
+        for augmentation in self.augment:
+            images = augmentation.evaluate(images)
+        return images
+
     def normalise(self, inputs: Tensor) -> Tensor:
         """Stored samples as the net takes them: in the net's dtype, images in units of ``std`` about ``mean``."""
         inputs = inputs.to(self.dtype)
         return inputs if self._scale is None else torch.addcmul(self._add, inputs, self._multiply)
 
-    def validation_samples(self, clients: Sequence[int]) -> tuple[Samples, Tensor]:
-        """Validation parts of some clients, joined, and for each sample the position of its owner in ``clients``."""
+    def client_samples(self, client: int) -> Iterator[Batch]:
+        """A client's training samples, each once and nothing about them random, in batches of at most ``eval_batch_size``."""
+        parts = self.shards.train_indices(client).split(self.eval_batch_size)
+        for indices, inputs in zip(parts, self._read_for_evaluation("train", parts), strict=True):
+            yield Batch(inputs, self.train_set.targets[indices.to(self.device)])
+
+    def first_inputs(self, count: int) -> Tensor:
+        """A few training inputs as the net takes them in evaluation."""
+        first = self._loaded.train.inputs[:count].clone()  # not a view: whoever counts its memory means these alone
+        return self.normalise(self._unchanged(first.to(self.device)))
+
+    def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
+        """Joined validation parts of some clients: inputs, targets (n,) and the place of each owner in ``clients``."""
         indices = [self.shards.validation_indices(client) for client in clients]
         owner = torch.repeat_interleave(torch.arange(len(clients)), torch.tensor([len(part) for part in indices]))
-        joined = torch.cat(indices).to(self.device)
-        return Samples(self.train_set.inputs[joined], self.train_set.targets[joined]), owner.to(self.device)
+        joined = torch.cat(indices)
+        return self._evaluation_inputs("train", joined), self.train_set.targets[joined.to(self.device)], owner.to(self.device)
 
-    def test_inputs(self) -> Tensor:
-        """All test inputs as the net takes them."""
-        return self.normalise(self.test_set.inputs)
+    def test_inputs(self) -> EvaluationInputs:
+        """All test inputs."""
+        return self._evaluation_inputs("test", torch.arange(len(self.test_set)))
+
+    def _evaluation_inputs(self, part: str, indices: Tensor) -> EvaluationInputs:
+        return EvaluationInputs(partial(self._read_for_evaluation, part), indices)
+
+    def _read_for_evaluation(self, part: str, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        for rows in self._read(part, batches):
+            yield self.normalise(self._unchanged(rows))
 
     def train_dataloader(self) -> Rounds:
         return Rounds(first=(self.trainer.global_step if self.trainer else 0) + 1)
@@ -268,11 +367,12 @@ class FederatedDataModule(LightningDataModule):
     def _evaluation(self, name: str, due: Callable[[], bool] = lambda: True) -> EvaluationBatches:
         indices = self.shards.validation if name == "val" else torch.arange(len(self.test_set))
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return EvaluationBatches(lambda part: self._evaluation_batch(name, part), indices, self.eval_batch_size, due, *ranks)
+        return EvaluationBatches(partial(self._evaluation_batches, name), indices, self.eval_batch_size, due, *ranks)
 
-    def _evaluation_batch(self, name: str, indices: Tensor) -> Batch:
-        samples, indices = self.train_set if name == "val" else self.test_set, indices.to(self.device)
-        return Batch(self.normalise(samples.inputs[indices]), samples.targets[indices])
+    def _evaluation_batches(self, name: str, batches: Sequence[Tensor]) -> Iterator[Batch]:
+        part, samples = ("train", self.train_set) if name == "val" else ("test", self.test_set)
+        for indices, inputs in zip(batches, self._read_for_evaluation(part, batches), strict=True):
+            yield Batch(inputs, samples.targets[indices.to(self.device)])
 
 
 def from_arrays(inputs: Tensor, targets: Tensor, clients: Sequence[Sequence[int]], **settings: object) -> FederatedDataModule:
@@ -285,11 +385,13 @@ def from_arrays(inputs: Tensor, targets: Tensor, clients: Sequence[Sequence[int]
         inputs: (n, ...) training inputs.
         targets: (n,) class indices.
         clients: each client's sample indices.
-        settings: ``test_inputs``, ``test_targets`` and ``classes`` of :class:`Arrays`, and anything that
+        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and anything that
             :class:`FederatedDataModule` takes. Defaults here: ``val_fraction=0``, every client in every round.
     """
     source = Arrays(
-        inputs, targets, **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes") if name in settings}
+        inputs,
+        targets,
+        **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes", "owners") if name in settings},
     )
     defaults = {"num_clients": len(clients), "clients_per_round": len(clients), "val_fraction": 0.0}
     return FederatedDataModule(source, partition=Fixed(clients), **{**defaults, **settings})
@@ -310,13 +412,20 @@ def _cohort_size(clients_per_round: int | float, num_clients: int) -> int:
     return clients_per_round
 
 
-def _scale(inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None) -> tuple[Tensor, Tensor] | None:
-    """Factor and summand, one a channel, that take stored inputs to normalised ones; None leaves inputs as they are."""
+def _scale(
+    inputs: Tensor, change: Callable[[Tensor], Tensor], mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Tensor, Tensor] | None:
+    """Factor and summand, one a channel, that take changed inputs to normalised ones; None leaves inputs as they are."""
     is_image = inputs.dtype == torch.uint8
     if mean is None and not is_image:
         return None
-    mean_, std_ = (torch.tensor(mean), torch.tensor(std)) if mean is not None else _channel_statistics(inputs)
-    channels = inputs.shape[1]
+    channels = change(inputs[:1]).shape[1]
+    if mean is not None:
+        mean_, std_ = torch.tensor(mean), torch.tensor(std)
+    else:
+        # Images are measured as stored, since changes cost time, unless they mix channels; one value serves any number.
+        same = inputs.shape[1] in (1, channels)
+        mean_, std_ = _channel_statistics(part if same else change(part) for part in inputs.split(4096))
     if len(mean_) not in (1, channels):
         raise ValueError(f"data.mean has {len(mean_)} values, the data {channels} channels: give one a channel")
     unit = 255.0 if is_image else 1.0
@@ -324,12 +433,12 @@ def _scale(inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | 
     return (1 / (std_.double() * unit)).reshape(shape), (-mean_.double() / std_.double()).reshape(shape)
 
 
-def _channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+def _channel_statistics(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
-    sums = [
-        torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))]) for x in (part.double() / 255 for part in images.split(4096))
-    ]
-    count = images.numel() // images.shape[1]
-    mean, square = sum(sums[1:], sums[0]) / count
+    # How often each of the 256 values occurs: whole numbers, exact and fast.
+    counted = [torch.stack([channel.flatten().bincount(minlength=256) for channel in part.unbind(dim=1)]) for part in parts]
+    counts = torch.stack(counted).sum(dim=0).double()
+    values, count = torch.arange(256, dtype=torch.float64) / 255, counts.sum(dim=1)
+    mean, square = counts @ values / count, counts @ values**2 / count
     std = (square - mean * mean).clamp_min(0).sqrt()
     return mean, torch.where(std > 1e-6, std, torch.ones_like(std))

@@ -1,7 +1,7 @@
 """Plain iterables: Lightning leaves them alone where it would give a DataLoader a distributed sampler."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -18,11 +18,30 @@ class Rounds:
         return itertools.count(self.first)
 
 
+class EvaluationInputs:
+    """Inputs in evaluation mode, as the net takes them: made part by part, since all of them may not fit in memory.
+
+    Args:
+        read: from the indices of each part to its inputs.
+        indices: which samples, (n,).
+    """
+
+    def __init__(self, read: Callable[[Sequence[Tensor]], Iterator[Tensor]], indices: Tensor) -> None:
+        self._read, self._indices = read, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """All inputs in order, ``size`` at a time, the last part as many as are left; as ``Tensor.split``."""
+        return self._read(self._indices.split(size))
+
+
 class EvaluationBatches:
     """Some samples in fixed order, in large batches, every ``world_size``-th batch for this rank: none twice, none left out.
 
     Args:
-        read: gives the batch of some indices.
+        read: from the indices of each batch to the batches.
         indices: which samples, (n,).
         batch_size: samples of a batch; the last may be smaller.
         due: asked at the start of each pass; if false the pass is empty.
@@ -31,7 +50,7 @@ class EvaluationBatches:
 
     def __init__(
         self,
-        read: Callable[[Tensor], Batch],
+        read: Callable[[Sequence[Tensor]], Iterator[Batch]],
         indices: Tensor,
         batch_size: int,
         due: Callable[[], bool],
@@ -43,4 +62,4 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.due():
-            yield from map(self.read, self.indices.split(self.batch_size)[self.rank :: self.world_size])
+            yield from self.read(self.indices.split(self.batch_size)[self.rank :: self.world_size])

@@ -1,6 +1,5 @@
 """How samples are shared out among clients. A partition is one small class: labels in, one index tensor a client out."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +7,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl_lightning.data.partition_file import read_partition
+from fl_lightning.data.samples import Dataset
 from fl_lightning.functional import (
+    class_partition,
     dirichlet_by_class_partition,
     dirichlet_partition,
     iid_partition,
+    owner_partition,
+    power_law_partition,
     shard_partition,
 )
-from fl_lightning.functional.partition import check_alpha
+from fl_lightning.functional.partition import check_alpha, check_min_samples, check_power_law
 
-__all__ = ["IID", "Dirichlet", "DirichletByClass", "Fixed", "Partition", "Shards"]
+__all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural", "Partition", "PowerLaw", "Shards"]
 
 
 class Partition(ABC):
@@ -25,6 +29,10 @@ class Partition(ABC):
     @abstractmethod
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
+
+    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> list[Tensor]:
+        """The same for the training samples of a data set; for partitions that look at more than labels."""
+        return self(dataset.train.targets, num_clients, seed)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
@@ -70,12 +78,68 @@ class Shards(Partition):
     """
 
     def __init__(self, classes_per_client: int = 2) -> None:
-        if classes_per_client < 1:
-            raise ValueError(f"data.partition.classes_per_client is {classes_per_client}, must be at least 1")
+        _check_classes_per_client(classes_per_client)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
         return shard_partition(labels, num_clients, self.classes_per_client, seed)
+
+
+class Classes(Partition):
+    """Exactly so many classes a client, every sample used: :func:`fl_lightning.functional.class_partition`.
+
+    Args:
+        classes_per_client: different classes a client gets; every class is dealt equally often.
+    """
+
+    def __init__(self, classes_per_client: int = 1) -> None:
+        _check_classes_per_client(classes_per_client)
+        self.classes_per_client = classes_per_client
+
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+        return class_partition(labels, num_clients, self.classes_per_client, seed)
+
+
+class PowerLaw(Partition):
+    """A few classes a client, many small clients, few large: :func:`fl_lightning.functional.power_law_partition` (FedProx).
+
+    Args:
+        classes_per_client: different classes a client gets; every class is dealt equally often.
+        base: samples of each of its classes that a client gets at least.
+        sigma: at least 0; the larger, the more sizes differ.
+    """
+
+    def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
+        _check_classes_per_client(classes_per_client)
+        check_power_law(base, sigma)
+        self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
+
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+        return power_law_partition(labels, num_clients, self.classes_per_client, seed, self.base, self.sigma)
+
+
+class Natural(Partition):
+    """The clients that the data came from: :func:`fl_lightning.functional.owner_partition`.
+
+    Args:
+        min_samples: clients with fewer are left out.
+    """
+
+    def __init__(self, min_samples: int = 1) -> None:
+        check_min_samples(min_samples)
+        self.min_samples = min_samples
+
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+        """The same as others, with the natural client of every sample, (n,), in the place of its label."""
+        return owner_partition(labels, num_clients, seed, self.min_samples)
+
+    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> list[Tensor]:
+        if dataset.owners is None:
+            raise ValueError(
+                "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "
+                "or another data.partition"
+            )
+        return self(dataset.owners, num_clients, seed)
 
 
 class IID(Partition):
@@ -89,22 +153,30 @@ class Fixed(Partition):
     """Given index lists.
 
     Args:
-        clients: one list of sample indices a client, or the path of a JSON file that holds such a list of lists.
+        clients: one list of sample indices a client, or the path of a JSON file that holds such a list of lists, or of a file
+            that ``fl-lightning partition`` wrote, which is refused for other data than it was made for.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it is no JSON list of lists of integers.
+        ValueError: if it is neither.
     """
 
     def __init__(self, clients: Sequence[Sequence[int]] | str) -> None:
-        self._clients = _read_index_lists(Path(clients)) if isinstance(clients, str) else clients
+        self._stored = read_partition(Path(clients)) if isinstance(clients, str) else None
+        self._clients = clients if self._stored is None else self._stored.clients
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
         if len(self._clients) != num_clients:
+            clients = f"{'lists' if self._stored is None else f'is {self._stored.path} with'} {len(self._clients)} clients"
+            raise ValueError(f"data.num_clients is {num_clients}, data.partition.clients {clients}: make them equal")
+        if self._stored is not None:
+            self._stored.check_made_for(labels)
+        try:
+            parts = [torch.as_tensor(indices, dtype=torch.int64) for indices in self._clients]
+        except (ValueError, RuntimeError, OverflowError) as error:  # such as integers that 64 bits do not hold
             raise ValueError(
-                f"data.num_clients is {num_clients}, data.partition.clients lists {len(self._clients)} clients: make them equal"
-            )
-        parts = [torch.as_tensor(indices, dtype=torch.int64) for indices in self._clients]
+                f"data.partition.clients holds what is no list of sample indices ({error}): give one list a client"
+            ) from error
         held = torch.cat(parts)
         outside = held[(held < 0) | (held >= len(labels))]
         if len(outside) > 0:
@@ -117,16 +189,10 @@ class Fixed(Partition):
             raise ValueError(f"data.partition.clients names sample {repeated} more than once: give each sample to one client")
         return parts
 
+    def __repr__(self) -> str:
+        return f"Fixed({'' if self._stored is None else self._stored.path})"
 
-def _read_index_lists(path: Path) -> list[list[int]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"data.partition.clients is {path}, which does not exist: give a JSON file of index lists")
-    try:
-        clients = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"data.partition.clients is {path}, which is no JSON ({error}): give a list of index lists") from error
-    if not isinstance(clients, list) or not all(
-        isinstance(client, list) and all(type(index) is int for index in client) for client in clients
-    ):
-        raise ValueError(f"data.partition.clients is {path}, which holds no list of lists of integers: one list a client")
-    return clients
+
+def _check_classes_per_client(classes_per_client: int) -> None:
+    if classes_per_client < 1:
+        raise ValueError(f"data.partition.classes_per_client is {classes_per_client}, must be at least 1")

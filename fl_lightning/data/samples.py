@@ -49,12 +49,23 @@ class Dataset:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
+    owners: Tensor | None = None
+    """(n,) natural client of every training sample, counted from 0 (the writer of a digit, say); None: none is known."""
 
     def __post_init__(self) -> None:
         if len(self.test) > 0 and self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
             shapes = (tuple(part.inputs.shape[1:]) for part in (self.train, self.test))
             raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*shapes))
+        if self.owners is not None and len(self.owners) != len(self.train):
+            raise ValueError(
+                f"data.source gives {len(self.train)} training samples and {len(self.owners)} owners: give one a sample"
+            )
         for part, samples in (("training", self.train), ("test", self.test)):
+            if samples.targets.ndim != 1:
+                raise ValueError(
+                    f"data.source gives {part} targets of shape {tuple(samples.targets.shape)}, must be (samples,): "
+                    "give each sample the index of its class"
+                )
             if len(samples.inputs) != len(samples.targets):
                 raise ValueError(
                     f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "

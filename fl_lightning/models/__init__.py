@@ -1,8 +1,27 @@
 """The papers' networks. Each takes ``(input_shape, num_classes, ...)``; both come from the data when a config names a net."""
 
 from fl_lightning.models.cnn2 import CNN2
+from fl_lightning.models.cnn5 import CNN5
+from fl_lightning.models.cnn10 import CNN10
+from fl_lightning.models.densenet121 import DenseNet121
+from fl_lightning.models.lenet import LeNet
 from fl_lightning.models.mlp import MLP
 from fl_lightning.models.network import Network
+from fl_lightning.models.resnet9 import ResNet9
 from fl_lightning.models.resnet18 import ResNet18
+from fl_lightning.models.torchvision_model import TorchvisionModel
+from fl_lightning.models.vision_transformer import ViTB32
 
-__all__ = ["CNN2", "MLP", "Network", "ResNet18"]
+__all__ = [
+    "CNN2",
+    "CNN5",
+    "CNN10",
+    "MLP",
+    "DenseNet121",
+    "LeNet",
+    "Network",
+    "ResNet9",
+    "ResNet18",
+    "TorchvisionModel",
+    "ViTB32",
+]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fl_lightning.callbacks.figures import label_shares, one_round, over_rounds, three_panels
+from fl_lightning.callbacks.figures import label_map, label_shares, one_round, over_rounds, partition_picture, three_panels
 
 
 def shown(axes):
@@ -64,3 +64,44 @@ def test_many_classes_and_rounds_can_be_drawn(classes):
     FigureCanvasAgg(figure).draw()
     assert len(figure.axes[0].get_xticks()) <= 30
     assert len(figure.axes[0].get_yticks()) <= 30
+
+
+def test_partition_picture_has_a_bar_a_client_and_one_of_all():
+    """Counts (3, 1), (0, 2) and (0, 0), and (3, 3) together: sizes in the names; a client without samples has no bar."""
+    axes = partition_picture(torch.tensor([[3, 1], [0, 2], [0, 0]]), ["a", "b"], "title").axes[0]
+    assert names(axes.yaxis) == ["client 0 (4)", "client 1 (2)", "client 2 (0)", "all clients (6)"]
+    widths = np.array([[bar.get_width() for bar in bars] for bars in axes.containers])
+    np.testing.assert_allclose(widths, [[0.75, 0.0, 0.0, 0.5], [0.25, 1.0, 0.0, 0.5]])
+
+
+@pytest.mark.parametrize(("num_clients", "is_map"), [(29, False), (30, True)])
+def test_partition_picture_names_every_client_or_draws_a_map(num_clients, is_map):
+    """29 bars and that of all are as many names as an axis shows."""
+    figure = partition_picture(torch.ones(num_clients, 3, dtype=torch.int64), ["a", "b", "c"], "title")
+    FigureCanvasAgg(figure).draw()
+    assert bool(figure.axes[0].images) == is_map
+    if not is_map:
+        assert len(names(figure.axes[0].yaxis)) == 30
+
+
+def test_label_map_sorts_clients_by_their_most_frequent_class():
+    """Shares (1/4, 3/4), (1, 0), (0, 1), (3/4, 1/4): client 1, 3, then 2, 0; sizes 4, 2, 1, 4 fall."""
+    figure = label_map(torch.tensor([[1, 3], [2, 0], [0, 1], [3, 1]]), ["a", "b"], "title")
+    np.testing.assert_allclose(shown(figure.axes[0]), [[1, 0.75, 0, 0.25], [0, 0.25, 1, 0.75]])
+    assert names(figure.axes[0].yaxis) == ["a", "b"]
+    assert figure.axes[1].lines[0].get_ydata().tolist() == [4, 4, 2, 1]
+    assert "4 clients, sorted by their most frequent class" in figure.axes[0].get_title()
+
+
+@pytest.mark.parametrize("num_clients", [401, 50000])
+def test_label_map_of_many_clients_is_a_mean_of_neighbours(num_clients):
+    """At most 400 columns; half of the clients hold one class each, so the columns do, but for one on the border."""
+    counts = torch.zeros(num_clients, 2, dtype=torch.int64)
+    counts[torch.arange(num_clients), torch.arange(num_clients) % 2] = 1
+    figure = label_map(counts, ["a", "b"], "title")
+    FigureCanvasAgg(figure).draw()
+    values = shown(figure.axes[0])
+    assert values.shape[1] <= 400
+    np.testing.assert_allclose(values.sum(axis=0), 1)
+    assert ((values == 0) | (values == 1)).all(axis=0).sum() >= values.shape[1] - 1
+    assert f"a column is the mean of {-(-num_clients // 400)}" in figure.axes[0].get_title()

@@ -70,7 +70,11 @@ def test_cohort_does_not_depend_on_the_data():
     """Partition, batch size and source leave the cohorts of a seed alone."""
     plain = FederatedDataModule(num_clients=50, clients_per_round=8)
     changed = FederatedDataModule(
-        Arrays(torch.zeros(100, 2), torch.zeros(100)), num_clients=50, clients_per_round=8, batch_size=3, partition=IID()
+        Arrays(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)),
+        num_clients=50,
+        clients_per_round=8,
+        batch_size=3,
+        partition=IID(),
     )
     changed.setup()
     assert [plain.cohort(round) for round in range(1, 10)] == [changed.cohort(round) for round in range(1, 10)]
@@ -279,9 +283,8 @@ def test_channel_statistics_of_the_training_set():
     rng = np.random.default_rng(0)
     images = rng.integers(0, (60, 200, 256), (5000, 4, 2, 3)).astype(np.uint8).transpose(0, 3, 1, 2).copy()
     tests = torch.from_numpy(images[:50] // 2)
-    data = from_arrays(
-        torch.from_numpy(images), torch.zeros(5000), [range(5000)], test_inputs=tests, test_targets=torch.zeros(50)
-    )
+    labels = torch.zeros(5000, dtype=torch.int64)
+    data = from_arrays(torch.from_numpy(images), labels, [range(5000)], test_inputs=tests, test_targets=labels[:50])
     data.setup()
     data.to(torch.device("cpu"), torch.float64)
     unit = images / 255
@@ -289,7 +292,8 @@ def test_channel_statistics_of_the_training_set():
     expected = torch.from_numpy((unit - mean) / std)
     torch.testing.assert_close(data.normalise(data.train_set.inputs), expected, atol=1e-10, rtol=0)
     # The test set is scaled by the training set's numbers.
-    torch.testing.assert_close(data.test_inputs(), torch.from_numpy((tests.numpy() / 255 - mean) / std), atol=1e-10, rtol=0)
+    expected = torch.from_numpy((tests.numpy() / 255 - mean) / std)
+    torch.testing.assert_close(torch.cat(list(data.test_inputs().split(20))), expected, atol=1e-10, rtol=0)
 
 
 def test_constant_channel_does_not_divide_by_zero():
@@ -318,12 +322,13 @@ def test_floats_are_used_as_they_are_unless_told_otherwise():
 
 def test_inputs_come_in_the_dtype_of_the_net():
     """After ``to`` batches, evaluation and test inputs have that dtype; images stay uint8 where they are stored."""
-    data = image_data(val_fraction=0.2, test_inputs=torch.zeros(2, 3, 6, 5, dtype=torch.uint8), test_targets=torch.zeros(2))
+    tests = {"test_inputs": torch.zeros(2, 3, 6, 5, dtype=torch.uint8), "test_targets": torch.tensor([0, 1])}
+    data = image_data(val_fraction=0.2, **tests)
     for dtype in (torch.float64, torch.bfloat16, torch.float32):
         data.to(torch.device("cpu"), dtype)
         assert next(data.batches(0, 1, 1)).inputs.dtype == dtype
         assert next(iter(data.val_dataloader()[0])).inputs.dtype == dtype
-        assert data.test_inputs().dtype == dtype
+        assert next(data.test_inputs().split(1)).dtype == data.first_inputs(2).dtype == dtype
         assert data.train_set.inputs.dtype == torch.uint8
 
 
@@ -358,11 +363,24 @@ def test_label_counts_of_training_and_of_all_samples():
 def test_validation_samples_know_their_owner():
     """Validation parts of clients 2 and 0, joined in that order; owner is the position in the question, 0 and 1."""
     data = numbered((10, 20, 30), val_fraction=0.2)
-    samples, owner = data.validation_samples([2, 0])
+    inputs, targets, owner = data.validation_samples([2, 0])
     assert owner.tolist() == [0] * 6 + [1] * 2
-    numbers_there = samples.inputs[:, 0].long()
+    numbers_there = torch.cat(list(inputs.split(3)))[:, 0].long()
     assert numbers_there.tolist() == [*data.shards.validation_indices(2).tolist(), *data.shards.validation_indices(0).tolist()]
-    assert torch.equal(samples.targets, numbers_there % 3)
+    assert torch.equal(targets, numbers_there % 3)
+
+
+@pytest.mark.parametrize("size", [1, 4, 8, 100])
+def test_inputs_for_evaluation_are_split_as_tensors_are(size):
+    """Eight validation samples in order, parts of ``size`` and the rest; as often as asked; len says how many."""
+    data = numbered((10, 20, 30), val_fraction=0.2)
+    inputs, _, _ = data.validation_samples([2, 0])
+    expected = data.train_set.inputs[torch.cat([data.shards.validation_indices(client) for client in (2, 0)])].split(size)
+    assert len(inputs) == 8
+    for _ in range(2):
+        parts = list(inputs.split(size))
+        assert [len(part) for part in parts] == [len(part) for part in expected]
+        assert torch.equal(torch.cat(parts), torch.cat(expected))
 
 
 def test_seed_decides_partition_and_split():
@@ -424,7 +442,12 @@ def test_ranks_share_evaluation_without_repetition(count, batch_size, world_size
         sample
         for rank in range(world_size)
         for batch in EvaluationBatches(
-            lambda part: Batch(part[:, None], part), torch.arange(count), batch_size, lambda: True, rank, world_size
+            lambda parts: (Batch(part[:, None], part) for part in parts),
+            torch.arange(count),
+            batch_size,
+            lambda: True,
+            rank,
+            world_size,
         )
         for sample in batch.targets.tolist()
     ]
@@ -434,7 +457,11 @@ def test_ranks_share_evaluation_without_repetition(count, batch_size, world_size
 def test_loader_that_is_not_due_is_empty():
     """Asked at every pass: due, not due, due again."""
     answers = iter([True, False, True])
-    loader = EvaluationBatches(lambda part: Batch(part, part), torch.arange(4), 2, lambda: next(answers), 0, 1)
+
+    def read(parts):
+        return (Batch(part, part) for part in parts)
+
+    loader = EvaluationBatches(read, torch.arange(4), 2, lambda: next(answers), 0, 1)
     assert [len(list(loader)) for _ in range(3)] == [2, 0, 2]
 
 
@@ -503,6 +530,8 @@ def test_from_arrays_defaults_to_all_clients_every_round():
         ({"val_fraction": 1.0}, r"data\.val_fraction is 1\.0, must be at least 0 and below 1"),
         ({"val_fraction": -0.1}, r"data\.val_fraction is -0\.1, must be at least 0 and below 1"),
         ({"val_fraction": math.nan}, r"data\.val_fraction is nan, must be at least 0 and below 1"),
+        ({"storage": "disk"}, r"data\.storage is 'disk', must be one of auto, device, stream"),
+        ({"num_workers": -1}, r"data\.num_workers is -1, must be at least 0"),
         ({"monitor_test": -1}, r"data\.monitor_test is -1, must be at least 0"),
         ({"mean": [0.5]}, r"data\.mean is \[0\.5\] and data\.std is None: give both or neither"),
         ({"std": [0.5]}, r"data\.mean is None and data\.std is \[0\.5\]: give both or neither"),

@@ -1,12 +1,22 @@
-"""The partition classes: settings handed on, fixed index lists from lists and files, and what is wrong with them."""
-
-import json
+"""The partition classes: settings handed on, natural clients, fixed index lists, and what is wrong with them."""
 
 import numpy as np
 import pytest
 import torch
 
-from fl_lightning.data import IID, Dirichlet, DirichletByClass, Fixed, Shards
+from fl_lightning.data import (
+    IID,
+    Classes,
+    Dataset,
+    Dirichlet,
+    DirichletByClass,
+    Fixed,
+    Natural,
+    PowerLaw,
+    Samples,
+    Shards,
+    partitions,
+)
 
 LABELS = torch.arange(400) % 10
 
@@ -50,10 +60,66 @@ def test_iid_parts_are_even():
     assert everything(parts) == list(range(400))
 
 
-@pytest.mark.parametrize("partition", [Dirichlet(0.5), DirichletByClass(0.5), Shards(2), IID()], ids=repr)
+def dataset(owners=None):
+    """400 samples of 10 classes."""
+    samples = Samples(torch.zeros(400, 1), LABELS)
+    owners = None if owners is None else torch.as_tensor(owners)
+    return Dataset(samples, Samples(torch.zeros(0, 1), LABELS[:0]), tuple("abcdefghij"), owners)
+
+
+def test_classes_gives_exactly_as_many():
+    """10 classes of 40: 20 clients of 3 classes, 6 owners a class with 6 or 7 samples each; of 1 by default, 2 owners of 20."""
+    parts = Classes(3)(LABELS, 20, 0)
+    assert everything(parts) == list(range(400))
+    assert {len(classes) for classes in owned_classes(parts)} == {3}
+    assert {count for part in parts for count in LABELS[part].bincount().tolist()} == {0, 6, 7}
+    parts = Classes()(LABELS, 20, 0)
+    assert {(len(part), len(classes)) for part, classes in zip(parts, owned_classes(parts), strict=True)} == {(20, 1)}
+
+
+def test_power_law_hands_its_settings_on():
+    """4 owners a class, base 5, sigma 0: 5 + (40 - 4 * 5) / 4 = 10 samples of each of 2 classes; by default sizes differ."""
+    assert {len(part) for part in PowerLaw(2, base=5, sigma=0.0)(LABELS, 20, 0)} == {20}
+    parts = PowerLaw()(LABELS, 20, 0)
+    assert {len(classes) for classes in owned_classes(parts)} == {2}
+    assert len({len(part) for part in parts}) > 5
+
+
+def test_natural_gives_the_owners_of_the_samples():
+    """Owner i % 7 of sample i: all seven; of 57 and 58 samples each, the first with 58, 58 can be asked for."""
+    owners = torch.arange(400) % 7
+    parts = Natural().share_out(dataset(owners), 7, 0)
+    assert [part.tolist() for part in parts] == [list(range(owner, 400, 7)) for owner in range(7)]
+    parts = Natural(min_samples=58).share_out(dataset(owners), 1, 0)
+    assert parts[0].tolist() == list(range(0, 400, 7))
+    with pytest.raises(ValueError, match=r"data.num_clients is 2, must be between 1 and 1, .*data.partition.min_samples, 58,"):
+        Natural(min_samples=58).share_out(dataset(owners), 2, 0)
+
+
+def test_natural_wants_natural_clients():
+    """A source without them: what to do."""
+    with pytest.raises(ValueError, match=r"data.partition is Natural, but data.source has no natural clients: use leaf, a CSV"):
+        Natural().share_out(dataset(), 5, 0)
+
+
+def test_every_partition_is_exported():
+    """All of __all__ come with fl_lightning.data, and every partition is in it."""
+    import fl_lightning.data
+
+    made = {
+        name for name, value in vars(partitions).items() if isinstance(value, type) and issubclass(value, partitions.Partition)
+    }
+    assert made == set(partitions.__all__)
+    assert made <= set(fl_lightning.data.__all__)
+
+
+@pytest.mark.parametrize(
+    "partition", [Dirichlet(0.5), DirichletByClass(0.5), Shards(2), IID(), Classes(2), PowerLaw(), Natural()], ids=repr
+)
 def test_seed_is_handed_on(partition):
     """Two calls with one seed agree, two seeds do not."""
-    first, again, other = (partition(LABELS, 5, seed) for seed in (3, 3, 4))
+    labels = torch.arange(400) % 100 if isinstance(partition, Natural) else LABELS
+    first, again, other = (partition(labels, 5, seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -67,12 +133,34 @@ def test_alpha_is_checked_before_any_data_is_read(partition, alpha):
 
 
 @pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Shards(0), "data.partition.classes_per_client is 0, must be at least 1"),
+        (lambda: Classes(0), "data.partition.classes_per_client is 0, must be at least 1"),
+        (lambda: PowerLaw(-1), "data.partition.classes_per_client is -1, must be at least 1"),
+        (lambda: PowerLaw(base=0), "data.partition.base is 0, must be at least 1"),
+        (lambda: PowerLaw(sigma=-0.1), "data.partition.sigma is -0.1, must be at least 0"),
+        (lambda: PowerLaw(sigma=float("nan")), "data.partition.sigma is nan, must be at least 0"),
+        (lambda: PowerLaw(sigma=float("inf")), "data.partition.sigma is inf, must be at least 0"),
+        (lambda: Natural(min_samples=0), "data.partition.min_samples is 0, must be at least 1"),
+    ],
+)
+def test_settings_are_checked_before_any_data_is_read(build, message):
+    """Key, value and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
     ("partition", "expected"),
     [
         (Dirichlet(0.1), "Dirichlet(alpha=0.1)"),
         (DirichletByClass(1.0, 5), "DirichletByClass(alpha=1.0, min_size=5)"),
         (Shards(2), "Shards(classes_per_client=2)"),
         (IID(), "IID()"),
+        (Classes(3), "Classes(classes_per_client=3)"),
+        (PowerLaw(1), "PowerLaw(classes_per_client=1, base=1, sigma=2.0)"),
+        (Natural(5), "Natural(min_samples=5)"),
     ],
 )
 def test_partitions_print_their_settings(partition, expected):
@@ -98,13 +186,6 @@ def test_fixed_gives_the_lists_as_they_are(clients):
         assert all(part.dtype == torch.int64 for part in parts)
 
 
-def test_fixed_reads_json(tmp_path):
-    """A file of index lists gives what the lists give."""
-    path = tmp_path / "clients.json"
-    path.write_text(json.dumps([[3, 1], [], [2]]))
-    assert [part.tolist() for part in Fixed(str(path))(LABELS, 3, 0)] == [[3, 1], [], [2]]
-
-
 def test_fixed_wants_a_list_a_client():
     """Two lists for three clients: both keys and both numbers."""
     with pytest.raises(ValueError, match=r"data.num_clients is 3, data.partition.clients lists 2 clients"):
@@ -118,35 +199,15 @@ def test_fixed_names_indices_outside_the_data(index):
         Fixed([[0, 1], [2, index]])(LABELS, 2, 0)
 
 
+@pytest.mark.parametrize("index", [2**63, -(10**30)])
+def test_fixed_names_indices_that_no_integer_holds(index):
+    """Beyond 64 bits: one line that says whose fault it is."""
+    with pytest.raises(ValueError, match=r"data.partition.clients holds what is no list of sample indices"):
+        Fixed([[0, 1], [index]])(LABELS, 2, 0)
+
+
 @pytest.mark.parametrize("clients", [[[0, 7], [7, 1]], [[7, 7], [1]]])
 def test_fixed_names_a_sample_given_twice(clients):
     """To two clients, or twice to one."""
     with pytest.raises(ValueError, match=r"data.partition.clients names sample 7 more than once"):
         Fixed(clients)(LABELS, 2, 0)
-
-
-def test_fixed_names_a_missing_file(tmp_path):
-    """At construction, with key and path."""
-    path = tmp_path / "none.json"
-    with pytest.raises(FileNotFoundError, match=rf"data.partition.clients is {path}, which does not exist"):
-        Fixed(str(path))
-
-
-@pytest.mark.parametrize("text", ["", "[[0, 1], [2", "clients: 3", "\xff\xfe".encode("latin1").decode("latin1")])
-def test_fixed_names_a_file_that_is_no_json(tmp_path, text):
-    """Empty, cut off, another format, bytes that are no text: key, path and what to give."""
-    path = tmp_path / "clients.json"
-    path.write_bytes(text.encode("latin1"))
-    with pytest.raises(ValueError, match=rf"data.partition.clients is {path}, which is no JSON .*list of index lists"):
-        Fixed(str(path))
-
-
-@pytest.mark.parametrize(
-    "content", [{"clients": [[0]]}, [0, 1], [[0], "12"], [[0.5]], [[True]], [["0"]], [[None]], 3, None, [[[0]]]]
-)
-def test_fixed_names_a_file_that_holds_something_else(tmp_path, content):
-    """Anything but a list of lists of integers: key, path and what it should be."""
-    path = tmp_path / "clients.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=rf"data.partition.clients is {path}, which holds no list of lists of integers"):
-        Fixed(str(path))

@@ -1,0 +1,115 @@
+"""Config files: found by bare name, put together from pieces.
+
+A file may name others under ``base``: their values hold where it says nothing itself.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+
+def bundled_configs() -> list[str]:
+    """Names of the configs that come with the package."""
+    return sorted(path.name for path in _bundled_folder().glob("*.yaml"))
+
+
+def describe_configs() -> str:
+    """The bundled configs, one a line, each with the first line of its comment."""
+    names = bundled_configs()
+    width = max(map(len, names))
+    lines = [f"{name:{width}}  {_first_comment(_bundled_folder() / name)}" for name in names]
+    return "\n".join(lines)
+
+
+@contextmanager
+def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """The command line with the path of a whole config in the place of each config's name; paths hold within the block.
+
+    Raises:
+        FileNotFoundError: naming it and the nearest bundled config, if a config is neither a file nor bundled.
+        ValueError: naming the file, if it holds no YAML mapping or is its own base.
+    """
+    with TemporaryDirectory() as folder:
+        yield [_whole(value, Path(folder)) if option == "--config" else value for option, value in pairwise(["", *arguments])]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values of a config file and of those that it is based on."""
+    return _read(path, path.name, ())
+
+
+def _whole(name: str, folder: Path) -> str:
+    """The path of a config: its own, or that of a file in ``folder`` where it is put together from several."""
+    path = _find(name, "config", Path())
+    content = _content(path, name)
+    if "base" not in content:
+        return str(path)
+    composed = folder / path.name
+    composed.write_text(yaml.safe_dump(_read(path, name, ()), sort_keys=False), encoding="utf-8")
+    return str(composed)
+
+
+def _read(path: Path, name: str, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in above:
+        raise ValueError(f"config is {name}, which is based on itself: correct the key base")
+    content = _content(path, name)
+    merged: dict[str, Any] = {}
+    for base in _names(content.pop("base", []), name):
+        found = _find(base, f"base in {name}", path.parent)
+        merged = _merge(merged, _read(found, base, (*above, path.resolve())))
+    return _merge(merged, content)
+
+
+def _names(base: object, name: str) -> list[str]:
+    names = [base] if isinstance(base, str) else base
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError(f"base in {name} is {base}, must be the name of a file or a list of names")
+    return names
+
+
+def _merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Both mappings in one; where they differ ``own`` wins, and another class leaves the base's arguments behind."""
+    if own.get("class_path", base.get("class_path")) != base.get("class_path"):
+        base = {key: value for key, value in base.items() if key != "init_args"}
+    merged = dict(base)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _merge(base[key], value) if both else value
+    return merged
+
+
+def _find(name: str, key: str, folder: Path) -> Path:
+    """The file that a name means: one beside ``folder``, in the working folder, or a bundled one."""
+    bundled = _bundled_folder()
+    for place in (folder, Path(), bundled, bundled / "pieces"):
+        if (place / name).is_file():
+            return place / name
+    names = bundled_configs()
+    close = difflib.get_close_matches(name, names, n=1)
+    cure = f"did you mean {close[0]}?" if close else "fl-lightning configs lists them"
+    raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
+
+
+def _content(path: Path, name: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
+    return content
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+
+
+def _bundled_folder() -> Path:
+    return Path(str(resources.files("fl_lightning.configs")))

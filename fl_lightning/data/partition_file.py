@@ -1,0 +1,125 @@
+"""Partition files: who holds which samples, in JSON with one client a line, so that two of them can be compared.
+
+A file names the samples of each client, training and validation part together: how they are split in two comes from the
+seed of the run. It knows which labels it was made for.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fl_lightning.atomic import atomic_write
+
+_FORMAT, _VERSION = "fl-lightning partition", 1
+_CURE = "write it anew with fl-lightning partition"
+
+
+@dataclass(frozen=True)
+class StoredPartition:
+    """Index lists as read from a file."""
+
+    path: Path
+    clients: list[list[int]]
+    samples: int | None  # of the data that they were made for; None where the file does not say
+    labels: str | None  # fingerprint of its labels
+
+    def check_made_for(self, labels: Tensor) -> None:
+        """Raise a ValueError, naming the file, if it was made for data with other labels."""
+        name = f"data.partition.clients is {self.path}"
+        if self.samples is not None and self.samples != len(labels):
+            raise ValueError(
+                f"{name}, made for {self.samples} training samples, data.source has {len(labels)}: set data.source to the data "
+                f"that it was made for, or {_CURE}"
+            )
+        if self.labels is not None and self.labels != fingerprint(labels):
+            raise ValueError(
+                f"{name}, made for other labels than those of data.source: set data.source to the data that it was made for, "
+                f"or {_CURE}"
+            )
+
+
+def write_partition(
+    path: Path, parts: Sequence[Tensor], labels: Tensor, *, classes: Sequence[str], partition: str, seed: int
+) -> None:
+    """Write who holds which samples.
+
+    Args:
+        path: the file, whole or not at all; replaced if it is there.
+        parts: each client's sample indices; their order is kept, since the split in two depends on it.
+        labels: (n,) of all training samples.
+        classes: names in label order.
+        partition: how the parts came about, as the partition prints itself.
+        seed: of the run.
+
+    Raises:
+        OSError: naming the file, if it cannot be written.
+    """
+    head = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "partition": partition,
+        "seed": seed,
+        "samples": len(labels),
+        "labels": fingerprint(labels),
+        "classes": list(classes),
+    }
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write("{\n" + "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()))
+        file.write('"clients": [\n' + ",\n".join(_client_lines(parts, labels.numpy())) + "\n]}\n")
+
+
+def read_partition(path: Path) -> StoredPartition:
+    """Read a file of :func:`write_partition`, or a plain JSON list of index lists, which says nothing of its data.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it is neither, or of another version of the format.
+    """
+    name = f"data.partition.clients is {path}"
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}, which does not exist: give a partition file or a JSON file of index lists")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}, which is no JSON ({error}): give a partition file or a list of index lists") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        if not _are_index_lists(content):
+            raise ValueError(
+                f"{name}, which holds no list of lists of integers and is no partition file: give one list a client"
+            )
+        return StoredPartition(path, content, samples=None, labels=None)
+    if content.get("version") != _VERSION:
+        found = json.dumps(content.get("version"))
+        raise ValueError(f"{name}, of version {found} of the format, this fl-lightning reads version {_VERSION}: {_CURE}")
+    try:
+        clients = [client["indices"] for client in content["clients"]]
+        stored = StoredPartition(path, clients, int(content["samples"]), str(content["labels"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        stored = None
+    if stored is None or not _are_index_lists(stored.clients):
+        raise ValueError(f"{name}, a partition file with a part missing or changed: {_CURE}")
+    return stored
+
+
+def fingerprint(labels: Tensor) -> str:
+    """A name for these labels that others do not have."""
+    return blake2b(labels.numpy().astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def _client_lines(parts: Sequence[Tensor], labels: np.ndarray) -> Iterator[str]:
+    for part in parts:
+        held, counts = np.unique(labels[part.numpy()], return_counts=True)
+        label_counts = dict(zip(held.tolist(), counts.tolist(), strict=True))
+        yield json.dumps({"size": len(part), "label_counts": label_counts, "indices": part.tolist()})
+
+
+def _are_index_lists(content: Any) -> bool:
+    return isinstance(content, list) and all(
+        isinstance(client, list) and all(type(index) is int for index in client) for client in content
+    )

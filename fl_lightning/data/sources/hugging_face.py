@@ -1,0 +1,117 @@
+"""Data sets of Hugging Face, by name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fl_lightning.data.cache import cached
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.sources.images import check_size, decode, mode_of
+from fl_lightning.data.sources.source import Source
+
+if TYPE_CHECKING:
+    import datasets
+
+
+class HuggingFace(Source):
+    """An image classification set of the Hugging Face hub, or of a local folder that ``datasets.load_dataset`` reads.
+
+    Needs the extra ``huggingface``. Files lie where the library ``datasets`` keeps them, not under ``data.root``.
+
+    Args:
+        name: of the set or folder, such as ``ylecun/mnist``.
+        config: of sets that have several.
+        train, test: names of the splits; without a test split there is no test set.
+        image, label: columns; by default the first of an image and the first of class labels.
+        client: column whose values are the natural clients, such as ``writer_id`` of ``flwrlabs/femnist``.
+        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept.
+
+    Raises:
+        ModuleNotFoundError: without the library.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: str | None = None,
+        train: str = "train",
+        test: str | None = "test",
+        image: str | None = None,
+        label: str | None = None,
+        client: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        try:
+            import datasets
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "data.source HuggingFace needs the library datasets: pip install 'fl-lightning[huggingface]'"
+            ) from error
+        self._library = datasets
+        self.name, self.config, self.train, self.test = name, config, train, test
+        self.image, self.label, self.client, self.size = image, label, client, check_size(size)
+
+    def load(self, root: Path) -> Dataset:
+        try:
+            splits = self._library.load_dataset(self.name, self.config)
+        except (OSError, ValueError, RuntimeError, self._library.exceptions.DatasetsError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FileNotFoundError(
+                f"data.source {self.name} could not be loaded from Hugging Face ({reason}): check the name"
+            ) from error
+        for split in (self.train, self.test):
+            if split is not None and split not in splits:
+                raise ValueError(
+                    f"data.source {self.name} has no split {split}, there are {', '.join(splits)}: name one of them"
+                )
+        parts = [splits[split] for split in (self.train, self.test) if split is not None]
+        columns = self._columns(parts[0].features)
+        fingerprint = "\n".join([*(part._fingerprint for part in parts), repr(columns), str(self.size)])
+        return cached(f"huggingface-{self.name.replace('/', '-')}", fingerprint, lambda: self._decode(parts, *columns))
+
+    def _columns(self, features: dict[str, Any]) -> tuple[str, str, str | None]:
+        """The columns of images, labels and clients."""
+        of_kind = {
+            "image": [name for name, feature in features.items() if isinstance(feature, self._library.Image)],
+            "label": [name for name, feature in features.items() if isinstance(feature, self._library.ClassLabel)],
+        }
+        chosen = {"image": self.image, "label": self.label, "client": self.client}
+        for key, name in chosen.items():
+            if name is not None and name not in features:
+                raise ValueError(f"data.source.{key} is {name}, must be a column of {self.name}: {', '.join(features)}")
+            if name is None and key in of_kind:
+                if not of_kind[key]:
+                    raise ValueError(
+                        f"data.source {self.name} has no column that is known to hold a {key}: set data.source.{key}"
+                    )
+                chosen[key] = of_kind[key][0]
+        return chosen["image"], chosen["label"], chosen["client"]
+
+    def _decode(self, parts: Sequence["datasets.Dataset"], image: str, label: str, client: str | None) -> Dataset:
+        names = getattr(parts[0].features[label], "names", None)
+        mode = mode_of(parts[0][0][image], f"data.source {self.name}: column {image}")
+        samples = [self._decode_part(part, image, label, mode) for part in parts]
+        if len(samples) == 1:
+            samples.append(Samples(samples[0].inputs[:0], samples[0].targets[:0]))
+        classes = names or [str(value) for value in range(max(int(part.targets.max()) for part in samples if len(part)) + 1)]
+        return Dataset(*samples, tuple(classes), None if client is None else self._owners(parts[0], client))
+
+    def _owners(self, part: "datasets.Dataset", client: str) -> torch.Tensor:
+        """The position of each sample's client among all clients, sorted."""
+        clients = part[client][:]
+        if None in clients:
+            raise ValueError(
+                f"data.source {self.name}: sample {clients.index(None)} has no {client}: choose another data.source.client"
+            )
+        return torch.from_numpy(np.unique(clients, return_inverse=True)[1])
+
+    def _decode_part(self, part: "datasets.Dataset", image: str, label: str, mode: str) -> Samples:
+        def read(i: int) -> tuple[Image.Image, int]:
+            row = part[i]
+            return row[image], row[label]
+
+        return decode(read, len(part), lambda i: f"data.source {self.name}: sample {i}", self.size, mode)

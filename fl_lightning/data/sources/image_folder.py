@@ -1,0 +1,121 @@
+"""Image files in class folders, or wherever a CSV file says."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from fl_lightning.data.cache import cached
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
+from fl_lightning.data.sources.index_file import Part, read_index
+from fl_lightning.data.sources.source import Source
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Files that were found, with what is known of them."""
+
+    parts: dict[str, Part]  # train and test; labels are class names
+    classes: tuple[str, ...]
+
+
+class ImageFolder(Source):
+    """Images in class folders, ``root/train/<class>/...`` and ``root/test/<class>/...``, or as a CSV file lists them.
+
+    Class folders in alphabetical order are labels 0, 1, ...; without the folders ``train`` and ``test``,
+    ``root/<class>/...`` are all for training. The first training image decides between grey (one channel) and colour (three).
+    All images have one size, unless ``size`` says which they shall have.
+
+    Args:
+        index: CSV file with the columns ``path,label`` and, if there are, ``client,split``: the image under ``root``, the name
+            of its class (names that are all whole numbers are sorted as such), who holds it, and ``train`` or ``test``. The
+            clients are what the partition :class:`~fl_lightning.data.Natural` goes by.
+        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept.
+    """
+
+    def __init__(self, index: str | None = None, size: int | None = None) -> None:
+        self.index, self.size = None if index is None else Path(index), check_size(size)
+
+    def load(self, root: Path) -> Dataset:
+        if not root.is_dir():
+            raise FileNotFoundError(f"data.root is {root}, but the folder {root} does not exist: give that of the images")
+        images = self._indexed(root) if self.index is not None else _in_folders(root)
+        stamps = ((path, os.stat(path)) for part in images.parts.values() for path in part.paths)
+        files = "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
+        known = [[part.labels, part.clients] for part in images.parts.values()] if self.index is not None else ""
+        fingerprint = f"{root.resolve()}\n{self.size}\n{images.classes}\n{files}\n{known}"
+        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: self._decode(images))
+
+    def _indexed(self, root: Path) -> _Images:
+        parts = read_index(self.index, root)
+        classes = _sorted_names({label for part in parts.values() for label in part.labels})
+        return _Images(parts, classes)
+
+    def _decode(self, images: _Images) -> Dataset:
+        label_of = {name: label for label, name in enumerate(images.classes)}
+        train, test = images.parts["train"], images.parts["test"]
+        mode = mode_of(open_image(train.paths[0], train.names[0]), train.names[0])
+        parts = [self._decode_part(part, label_of, mode) for part in (train, test) if part.paths]
+        if len(parts) == 1:
+            parts.append(Samples(parts[0].inputs[:0], parts[0].targets[:0]))
+        return Dataset(*parts, classes=images.classes, owners=_owners(train.clients))
+
+    def _decode_part(self, part: Part, label_of: dict[str, int], mode: str) -> Samples:
+        def read(i: int) -> tuple[Image.Image, int]:
+            return open_image(part.paths[i], part.names[i]), label_of[part.labels[i]]
+
+        return decode(read, len(part.paths), part.names.__getitem__, self.size, mode)
+
+
+def _in_folders(root: Path) -> _Images:
+    """The images of ``root/train`` and ``root/test``, or of ``root`` itself where there are neither."""
+    there = [name for name in ("train", "test") if (root / name).is_dir()]
+    if len(there) == 1:
+        missing = root / ("test" if there == ["train"] else "train")
+        raise FileNotFoundError(
+            f"data.root is {root}, but the folder {missing} does not exist: image_folder needs root/train/<class>/ and "
+            "root/test/<class>/, or root/<class>/ alone"
+        )
+    by_class = {name: _list_images(root / name) for name in there} or {"train": _list_images(root)}
+    if there and by_class["train"].keys() != by_class["test"].keys():
+        differing = ", ".join(sorted(by_class["train"].keys() ^ by_class["test"].keys()))
+        raise ValueError(f"data.root is {root}: train and test differ in their class folders ({differing}): make them equal")
+    for name, folders in by_class.items():
+        if not any(folders.values()):
+            place = f"root/{name}/<class>/" if there else "root/<class>/"
+            raise FileNotFoundError(f"data.root is {root}, but {place} holds no file: put images there")
+    parts = {"train": Part(), "test": Part()}
+    for name, folders in by_class.items():
+        for label, paths in folders.items():
+            parts[name].paths += paths
+            parts[name].labels += [label] * len(paths)
+            parts[name].names += [f"data.root: {path}" for path in paths]
+    return _Images(parts, tuple(by_class["train"]))
+
+
+def _list_images(folder: Path) -> dict[str, list[str]]:
+    """The images of each class folder, in alphabetical order; hidden entries are no images."""
+    classes = [entry for entry in _visible(folder) if entry.is_dir()]
+    return {entry.name: [image.path for image in _visible(entry) if image.is_file()] for entry in classes}
+
+
+def _visible(folder: Path | os.DirEntry) -> list[os.DirEntry]:
+    with os.scandir(folder) as entries:  # a hundred thousand paths as objects would take seconds
+        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def _sorted_names(names: set[str]) -> tuple[str, ...]:
+    """In alphabetical order, or by value where all are whole numbers."""
+    return tuple(sorted(sorted(names), key=int if all(name.isdecimal() for name in names) else str))
+
+
+def _owners(clients: Sequence[str]) -> torch.Tensor | None:
+    """The position of each image's client among all clients, sorted by name; None where no client is known."""
+    if not any(clients):
+        return None
+    position = {name: i for i, name in enumerate(_sorted_names(set(clients)))}
+    return torch.tensor([position[client] for client in clients])

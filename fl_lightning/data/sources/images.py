@@ -1,0 +1,107 @@
+"""Image files to samples: decoded on all cores, in one mode and one size."""
+
+import operator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fl_lightning.data.samples import Samples
+
+
+def decode(
+    read: Callable[[int], tuple[Image.Image, int]], count: int, name: Callable[[int], str], size: int | None, mode: str
+) -> Samples:
+    """Images and their labels as samples (count, channels, height, width), uint8.
+
+    Args:
+        read: the i-th image and its label; called from several threads.
+        count: how many there are, at least 1.
+        name: of the i-th image, with which messages begin.
+        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept. None: as they are.
+        mode: ``L`` for grey, ``RGB`` for colour.
+
+    Raises:
+        ValueError: if images differ in size and ``size`` is None, a pixel has 32 bits, or a label is no whole number.
+    """
+    first, _ = _pixels(read, 0, name, size, mode)
+    images = np.empty((count, *first.shape), dtype=np.uint8)
+    labels = np.empty(count, dtype=np.int64)
+
+    def place(i: int) -> None:
+        pixels, label = _pixels(read, i, name, size, mode)
+        try:
+            labels[i] = operator.index(label)
+        except TypeError as error:
+            shown = " ".join(repr(label).split())[:40]
+            raise ValueError(
+                f"{name(i)} has the label {shown}, must be the number of its class: choose a set of classes"
+            ) from error
+        if pixels.shape != first.shape:
+            sizes = ["x".join(map(str, image.shape[1:])) for image in (pixels, first)]
+            raise ValueError(
+                f"{name(i)} has {sizes[0]} pixels, the first image {sizes[1]}: set data.source.size to bring all "
+                "images to one size"
+            )
+        images[i] = pixels
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(place, range(count)):
+            pass
+    return Samples(torch.from_numpy(images), torch.from_numpy(labels))
+
+
+def check_size(size: int | None) -> int | None:
+    """The size as it is; a ValueError unless it is None or at least 1."""
+    if size is not None and size < 1:
+        raise ValueError(f"data.source.size is {size}, must be at least 1: height and width in pixels")
+    return size
+
+
+def open_image(path: str, name: str) -> Image.Image:
+    """An image, read whole.
+
+    Raises:
+        ValueError: with ``name`` in it, if it cannot be read.
+    """
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{name} cannot be read as an image ({error}): replace or delete it") from error
+
+
+def mode_of(image: Image.Image, name: str) -> str:
+    """The mode for a set whose first image this is.
+
+    Raises:
+        ValueError: with ``name`` in it, if it is no image.
+    """
+    _check_image(image, name)
+    return "L" if image.mode in ("1", "L", "LA") or image.mode.startswith("I;16") else "RGB"
+
+
+def _pixels(
+    read: Callable[[int], tuple[Image.Image, int]], i: int, name: Callable[[int], str], size: int | None, mode: str
+) -> tuple[NDArray[np.uint8], int]:
+    """The i-th image, (channels, height, width), and its label."""
+    image, label = read(i)
+    _check_image(image, name(i))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"{name(i)} has pixels of 32 bits, whose range nobody knows: save it with 8 or 16")
+    if image.mode.startswith("I;16"):  # Pillow would take all above 255 for white
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image = image.convert(mode)
+    if size is not None and image.size != (size, size):
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return (pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)), label
+
+
+def _check_image(image: object, name: str) -> None:
+    if not isinstance(image, Image.Image):
+        raise ValueError(f"{name} is no image but of type {type(image).__name__}: choose a set of images")

@@ -1,0 +1,73 @@
+"""The CSV file that says of each image what it shows, whose it is and which part it belongs to."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fl_lightning.data.sources.tables import read_rows
+
+_KEY = "data.source.index"
+
+
+@dataclass
+class Part:
+    """Images of one part of a data set, and for each the line that names it."""
+
+    paths: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    clients: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+def read_index(index: Path, root: Path) -> dict[str, Part]:
+    """``train`` and ``test`` of a CSV file with the columns ``path,label`` and, if there are, ``client,split``.
+
+    Args:
+        index: the file.
+        root: the folder that paths are relative to.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming file and line, if a column or an image is missing, a path stands there twice, or a client has images
+            in the test part alone.
+    """
+    parts = {"train": Part(), "test": Part()}
+    line_of_path: dict[str, int] = {}
+    line_of_client: dict[str, int] = {}
+    for line, row in read_rows(index, _KEY, ("path", "label"), ("client", "split")):
+        name, split, client = row["path"], row.get("split", "train"), row.get("client", "")
+        _check_row(index, root, line, row)
+        if name in line_of_path:
+            raise ValueError(f"{index}, line {line}: {name} stands in line {line_of_path[name]} too: delete one")
+        line_of_path[name] = line
+        if client:
+            line_of_client.setdefault(client, line)
+        elif "client" in row and split == "train":
+            raise ValueError(f"{index}, line {line}: {name} is a training image without a client: name one, or drop the column")
+        part = parts[split]
+        part.paths.append(os.path.join(root, name))
+        part.labels.append(row["label"])
+        part.clients.append(client)
+        part.names.append(f"{index}, line {line}: {name}")
+    if not parts["train"].paths:
+        raise ValueError(f"{_KEY} is {index}, which names no training image: add lines")
+    training = set(parts["train"].clients)
+    for client, line in line_of_client.items():
+        if client in training:
+            continue
+        raise ValueError(
+            f"{index}, line {line}: client {client} has no training image of its own: give it one, or leave "
+            "the client of its test images empty"
+        )
+    return parts
+
+
+def _check_row(index: Path, root: Path, line: int, row: dict[str, str]) -> None:
+    if not row["label"]:
+        raise ValueError(f"{index}, line {line}: {row['path']} has no label: give it one")
+    if row.get("split", "train") not in ("train", "test"):
+        raise ValueError(f"{index}, line {line}: split is {row['split']!r}, must be train or test: correct it")
+    if not row["path"] or not os.path.isfile(os.path.join(root, row["path"])):
+        raise ValueError(
+            f"{index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
+        )

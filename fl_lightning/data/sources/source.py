@@ -1,0 +1,19 @@
+"""What all sources have in common."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from fl_lightning.data.samples import Dataset
+
+
+class Source(ABC):
+    """A labelled data set with a training and a test part."""
+
+    @abstractmethod
+    def load(self, root: Path) -> Dataset:
+        """Read the data set; ``root`` is ``data.root``.
+
+        Raises:
+            FileNotFoundError: if the data is not there and cannot be fetched.
+            ValueError: if it cannot be read as labelled samples.
+        """

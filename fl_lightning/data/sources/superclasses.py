@@ -1,0 +1,59 @@
+"""Classes put together in superclasses."""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.tables import read_rows
+
+
+class Superclasses(Source):
+    """A source whose labels are the superclasses of its classes: the twenty coarse labels of CIFAR-100, say.
+
+    Args:
+        source: what is relabelled: a source or its name.
+        table: CSV file with the columns ``class,superclass``, a line for each class; by default the table of CIFAR-100.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming file and line, if the table lacks a class, names one twice or one that there is not.
+    """
+
+    def __init__(self, source: str | Source, table: str | None = None) -> None:
+        self.source = open_source(source)
+        self.table = Path(table or str(resources.files("fl_lightning.data") / "cifar100_superclasses.csv"))
+
+    def load(self, root: Path) -> Dataset:
+        dataset = self.source.load(root)
+        of_class = read_superclasses(self.table, dataset.classes)
+        names = sorted(set(of_class))
+        label = torch.tensor([names.index(name) for name in of_class])
+        train, test = (Samples(part.inputs, label[part.targets]) for part in (dataset.train, dataset.test))
+        return Dataset(train, test, tuple(names), dataset.owners)
+
+
+def read_superclasses(table: Path, classes: Sequence[str]) -> list[str]:
+    """The superclass of each class, in label order.
+
+    Raises:
+        FileNotFoundError, ValueError: as :class:`Superclasses`.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for line, row in read_rows(table, "data.source.table", ("class", "superclass")):
+        name = row["class"]
+        if name not in classes:
+            raise ValueError(f"{table}, line {line}: {name} is no class of data.source: its classes are {', '.join(classes)}")
+        if name in found:
+            raise ValueError(f"{table}, line {line}: {name} stands in line {found[name][0]} too: delete one")
+        if not row["superclass"]:
+            raise ValueError(f"{table}, line {line}: {name} has no superclass: name one")
+        found[name] = (line, row["superclass"])
+    for name in classes:
+        if name not in found:
+            raise ValueError(f"{table} has no line for the class {name} of data.source: add one")
+    return [found[name][1] for name in classes]

@@ -1,0 +1,127 @@
+"""Classification sets of torchvision, by name."""
+
+import difflib
+import inspect
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.datasets
+from filelock import FileLock
+
+from fl_lightning.data.cache import cached
+from fl_lightning.data.samples import Dataset
+from fl_lightning.data.sources.images import check_size, decode, mode_of
+from fl_lightning.data.sources.source import Source
+
+
+class TorchvisionDataset(Source):
+    """A classification set of torchvision by its class name, downloaded where it does not lie under ``root`` yet.
+
+    Args:
+        name: any class of ``torchvision.datasets`` with ``train=True/False`` or ``split="train"/"test"``.
+        split: of sets that come in several splits, such as ``digits`` of EMNIST.
+        size: height and width for sets whose images differ in size, such as GTSRB: the shorter side is scaled to it, the
+            middle is kept.
+
+    Raises:
+        ValueError: if torchvision has no such class, or it takes neither argument or needs a split.
+    """
+
+    def __init__(self, name: str, split: str | None = None, size: int | None = None) -> None:
+        known = [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
+        if name not in known:
+            hint = difflib.get_close_matches(name, ["digits", "image_folder", "leaf", *known], n=1)
+            cure = f"did you mean {hint[0]}?" if hint else f"try one of {', '.join(sorted(known))}"
+            raise ValueError(
+                f"data.source is {name!r}, neither digits, image_folder, leaf nor a classification set of torchvision: {cure}"
+            )
+        self._open = getattr(torchvision.datasets, name)
+        self._given = _arguments(self._open)
+        has_splits = {"train", "split"} <= self._given
+        if has_splits and split is None:
+            raise ValueError(f"data.source is {name}, a set of several splits: write {name}/SPLIT, such as EMNIST/digits")
+        if split is not None and not has_splits:
+            raise ValueError(f"data.source is {name}/{split}, but {name} has no such splits: write {name}")
+        self.name, self.split, self.size = name, split, check_size(size)
+
+    def load(self, root: Path) -> Dataset:
+        with _root_lock(root):
+            train, test = self._parts(root)
+        # The sets are fixed files with known checksums: place, sizes and a few samples tell two copies apart.
+        few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
+        fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
+        return cached(self.name, fingerprint, lambda: self._decode(train, test))
+
+    def _parts(self, root: Path) -> list[torch.utils.data.Dataset]:
+        parts = [self._if_there(root, arguments) for arguments in self._both]
+        if any(part is None for part in parts):
+            self._download(root)
+            parts = [self._open(root, **arguments, download=False) for arguments in self._both]
+        return parts
+
+    def _if_there(self, root: Path, arguments: dict[str, Any]) -> torch.utils.data.Dataset | None:
+        try:
+            return self._open(root, **arguments, download=False)
+        except (RuntimeError, FileNotFoundError):
+            return None
+        except ValueError as error:  # an unknown split, or a set that has no test part
+            title = self.name if self.split is None else f"{self.name}/{self.split}"
+            raise ValueError(f"data.source is {title}: {' '.join(str(error).split())}") from error
+
+    @property
+    def _both(self) -> list[dict[str, Any]]:
+        """The arguments that open the training and the test part."""
+        if self.split is not None:
+            return [{"split": self.split, "train": train} for train in (True, False)]
+        return [{"train": True}, {"train": False}] if "train" in self._given else [{"split": "train"}, {"split": "test"}]
+
+    def _download(self, root: Path) -> None:
+        """Fetch into a folder beside the final place, moved when whole, so that a broken download leaves nothing."""
+        if root.exists() and not root.is_dir():
+            raise FileNotFoundError(f"data.root is {root}, which is a file: give a folder")
+        made = [folder for folder in (root, *root.parents) if not folder.exists()]
+        staging = root / ".download"
+        shutil.rmtree(staging, ignore_errors=True)  # what a killed download left
+        try:
+            staging.mkdir(parents=True)
+            for arguments in self._both:
+                self._open(staging, **arguments, download=True)
+            shutil.copytree(staging, root, dirs_exist_ok=True, copy_function=os.replace)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise FileNotFoundError(
+                f"data.source {self.name} does not lie under data.root {root} and could not be downloaded "
+                f"({reason}): set data.root to the folder that holds it, or connect to a network"
+            ) from error
+        shutil.rmtree(staging)
+
+    def _decode(self, train: torch.utils.data.Dataset, test: torch.utils.data.Dataset) -> Dataset:
+        name = f"data.source {self.name}: sample {{}}".format
+        mode = mode_of(train[0][0], name(0))
+        parts = [decode(part.__getitem__, len(part), name, self.size, mode) for part in (train, test)]
+        names = getattr(train, "classes", None) or [str(label) for label in range(int(parts[0].targets.max()) + 1)]
+        return Dataset(*parts, classes=tuple(str(name) for name in names))
+
+
+def _arguments(dataset_class: type) -> set[str]:
+    """Which of ``train`` and ``split`` say what part of a set to open; empty if it cannot be downloaded or has no parts."""
+    # EMNIST hands what it does not name on to MNIST.
+    parameters = {name for base in dataset_class.__mro__ for name in inspect.signature(base.__init__).parameters}
+    return {"train", "split"} & parameters if "download" in parameters else set()
+
+
+def _root_lock(root: Path) -> FileLock:
+    """One process at a time downloads into ``root``; the lock lies in the temporary folder since ``root`` may be read-only."""
+    name = blake2b(f"{os.getuid()} {root.resolve()}".encode(), digest_size=8).hexdigest()
+    return FileLock(Path(tempfile.gettempdir()) / f"fl_lightning-{name}.lock")

@@ -1,0 +1,46 @@
+"""How uneven a partition is."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class Heterogeneity(NamedTuple):
+    """Result of :func:`heterogeneity`. Means run over the clients that hold samples, each counting once."""
+
+    distinct_labels: float  # mean number of classes a client holds
+    largest_share: float  # mean share of a client's most frequent class
+    distance: float  # mean total-variation distance of a client's class shares from those of all clients together
+    smallest: float  # samples of the smallest client
+    median: float
+    largest: float
+
+
+def heterogeneity(label_counts: ArrayLike) -> Heterogeneity:
+    """How much clients differ in what they hold.
+
+    ``distance`` is the mean of ``1/2 * sum_c |p_k(c) - p(c)|``: 0 where all clients are alike, ``1 - 1/C`` where each has
+    one of C even classes.
+
+    Args:
+        label_counts: (N, C) samples of each class at each client, at least one in all.
+
+    Raises:
+        ValueError: if no client holds a sample.
+    """
+    counts = np.asarray(label_counts)
+    sizes = counts.sum(axis=1)
+    if sizes.sum() == 0:
+        raise ValueError("the clients hold no samples, so they cannot be compared")
+    held = counts[sizes > 0]
+    shares = held / held.sum(axis=1, keepdims=True)
+    values = (
+        (held > 0).sum(axis=1).mean(),
+        shares.max(axis=1).mean(),
+        abs(shares - counts.sum(axis=0) / sizes.sum()).sum(axis=1).mean() / 2,
+        sizes.min(),
+        np.median(sizes),
+        sizes.max(),
+    )
+    return Heterogeneity(*map(float, values))

@@ -1,0 +1,82 @@
+"""The LeNet of FedWeIT: local response normalisation, 3x3 pooling, two hidden layers.
+
+Yoon, Jeong, Lee, Yang, Hwang, "Federated Continual Learning with Weighted Inter-client Transfer", ICML 2021. Where text, table
+and code differ: pooling is 3x3 (table and code; the text has 2x2), and normalisation follows the convolutions only (code).
+Biases start at zero, as the paper is silent about them.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl_lightning.models.network import Network
+
+
+class LeNet(Network):
+    """Two 5x5 convolutions with local response normalisation and overlapping pooling, two hidden layers.
+
+    conv 5x5 'same' to 20, ReLU, LRN, max pool 3x3 stride 2 'same'; conv 5x5 'same' to 50, ReLU, LRN, max pool 3x3 stride 2
+    'same'; linear to 800, ReLU; linear to 500, ReLU; linear to classes. 2,987,870 parameters before the class layer for
+    3x32x32; with ten class layers of 5 outputs 3,012,920, as published.
+
+    Args:
+        input_shape: (channels, height, width).
+        num_classes: at least 1.
+
+    Raises:
+        ValueError: if the input is no image.
+    """
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        if len(input_shape) != 3:
+            raise ValueError(f"model.net LeNet needs images, the data gives shape {tuple(input_shape)}: use MLP")
+        channels, height, width = input_shape
+        half = (math.ceil(height / 2), math.ceil(width / 2))
+        quarter = (math.ceil(height / 4), math.ceil(width / 4))
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 20, 5, padding=2),
+            nn.ReLU(),
+            _LocalResponseNorm(),
+            _same_pool(height, width),
+            nn.Conv2d(20, 50, 5, padding=2),
+            nn.ReLU(),
+            _LocalResponseNorm(),
+            _same_pool(*half),
+            nn.Flatten(),
+            nn.Linear(50 * quarter[0] * quarter[1], 800),
+            nn.ReLU(),
+            nn.Linear(800, 500),
+            nn.ReLU(),
+        )
+        self.classifier = nn.Linear(500, num_classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                _scale_variance(layer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images))
+
+
+class _LocalResponseNorm(nn.Module):
+    """``x / (1 + .001 / 9 * s)^.75``, s the sum of squares over the channel, the four before and the four after it."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        # On flattened pixels torch averages in two dimensions; on images in three, whose backward pass on CUDA
+        # trainer.deterministic does not allow.
+        normalized = F.local_response_norm(inputs.flatten(2), size=9, alpha=1e-3, beta=0.75, k=1.0)
+        return normalized.unflatten(2, inputs.shape[2:])
+
+
+def _same_pool(height: int, width: int) -> nn.MaxPool2d:
+    """TensorFlow's 'same': an even side is padded at its end only, which ``ceil_mode`` does, an odd one at both ends."""
+    return nn.MaxPool2d(3, stride=2, padding=(height % 2, width % 2), ceil_mode=True)
+
+
+def _scale_variance(layer: nn.Conv2d | nn.Linear) -> None:
+    """TensorFlow's VarianceScaling: variance 1 / fan_in, from a normal distribution cut off at two standard deviations."""
+    std = 1 / math.sqrt(layer.weight[0].numel()) / 0.87962566103423978  # what the cut takes from the standard deviation
+    nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+    nn.init.zeros_(layer.bias)

@@ -1,0 +1,118 @@
+"""ResNet-9 without normalisation, as FedReg trains it on CIFAR.
+
+Xu, Hong, Huang, Jiang, "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022. Scalars
+and initial weights after Zhang, Dauphin, Ma, "Fixup Initialization: Residual Learning Without Normalization", ICLR 2019.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl_lightning.models.network import Network
+
+_NUM_BLOCKS = 2
+
+
+class ResNet9(Network):
+    """ResNet-9 with Fixup; 6,568,673 parameters for 3 channels and 10 classes, 6,614,843 for 100.
+
+    conv 3x3 to 64, ReLU; conv to 128, ReLU, max pool 2, residual block; conv to 256, ReLU, max pool 2; conv to 512, ReLU, max
+    pool 2, residual block; max pool 4; linear to classes. Convolutions have no bias; scalars stand before and after them, and
+    one before the class layer. The class layer and the second convolution of a block start at zero: only the class layer has
+    a gradient in the first step.
+
+    Args:
+        input_shape: (channels, height, width), height and width at least 32.
+        num_classes: at least 1.
+
+    Raises:
+        ValueError: if the input is no image or too small.
+    """
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        if len(input_shape) != 3 or min(input_shape[1:]) < 32:
+            raise ValueError(
+                f"model.net ResNet9 needs images of at least 32x32, the data gives shape {tuple(input_shape)}: "
+                "use CNN2 or add fl_lightning.data.Pad to data.augment"
+            )
+        channels, height, width = input_shape
+        self.features = nn.Sequential(
+            _ScaledConv(channels, 64),
+            nn.ReLU(),
+            _ScaledConv(64, 128),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            _Block(128),
+            _ScaledConv(128, 256),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            _ScaledConv(256, 512),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            _Block(512),
+            nn.MaxPool2d(4),
+            nn.Flatten(),
+            _Shift(),
+        )
+        self.classifier = nn.Linear(512 * (height // 32) * (width // 32), num_classes)
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images))
+
+
+class _Shift(nn.Module):
+    """``x + b`` with one scalar b, 0 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.bias
+
+
+class _ScaledConv(nn.Module):
+    """``conv(x + b1) * s + b2``: a 3x3 convolution from ``fan_in`` to ``fan_out`` channels, scalars b1, b2 and s."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.shift = _Shift()
+        self.conv = _conv3x3(fan_in, fan_out, std=_std(fan_out))
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.conv(self.shift(inputs)) * self.scale + self.bias
+
+
+class _Block(nn.Module):
+    """``relu(x + conv2(relu(conv1(x + b1) + b2) + b3) * s + b4)``, which is relu(x) at first."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.shift = _Shift()
+        self.conv1 = _conv3x3(channels, channels, std=_std(channels) / math.sqrt(_NUM_BLOCKS))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.conv2 = _ScaledConv(channels, channels)
+        nn.init.zeros_(self.conv2.conv.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = F.relu(self.conv1(self.shift(inputs)) + self.bias)
+        return F.relu(inputs + self.conv2(hidden))
+
+
+def _conv3x3(fan_in: int, fan_out: int, std: float) -> nn.Conv2d:
+    conv = nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False)
+    nn.init.normal_(conv.weight, std=std)
+    return conv
+
+
+def _std(fan_out: int) -> float:
+    """He's standard deviation by the outgoing connections of a 3x3 convolution."""
+    return math.sqrt(2 / (9 * fan_out))

@@ -1,0 +1,129 @@
+"""Any classification model of torchvision, and how files of its weights are loaded."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torchvision.models import SqueezeNet, get_model, list_models
+
+from fl_lightning.models.network import Network
+
+# Auxiliary heads would make the outputs in train mode a tuple.
+_NO_AUXILIARY_HEADS = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+
+
+class TorchvisionModel(Network):
+    """A classification model of torchvision with a class layer for ``num_classes``.
+
+    Its last linear layer is ``classifier``, all before it ``features``; of a SqueezeNet, its closing layers are ``classifier``.
+
+    Args:
+        input_shape: (3, height, width).
+        num_classes: at least 1.
+        name: its function in ``torchvision.models``, such as ``resnet50``.
+        options: further arguments of that function, such as ``image_size`` of ``vit_b_16``.
+        weights: local file with a state dict of this model, such as one from download.pytorch.org. A class layer of another
+            size is left out. By default, random weights.
+
+    Raises:
+        ValueError: if the name or an option is unknown, the images are not in colour, or the weights belong to another net.
+        FileNotFoundError: if there is no such file.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        name: str,
+        options: dict[str, Any] | None = None,
+        weights: str | None = None,
+    ) -> None:
+        super().__init__()
+        known = list_models(module=torchvision.models)
+        if name not in known:
+            close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0)[0]
+            raise ValueError(f"model.net.name is {name!r}, no classification model of torchvision: did you mean {close}?")
+        if len(input_shape) != 3 or input_shape[0] != 3:
+            raise ValueError(
+                f"model.net TorchvisionModel needs colour images, the data gives shape {tuple(input_shape)}: "
+                "add fl_lightning.data.ToRGB to data.augment"
+            )
+        fixed = {"weights": None, "num_classes": num_classes, **_NO_AUXILIARY_HEADS.get(name, {})}
+        try:
+            net = get_model(name, **fixed, **(options or {}))
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ValueError(f"model.net.options is {options}, which {name} does not take ({error}): change them") from error
+        class_layer = [key for key, layer in net.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+        if weights is not None:
+            state = read_state_dict(weights)
+            for key in [key for key in state if name in _NO_AUXILIARY_HEADS and key.lower().startswith("aux")]:
+                del state[key]
+            load_all_but_class_layer(net, state, class_layer, weights)
+        if isinstance(net, SqueezeNet):  # whose class layer is a convolution, with ReLU and pooling behind it
+            self.features, self.classifier = net.features, nn.Sequential(net.classifier, nn.Flatten())
+        else:
+            self.classifier = net.get_submodule(class_layer)
+            net.set_submodule(class_layer, nn.Identity())
+            self.features = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images))
+
+
+def read_state_dict(file: str) -> dict[str, Tensor]:
+    """The state dict in a local file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it holds anything else.
+    """
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"model.net.weights is {file}, which does not exist: give a local file")
+    cure = "save the net's state_dict() with torch.save"
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # on a file of another kind the unpickler stumbles over anything
+        raise ValueError(f"model.net.weights is {file}, which torch cannot read as plain weights: {cure}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"model.net.weights is {file}, which holds more than weights, or none: {cure}")
+    return state
+
+
+def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_layer: str, file: str) -> None:
+    """Load weights into a net of torchvision; its class layer too, if the file has one of that size.
+
+    Args:
+        net: changed in place.
+        state: changed in place; it keeps the version numbers that torch stores with a state dict.
+        class_layer: the name of the class layer in ``net``.
+        file: where ``state`` is from, for the errors.
+
+    Raises:
+        ValueError: if a name is missing, unknown or of another shape, other than in the class layer.
+    """
+    for key in list(state):  # torchvision's own files of DenseNets have names from before PyTorch 0.4
+        state[re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key)] = state.pop(key)
+    own = net.state_dict()
+    head = [key for key in own if key.startswith(f"{class_layer}.")]
+    if not all(key in state and state[key].shape == own[key].shape for key in head):
+        for key in head:
+            state.pop(key, None)
+    cure = f"give weights of this net, {type(net).__name__}"
+    for key in own.keys() & state.keys():
+        if own[key].shape != state[key].shape:
+            there, here = tuple(state[key].shape), tuple(own[key].shape)
+            raise ValueError(f"model.net.weights is {file}, where {key} is {there} and must be {here}: {cure}")
+    missing, unexpected = net.load_state_dict(state, strict=False)
+    for key in missing:
+        if key not in head:
+            raise ValueError(f"model.net.weights is {file}, where {key} is missing: {cure}")
+    if unexpected:
+        raise ValueError(f"model.net.weights is {file}, where {unexpected[0]} is unknown: {cure}")

@@ -1,0 +1,84 @@
+"""Decoded data sets on disk."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fl_lightning.data.cache import cached
+from fl_lightning.data.samples import Dataset, Samples
+
+
+def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypatch):
+    """Without FL_LIGHTNING_CACHE it is fl_lightning in XDG_CACHE_HOME, and without that in ~/.cache."""
+    samples = Samples(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
+    for variable, folder in (("XDG_CACHE_HOME", tmp_path / "xdg"), ("HOME", tmp_path / "home" / ".cache")):
+        monkeypatch.delenv("FL_LIGHTNING_CACHE", raising=False)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv(variable, str(folder if variable != "HOME" else folder.parent))
+        cached("toy", "x", lambda: Dataset(samples, samples, ("a",)))
+        assert len(list((folder / "fl_lightning").glob("toy-*.pt"))) == 1
+
+
+def test_failed_decoding_is_not_kept(cache):
+    """An error reaches the caller, no cache file is left, and the next call decodes."""
+    samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
+
+    def fail():
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        cached("toy", "x", fail)
+    assert list(cache.glob("*.pt")) == []
+    dataset = cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b")))
+    assert torch.equal(dataset.train.inputs, samples.inputs)
+    assert cached("toy", "x", fail).classes == ("a", "b")
+    with pytest.raises(ValueError, match="broken"):
+        cached("toy", "another fingerprint", fail)
+
+
+def test_writing_to_samples_does_not_change_the_cache():
+    """The tensors are mapped from the file privately: whoever scales them in place spoils no one else's data."""
+    samples = Samples(torch.ones(2, 2), torch.tensor([0, 1]))
+    cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b"))).train.inputs.zero_()
+    assert torch.equal(cached("toy", "x", lambda: None).train.inputs, torch.ones(2, 2))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps, where Linux lists mapped files")
+def test_cached_samples_are_mapped_from_the_file(cache):
+    """The tensors' memory is the file itself, so that processes share one copy."""
+    samples = Samples(torch.ones(100, 100), torch.zeros(100, dtype=torch.long))
+    dataset = cached("toy", "x", lambda: Dataset(samples, samples, ("a",)))
+    mapped = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if str(cache) in line]
+    address = dataset.train.inputs.data_ptr()
+    assert any(int(start, 16) <= address < int(end, 16) for start, end in mapped)
+
+
+def test_second_process_waits_for_the_first(tmp_path):
+    """While another process decodes, this one waits, decodes nothing itself and gets the other's data."""
+    program = textwrap.dedent("""
+        import pathlib, sys, time, torch
+        from fl_lightning.data.cache import cached
+        from fl_lightning.data.samples import Dataset, Samples
+
+        def decode():
+            pathlib.Path(sys.argv[1]).touch()
+            time.sleep(0.5)
+            samples = Samples(torch.arange(6).reshape(3, 2), torch.tensor([0, 1, 1]))
+            return Dataset(samples, samples, ("a", "b"))
+
+        cached("toy", "x", decode)
+    """)
+    started = tmp_path / "started"
+    other = subprocess.Popen([sys.executable, "-c", program, str(started)])
+    deadline = time.monotonic() + 60
+    while not started.exists() and other.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    dataset = cached("toy", "x", lambda: pytest.fail("decoded although another process does so"))
+    assert other.wait(timeout=60) == 0
+    assert dataset.train.inputs.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert dataset.classes == ("a", "b")

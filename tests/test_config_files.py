@@ -1,0 +1,146 @@
+"""Configs put together from pieces, and what the bundled ones say of themselves."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fl_lightning.config_files import bundled_configs, describe_configs, read_config, whole_configs
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write YAML files into the working folder, an empty one."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**files):
+        for name, content in files.items():
+            Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+    return write
+
+
+def whole(name):
+    with whole_configs(["fit", "--config", name, "--seed_everything", "1"]) as arguments:
+        assert arguments[:2] == ["fit", "--config"]
+        assert arguments[3:] == ["--seed_everything", "1"]
+        return yaml.safe_load(Path(arguments[2]).read_text()), Path(arguments[2])
+
+
+def test_own_values_win_and_the_rest_is_the_bases(write):
+    """A mapping is merged key by key, a list or a number replaced, and of several bases the later wins."""
+    write(
+        first={"data": {"n": 1, "list": [1, 2], "alpha": 0.1}, "trainer": {"max_steps": 5}},
+        second={"data": {"n": 2}},
+        mine={"base": ["first.yaml", "second.yaml"], "data": {"list": [3]}, "seed_everything": 7},
+    )
+    merged, path = whole("mine.yaml")
+    assert merged == {"data": {"n": 2, "list": [3], "alpha": 0.1}, "trainer": {"max_steps": 5}, "seed_everything": 7}
+    assert path.stem == "mine"  # the run's folder is named after it
+    assert not path.exists()  # it lives as long as the command line that has it
+
+
+def test_another_class_leaves_the_bases_arguments_behind(write):
+    """Arguments of one optimizer mean nothing to another; those of the same class stay."""
+    write(
+        piece={
+            "optimizer": {"class_path": "SGD", "init_args": {"momentum": 0.9}},
+            "net": {"class_path": "A", "init_args": {"b": 1}},
+        },
+        mine={
+            "base": "piece.yaml",
+            "optimizer": {"class_path": "Adam", "init_args": {"lr": 1}},
+            "net": {"init_args": {"c": 2}},
+        },
+    )
+    assert whole("mine.yaml")[0] == {
+        "optimizer": {"class_path": "Adam", "init_args": {"lr": 1}},
+        "net": {"class_path": "A", "init_args": {"b": 1, "c": 2}},
+    }
+
+
+def test_bases_have_bases(write):
+    write(a={"x": {"a": 1, "b": 1, "c": 1}}, b={"base": "a.yaml", "x": {"b": 2, "c": 2}}, c={"base": "b.yaml", "x": {"c": 3}})
+    assert whole("c.yaml")[0] == {"x": {"a": 1, "b": 2, "c": 3}}
+
+
+def test_a_config_without_a_base_is_taken_as_it_is(write):
+    write(mine={"x": 1})
+    assert whole("mine.yaml")[1] == Path("mine.yaml")
+
+
+def test_a_base_is_looked_for_beside_the_file_then_here_then_among_ours(write, tmp_path):
+    """A piece beside the config wins over one of the same name in the working folder, and that over a bundled one."""
+    (tmp_path / "folder").mkdir()
+    write(here={"x": "here"}, both={"x": "here"}, legate={"x": "here"})
+    for name, content in {"both": {"x": "beside"}, "mine": {"base": ["both.yaml"]}}.items():
+        (tmp_path / "folder" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    assert whole("folder/mine.yaml")[0] == {"x": "beside"}
+    (tmp_path / "folder" / "mine.yaml").write_text("base: [here.yaml]")
+    assert whole("folder/mine.yaml")[0] == {"x": "here"}
+    (tmp_path / "folder" / "mine.yaml").write_text("base: legate.yaml")
+    assert whole("folder/mine.yaml")[0] == {"x": "here"}
+    Path("legate.yaml").unlink()
+    assert whole("folder/mine.yaml")[0]["data"]["num_clients"] == 100
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({"mine": {"base": "nowhere.yaml"}}, FileNotFoundError, "base in mine.yaml is nowhere.yaml, neither a file here nor"),
+        ({"mine": {"base": "cifar10_tcee.yaml"}}, FileNotFoundError, "did you mean cifar10_tce.yaml?"),
+        ({"mine": {"base": "mine.yaml"}}, ValueError, "config is mine.yaml, which is based on itself"),
+        ({"mine": {"base": "b.yaml"}, "b": {"base": "mine.yaml"}}, ValueError, "config is mine.yaml, which is based on itself"),
+        ({"mine": {"base": "b.yaml"}, "b": [1]}, ValueError, "config is b.yaml, which holds no keys"),
+        ({"mine": {"base": 3}}, ValueError, "base in mine.yaml is 3, must be the name of a file or a list of names"),
+        ({"mine": {"base": [["b"]]}}, ValueError, r"base in mine.yaml is \[\['b'\]\], must be"),
+    ],
+)
+def test_a_mistaken_base_is_one_line(write, files, error, message):
+    write(**files)
+    with pytest.raises(error, match=message) as raised:
+        whole("mine.yaml")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if name != "digits_tce.yaml"])
+def test_bundled_configs_name_their_table_and_number(name):
+    """The first line names paper, table or figure and setting; what it says of the rate is what is set."""
+    first = (CONFIGS / name).read_text().splitlines()[0]
+    assert re.match(r"# (TCE paper|WSM thesis|FedReg paper|Flashback paper), ", first)
+    rate = re.search(r"lr ([\d.]+);", first)
+    optimizer = read_config(CONFIGS / name)["model"]["init_args"]["optimizer"]["init_args"]
+    assert optimizer["lr"] > 0
+    assert rate is None or optimizer["lr"] == float(rate[1])
+
+
+def test_no_setting_is_written_down_in_twenty_files():
+    """Lines that set a value occur in few files; keys that only open a mapping may."""
+    lines = [set(path.read_text().splitlines()) for path in CONFIGS.rglob("*.yaml")]
+    counts = {line: sum(line in own for own in lines) for line in set().union(*lines)}
+    settings = {line: count for line, count in counts.items() if re.match(r" *\w+: \S", line) and not line.startswith("base")}
+    assert max(settings.values()) < 20, max(settings.items(), key=lambda item: item[1])
+
+
+def test_every_piece_is_used():
+    used = set()
+    for path in CONFIGS.rglob("*.yaml"):
+        base = yaml.safe_load(path.read_text()).get("base", [])
+        used |= {base} if isinstance(base, str) else set(base)
+    assert {path.name for path in (CONFIGS / "pieces").glob("*.yaml")} == used
+
+
+def test_the_list_has_every_config_on_a_line():
+    """As the command prints it."""
+    result = subprocess.run(
+        [Path(sys.executable).with_name("fl-lightning"), "configs"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.rstrip("\n") == describe_configs()
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == bundled_configs()
+    assert all(len(line.split()) > 4 for line in lines)
