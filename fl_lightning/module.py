@@ -4,8 +4,10 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 order in which a round calls them.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -31,7 +33,7 @@ from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
-from fl_lightning.models import Network
+from fl_lightning.models import Network, TorchvisionModel
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
 
@@ -60,6 +62,7 @@ class FederatedModule(EvaluatedModule):
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
         local_steps: local steps of a visit.
         local_epochs: or passes over the client's shard; one of the two, by default one epoch.
+        learning_rate_decay: factor on the clients' rate from one round to the next.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
@@ -86,6 +89,7 @@ class FederatedModule(EvaluatedModule):
         lr_scheduler: LRSchedulerCallable | None = None,
         local_steps: int | None = None,
         local_epochs: int | None = None,
+        learning_rate_decay: float = 1.0,
         server_weighting: Literal["n_weighted", "uniform"] = "n_weighted",
         clip_local_gradients: float | None = None,
         engine: Literal["auto", "tune", "sequential", "vectorized", "captured"] = "auto",
@@ -105,7 +109,7 @@ class FederatedModule(EvaluatedModule):
         self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
-        self.client_state = client_state
+        self.learning_rate_decay, self.client_state = learning_rate_decay, client_state
         self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
@@ -122,6 +126,10 @@ class FederatedModule(EvaluatedModule):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"model.{name} is {value}, must be at least 1")
+        if not 0 < self.learning_rate_decay <= 1:
+            raise ValueError(
+                f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"
+            )
         if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
             raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
         for name, value, known in (
@@ -169,8 +177,8 @@ class FederatedModule(EvaluatedModule):
         return {}
 
     def client_learning_rate(self, round: int, client: int) -> float:
-        """Factor on the local optimizer's rate."""
-        return 1.0
+        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
+        return self.learning_rate_decay ** (round - 1)
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value a sample, (B,); the mean over the batch is not a method's business."""
@@ -243,6 +251,25 @@ class FederatedModule(EvaluatedModule):
         """Whether a weight or buffer stays with its client."""
         return any(fnmatch(name, pattern) for pattern in self.personal)
 
+    def trained_weights(self, net: nn.Module) -> State:
+        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
+        return {name: weight for name, weight in net.named_parameters() if name in self._trained_names}
+
+    def add_server_state(self, kind: str, like: State) -> None:
+        """Keep at the server a tensor of zeros for each of some weights, in buffers: checkpoints hold them.
+
+        Args:
+            kind: what they are, such as ``variate``.
+            like: weights by name, in whose shapes and dtypes.
+        """
+        for name, weight in like.items():
+            self.register_buffer(f"{kind}:{name.replace('.', '/')}", torch.zeros_like(weight, requires_grad=False))
+
+    def server_state(self, kind: str) -> State:
+        """What :meth:`add_server_state` made, by the weights' names; to be changed in place."""
+        own = self.named_buffers(recurse=False)
+        return {name.split(":", 1)[1].replace("/", "."): buffer for name, buffer in own if name.startswith(f"{kind}:")}
+
     def overrides(self, hook: str) -> bool:
         """Whether this method has a hook of its own."""
         return getattr(type(self), hook) is not getattr(FederatedModule, hook)
@@ -289,8 +316,13 @@ class FederatedModule(EvaluatedModule):
         if not hasattr(self, "net"):
             if self._trainer is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
+            build = self._build_net
+            if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
+                build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
             with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
-                self.net = self._build_net(self.data.input_shape, len(self.data.classes))
+                self.net = build(self.data.input_shape, len(self.data.classes))
+        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
+        self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         if self._trainer is not None:
             self.check_outputs()
 

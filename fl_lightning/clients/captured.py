@@ -33,13 +33,16 @@ class CapturedEngine(SequentialEngine):
         # With fullgraph a break in the graph is an error, not a part of the step that runs uncaptured without a word.
         self._captured = torch.compile(LocalStep(method, self.net), mode="reduce-overhead", fullgraph=True)
 
-    def _step(self, client: Client, batch: Batch) -> Tensor:
+    def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         if client is not self._client:
             self._client, self._facts = client, facts_of(client, self.dtype)
+            self._position = torch.zeros((), dtype=torch.int64, device=self.method.device)
+        else:
+            self._position = self._position + 1  # a number would be another graph for every step
         torch.compiler.cudagraph_mark_step_begin()
         trained = {name: self.own[name] for name in self.trained}
         untrained = {name: self.own[name] for name in self._untrained}
-        result = self._captured(trained, untrained, batch, client.round, {**self._facts, "state": client.state})
+        result = self._captured(trained, untrained, batch, client.round, self._position, {**self._facts, "state": client.state})
         self.load(result.untrained)
         client.state = {name: tensor.clone() for name, tensor in result.state.items()}
         self._apply(result.gradients)

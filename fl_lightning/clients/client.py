@@ -2,13 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
 
 Objective = Callable[[], tuple[Tensor, Tensor]]  # what is minimised, and the loss to report
+
+
+class Differentiate(Protocol):
+    """Gradients of an objective by the trainable weights, in order, and the loss to report."""
+
+    def __call__(self, objective: Objective, at: Sequence[Tensor] | None = None) -> tuple[Sequence[Tensor], Tensor]:
+        """``at``: trainable weights that the net holds meanwhile, in order; None: its own."""
 
 
 class Visit(NamedTuple):
@@ -38,9 +46,15 @@ class Client:
     label_counts: Tensor  # (C,), training and validation samples
     train_label_counts: Tensor  # (C,), training samples alone
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
+    received_state: State  # the same by name, and the buffers
     batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call; not in a local step
-    differentiate: Callable[[Objective], tuple[Sequence[Tensor], Tensor]]  # gradients by the trainable weights, and the loss
+    epoch: Callable[[str], Iterator[Batch]]  # one pass in an order that the purpose names, short batches filled; not in a step
+    samples: Callable[[], Iterator[Batch]]  # its training samples, each once, as evaluation sees them; not in a local step
+    differentiate: Differentiate
+    evaluate: Callable[[State, Callable[[nn.Module], Tensor]], Tensor]
+    """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
     apply: Callable[[Sequence[Tensor]], None]  # the local optimizer's step with these gradients, once a local step, at its end
+    step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit; set once client_start is done
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what came down beside the weights
     carry: dict[str, Tensor] = field(default_factory=dict)  # what client_start made; constant during the fit

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fl_lightning.clients.reduction import Reduction
+from fl_lightning.data import EvaluationInputs
+
+Inputs = Tensor | EvaluationInputs
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class CohortModels:
     def __init__(
         self,
         clients: Sequence[int],
-        predict_one: dict[int, Callable[[Tensor], Tensor]],
-        predict_received: Callable[[Tensor], Tensor],
+        predict_one: dict[int, Callable[[Inputs], Tensor]],
+        predict_received: Callable[[Inputs], Tensor],
         sum_over_ranks: Callable[[Tensor], Tensor],
     ) -> None:
         self.clients = list(clients)
@@ -43,11 +46,12 @@ class CohortModels:
         self._predict_received = predict_received
         self._sum_over_ranks = sum_over_ranks
 
-    def predict(self, inputs: Tensor) -> Tensor:
+    def predict(self, inputs: Inputs) -> Tensor:
         """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
 
         Args:
-            inputs: (samples, ...) as the net takes them, the same on every process.
+            inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or what the data module's
+                ``test_inputs`` gives.
         """
         received = self.predict_received(inputs)
         logits = received.new_zeros(len(self.clients), *received.shape)
@@ -55,7 +59,7 @@ class CohortModels:
             logits[position] = predict(inputs)
         return self._sum_over_ranks(logits)
 
-    def predict_received(self, inputs: Tensor) -> Tensor:
+    def predict_received(self, inputs: Inputs) -> Tensor:
         """Logits (samples, classes) of the global model that the round started from, in evaluation mode."""
         return self._predict_received(inputs)
 

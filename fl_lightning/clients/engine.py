@@ -17,6 +17,8 @@ from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
 from fl_lightning.clients.layers import activation_bytes, mixes_samples
 from fl_lightning.clients.ranks import exchange, split_by_work
 from fl_lightning.clients.reduction import Reduction, Upload, are_finite
+from fl_lightning.clients.step import Scope
+from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.streams import seeded_layers
 
@@ -57,6 +59,7 @@ class Engine(ABC):
         self.own, self.sent_down = _tensors(self.net), _tensors(method.net)
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
+        self._scope = Scope(self.net)
         self._download = num_bytes({name: tensor for name, tensor in self.own.items() if not method.is_personal(name)})
         self._kept = [name for name in self.own if method.keeps_weights or method.is_personal(name)]
         self._states: dict[int, State] = {}  # of this process's clients in this round, where their owners sent them
@@ -72,8 +75,13 @@ class Engine(ABC):
         """Bytes a sample that a step keeps for its backward pass."""
         return activation_bytes(self.net, self._two_samples())
 
+    @cached_property
+    def frozen(self) -> Scope:
+        """A copy of the net for ``client.evaluate``, made where it is asked for."""
+        return Scope(copy.deepcopy(self.net).eval().requires_grad_(False))
+
     def _two_samples(self) -> Tensor:
-        return self.data.normalise(self.data.train_set.inputs[[0, -1]])
+        return self.data.first_inputs(2)
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
@@ -134,8 +142,12 @@ class Engine(ABC):
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             received=self._global_weights,
+            received_state=self.sent_down,
             batches=partial(data.batches, visit.client, round, num_steps),
+            epoch=partial(data.epoch, visit.client, round),
+            samples=partial(data.client_samples, visit.client),
             differentiate=self.differentiate,
+            evaluate=self.evaluate,
             apply=self.apply,
             broadcast=method.broadcast(visit.client) if visit.receives else {},
             state=state,
@@ -146,7 +158,8 @@ class Engine(ABC):
         """Bring the working copy to the client and let it prepare."""
         self.load({**self.sent_down, **own})
         if own:
-            client.received = tuple(weight.detach().clone() for weight in self.net.parameters())
+            client.received_state = {name: tensor.clone() for name, tensor in self.own.items()}
+            client.received = tuple(client.received_state[name] for name, _ in self.net.named_parameters())
         if self.method.overrides("client_start"):
             with self.drawing(client, "client_start"):
                 client.carry = self.method.client_start(self.net, client)
@@ -167,7 +180,7 @@ class Engine(ABC):
             share.keep_state(position, state)
         if visit.sends:
             finite = share.reduced.add(upload, finite[0])[None]
-        sent = sum(num_bytes(part.tensors) for part in upload.values()) if visit.sends else 0
+        sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) if visit.sends else 0
         share.record([position], loss, finite, [(self.bytes_down(visit, client), sent, bool(state))])
         if share.models is not None:
             share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
@@ -178,10 +191,19 @@ class Engine(ABC):
         with self.drawing(client, "client_result"):
             return self.method.client_result(self.net, client)
 
-    def differentiate(self, objective: Objective) -> tuple[Sequence[Tensor], Tensor]:
+    def differentiate(self, objective: Objective, at: Sequence[Tensor] | None = None) -> tuple[Sequence[Tensor], Tensor]:
         """``client.differentiate`` on the working copy."""
-        value, loss = objective()
-        return torch.autograd.grad(value, list(self.trained.values()), materialize_grads=True), loss.detach()
+        if at is None:
+            weights = self.trained
+            value, loss = objective()
+        else:
+            weights = {name: weight.detach().requires_grad_() for name, weight in zip(self.trained, at, strict=True)}
+            (value, loss), _ = self._scope.call(weights, (), objective)
+        return torch.autograd.grad(value, list(weights.values()), materialize_grads=True), loss.detach()
+
+    def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
+        """``client.evaluate`` on a copy of the net."""
+        return self.frozen.evaluate(tensors, function)
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """``client.apply`` on the working copy."""
@@ -269,13 +291,13 @@ class Engine(ABC):
         add_up = partial(self.method.trainer.strategy.reduce, reduce_op="sum")
         return CohortModels([visit.client for visit in visits], predict_one, predict_received, add_up)
 
-    def _predict(self, state: State, inputs: Tensor) -> Tensor:
+    def _predict(self, state: State, inputs: Tensor | EvaluationInputs) -> Tensor:
         self.load(state)
         return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
 
 
 @torch.no_grad()
-def predict_in_batches(net: nn.Module, batch_size: int, inputs: Tensor) -> Tensor:
+def predict_in_batches(net: nn.Module, batch_size: int, inputs: Tensor | EvaluationInputs) -> Tensor:
     """Logits (samples, classes), in evaluation mode; the net's mode is put back."""
     training = net.training
     net.eval()

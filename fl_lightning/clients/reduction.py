@@ -15,6 +15,7 @@ class Weighted(NamedTuple):
 
     tensors: State
     weight: float
+    derived: bool = False  # what the server can tell from the rest: it does not count as sent
 
 
 Upload = dict[str, Weighted]  # what a client sends: "weights", "buffers", and whatever a method adds, by name

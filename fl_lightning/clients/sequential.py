@@ -41,11 +41,12 @@ class SequentialEngine(Engine):
         client.learning_rate = self._start_optimizer(client)
         batches = self.data.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
-            losses = [self._step(client, batch) for batch in batches]
+            losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
         return torch.stack(losses).double().mean(dim=0, keepdim=True)
 
-    def _step(self, client: Client, batch: Batch) -> Tensor:
+    def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
+        client.step = step
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:

@@ -1,5 +1,6 @@
 """A local step as a function of tensors: what ``torch.vmap`` stacks and ``torch.compile`` captures."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +34,7 @@ def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
         "learning_rate": torch.tensor(client.learning_rate, dtype=dtype, device=device),
         "label_counts": client.label_counts,
         "train_label_counts": client.train_label_counts,
-        "received": client.received,
+        "received_state": client.received_state,
         "broadcast": client.broadcast,
         "carry": client.carry,
         "state": client.state,
@@ -50,9 +51,13 @@ class LocalStep:
 
     def __init__(self, method: "FederatedModule", net: nn.Module) -> None:
         self.method = method
-        self.scope = _Scope(net)
+        self.scope = Scope(net)
+        self._weight_names = [name for name, _ in net.named_parameters()]
+        self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
 
-    def __call__(self, trained: State, untrained: State, batch: Batch, round: int, facts: dict[str, Any]) -> StepResult:
+    def __call__(
+        self, trained: State, untrained: State, batch: Batch, round: int, step: Tensor, facts: dict[str, Any]
+    ) -> StepResult:
         """One client's step; no argument is changed.
 
         Args:
@@ -60,6 +65,7 @@ class LocalStep:
             untrained: buffers and frozen weights, by name.
             batch: inputs (B, ...) and targets (B,).
             round: counted from 1.
+            step: of the visit, counted from 0.
             facts: of :func:`facts_of`.
 
         Raises:
@@ -69,34 +75,40 @@ class LocalStep:
         applied: list[Sequence[Tensor]] = []
 
         # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
-        def differentiate(objective):
+        def differentiate(objective, at=None):
             nonlocal newest
+            weights = trained if at is None else dict(zip(trained, at, strict=True))
 
             def evaluate(trained, untrained):
                 (value, loss), after = self.scope.call({**trained, **untrained}, untrained, objective)
                 return value, (loss.detach(), after)
 
-            gradients, (_, (loss, newest)) = grad_and_value(evaluate, has_aux=True)(trained, newest)
+            gradients, (_, (loss, newest)) = grad_and_value(evaluate, has_aux=True)(weights, newest)
             return tuple(gradients.values()), loss
 
         client = Client(
             **{**facts, "state": dict(facts["state"])},
+            received=tuple(facts["received_state"][name] for name in self._weight_names),
             round=round,
+            step=step,
             batches=_no_batches,
+            epoch=_no_batches,
+            samples=_no_batches,
             differentiate=differentiate,
+            evaluate=self.frozen.evaluate,
             apply=applied.append,
         )
 
-        def step():
+        def take_step():
             return self.method.client_step(self.scope.net, batch, client)
 
-        loss, _ = self.scope.call({**trained, **newest}, (), step)
+        loss, _ = self.scope.call({**trained, **newest}, (), take_step)
         if len(applied) != 1:
             raise RuntimeError(f"{type(self.method).__name__}.client_step calls client.apply {len(applied)} times, not once")
         return StepResult(tuple(applied[0]), loss.detach(), newest, client.state)
 
 
-class _Scope(nn.Module):
+class Scope(nn.Module):
     """Calls a function while a net holds other tensors."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -107,11 +119,16 @@ class _Scope(nn.Module):
         """The function's result, and what the net holds under the ``watched`` names after it."""
         return functional_call(self, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
 
+    @torch.no_grad()
+    def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
+        """``client.evaluate`` on this net, which stays in evaluation mode."""
+        return self.call(tensors, (), lambda: function(self.net))[0].detach()
+
     def forward(self, function: Callable[[], Any], watched: Sequence[str]) -> tuple[Any, State]:
         result = function()
         held = (*self.net.named_parameters(), *self.net.named_buffers()) if watched else ()
         return result, {name: tensor for name, tensor in held if name in watched}
 
 
-def _no_batches() -> Iterator[Batch]:
-    raise RuntimeError("client.batches() inside a local step: a local step sees its own batch alone")
+def _no_batches(*_: str) -> Iterator[Batch]:
+    raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its own batch alone")

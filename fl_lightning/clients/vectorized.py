@@ -168,15 +168,8 @@ class VectorizedEngine(Engine):
             "train_label_counts": data.train_label_counts[indices],
         }
         facts, dims = dict(stacked), dict.fromkeys(stacked, 0)
-        for name in ("broadcast", "carry"):
+        for name in ("received_state", "broadcast", "carry"):
             facts[name], dims[name] = _join([getattr(client, name) for client in clients])
-        is_shared = len({id(client.received) for client in clients}) == 1
-        facts["received"] = (
-            first.received
-            if is_shared
-            else tuple(torch.stack(weights) for weights in zip(*(client.received for client in clients), strict=True))
-        )
-        dims["received"] = (None if is_shared else 0,) * len(first.received)
         facts["state"] = {name: torch.stack([client.state[name] for client in clients]) for name in first.state}
         return facts, dims
 
@@ -187,7 +180,7 @@ class VectorizedEngine(Engine):
         finite = are_finite(state, len(members)).to(method.device)
         # What the default sends are the net's own tensors: here, those of all members.
         upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
-        sent = sum(num_bytes(part.tensors) for part in upload.values()) // len(members)
+        sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
         rows = [row for row, member in enumerate(members) if member.visit.sends]
         if rows:
             chosen = slice(None) if len(rows) == len(members) else torch.tensor(rows, device=method.device)
@@ -229,6 +222,7 @@ class _Stack:
         self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
         self.state = facts.pop("state")
         self.facts, self.dims = facts, dims
+        self._num_steps = 0
         self._untrained = [name for name in tensors if name not in weights]
         self._active = len(next(iter(tensors.values())))
 
@@ -241,15 +235,16 @@ class _Stack:
         facts = {**self.facts, "state": {name: tensor[:active] for name, tensor in self.state.items()}}
         dims = {**self.dims, "state": dict.fromkeys(self.state, 0)}
         batch_dims = Batch(0, 0, None if batch.real is None else 0)
-        stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, dims), randomness="error")
+        stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
         with torch.no_grad():
-            result = stacked_step(self.weights, untrained, batch, round, facts)
+            result = stacked_step(self.weights, untrained, batch, round, self._num_steps, facts)
             for name, tensor in result.untrained.items():
                 untrained[name].copy_(tensor)
         finished = {name: tensor[active:] for name, tensor in self.state.items()}
         self.state = {name: torch.cat([t, finished[name]]) if name in finished else t for name, t in result.state.items()}
         set_gradients(self.weights.values(), result.gradients)
         self.optimizer.step()
+        self._num_steps += 1
         return result.loss
 
     def _shrink(self, active: int) -> None:

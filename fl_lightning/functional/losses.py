@@ -5,16 +5,14 @@ ordinary cross entropy where the client holds every class equally often. Half-pr
 float32, as autocast does for cross entropy. None of them is for evaluation: a global model is judged on its plain logits.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Reduction = Literal["mean", "sum", "none"]
+from fl_lightning.functional.reductions import LossReduction, at_least_float32, reduce_losses
 
 
-def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean") -> Tensor:
+def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:
     """Cross entropy whose softmax runs over the client's own classes only.
 
     ``logsumexp_{c in C_k} f_c - f_y`` with ``C_k = {c : label_counts[c] > 0}``: equation (3) of Legate, Caccia, Belilovsky,
@@ -30,13 +28,13 @@ def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor
     Raises:
         ValueError: if ``reduction`` is none of the three.
     """
-    logits = _at_least_float32(logits)
+    logits = at_least_float32(logits)
     present_only = logits.masked_fill(label_counts <= 0, float("-inf"))
-    return _reduce(torch.logsumexp(present_only, dim=-1) - _true_logit(logits, target), reduction)
+    return reduce_losses(torch.logsumexp(present_only, dim=-1) - _true_logit(logits, target), reduction)
 
 
 def reweighted_softmax_cross_entropy(
-    logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean"
+    logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean"
 ) -> Tensor:
     """Cross entropy of the re-weighted softmax (WSM): each class counts by its share of the client's samples.
 
@@ -54,14 +52,14 @@ def reweighted_softmax_cross_entropy(
     Raises:
         ValueError: if ``reduction`` is none of the three.
     """
-    logits = _at_least_float32(logits)
+    logits = at_least_float32(logits)
     # The dtype of the logits: a float64 share would silently promote loss and backward pass to double.
     counts = label_counts.to(logits.dtype)
     log_share = torch.log(counts / counts.sum())
-    return _reduce(torch.logsumexp(logits + log_share, dim=-1) - _true_logit(logits, target), reduction)
+    return reduce_losses(torch.logsumexp(logits + log_share, dim=-1) - _true_logit(logits, target), reduction)
 
 
-def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: Reduction = "mean") -> Tensor:
+def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:
     """Cross entropy with the logits of absent classes replaced by 0, the form of HeteroFL.
 
     ``log(sum_{c in C_k} exp f_c + |absent|) - f_y``: Diao, Ding, Tarokh, "HeteroFL", ICLR 2021, whose code fills with zero
@@ -77,23 +75,9 @@ def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, r
     Raises:
         ValueError: if ``reduction`` is none of the three.
     """
-    filled = _at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
-    return _reduce(F.cross_entropy(filled, target, reduction="none"), reduction)
-
-
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    filled = at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
+    return reduce_losses(F.cross_entropy(filled, target, reduction="none"), reduction)
 
 
 def _true_logit(logits: Tensor, target: Tensor) -> Tensor:
     return logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-
-
-def _reduce(values: Tensor, reduction: Reduction) -> Tensor:
-    if reduction == "none":
-        return values
-    if reduction == "mean":
-        return values.mean()
-    if reduction == "sum":
-        return values.sum()
-    raise ValueError(f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")

@@ -1,5 +1,27 @@
 """Federated methods, one file each."""
 
 from fl_lightning.methods.fedavg import FedAvg
+from fl_lightning.methods.fedcurv import FedCurv
+from fl_lightning.methods.feddyn import FedDyn
+from fl_lightning.methods.fedgma import FedGMA
+from fl_lightning.methods.fednova import FedNova
+from fl_lightning.methods.fedntd import FedNTD
+from fl_lightning.methods.fedprox import FedProx
+from fl_lightning.methods.fedreg import FedReg
+from fl_lightning.methods.fedsgd import FedSGD
+from fl_lightning.methods.moon import Moon
+from fl_lightning.methods.scaffold import Scaffold
 
-__all__ = ["FedAvg"]
+__all__ = [
+    "FedAvg",
+    "FedCurv",
+    "FedDyn",
+    "FedGMA",
+    "FedNTD",
+    "FedNova",
+    "FedProx",
+    "FedReg",
+    "FedSGD",
+    "Moon",
+    "Scaffold",
+]

@@ -115,6 +115,11 @@ def whole_shards(**settings):
     return federation([2, 4, 7, 9, 7], None, **settings), {"local_steps": 3}
 
 
+def one_step(**settings):
+    """One step on the whole shard."""
+    return federation([2, 4, 7, 9, 7], None, **settings), {}
+
+
 def validated(**settings):
     """Every client keeps half of its 4 to 18 samples for validation: 2, 4, 7, 9 and 3 samples in batches of 4."""
     return federation([4, 8, 14, 18, 6], 4, val_fraction=0.5, **settings), {"local_epochs": 2}
@@ -326,11 +331,16 @@ def public_methods():
     return [method for method in found if isinstance(method, type) and issubclass(method, FederatedModule)]
 
 
-PUBLIC_CASES = [
-    case
-    for method in public_methods()
-    for case in (Case(method, mlp, ragged, momentum, {}, BOTH), Case(method, batch_norm_net, ragged_pairs, sgd))
-]
+def public_cases(method):
+    """A net without and one with BatchNorm, where the method takes them."""
+    if method is methods.FedReg:  # plain SGD, no BatchNorm
+        return Case(method, mlp, ragged, sgd, {}, BOTH), Case(method, group_norm_net, augmented, sgd)
+    if method is methods.FedSGD:
+        return Case(method, mlp, one_step, momentum, {}, BOTH), Case(method, batch_norm_net, one_step, sgd)
+    return Case(method, mlp, ragged, momentum, {}, BOTH), Case(method, batch_norm_net, ragged_pairs, sgd)
+
+
+PUBLIC_CASES = [case for method in public_methods() for case in public_cases(method)]
 UNIFORM = {"server_weighting": "uniform"}
 HOOK_CASES = [
     Case(FedAvg, conv_net, augmented, adam, UNIFORM),
@@ -659,7 +669,7 @@ def test_batches_inside_a_local_step_are_refused(fit):
             next(iter(client.batches()))
             return super().client_loss(net, batch, client)
 
-    assert "client.batches() inside a local step" in refusal(fit, Case(LoopsInside, mlp, ragged, sgd), "vectorized")
+    assert "client.batches, epoch or samples inside a local step" in refusal(fit, Case(LoopsInside, mlp, ragged, sgd), "vectorized")
 
 
 def test_a_local_step_changes_no_argument(fit):
@@ -671,10 +681,11 @@ def test_a_local_step_changes_no_argument(fit):
     trained, untrained = dict(net.named_parameters()), dict(net.named_buffers())
     counts = data.label_counts[0]
     facts = {name: torch.tensor(1.0) for name in ("index", "num_train", "num_steps", "learning_rate")}
-    facts |= {"label_counts": counts, "train_label_counts": counts, "received": (), "broadcast": {}, "carry": {}}
+    facts |= {"label_counts": counts, "train_label_counts": counts, "broadcast": {}, "carry": {}}
+    facts["received_state"] = dict(net.state_dict())
     facts["state"] = {"steps": torch.tensor(3.0, dtype=torch.float64)}
     before = copy.deepcopy((trained, untrained, facts))
-    result = step(trained, untrained, next(iter(data.batches(0, 1, 1))), 1, facts)
+    result = step(trained, untrained, next(iter(data.batches(0, 1, 1))), 1, torch.tensor(0), facts)
     assert_same([trained, untrained, facts], list(before), 0)
     assert result.state["steps"] == 4
     assert result.untrained["features.1.num_batches_tracked"] == before[1]["features.1.num_batches_tracked"] + 1

@@ -1,0 +1,132 @@
+"""Losses that hold a model to what other models say.
+
+Logits have shape (B, C). Half-precision logits are computed and returned in float32, as autocast does for cross entropy.
+Teachers' logits get no gradient only where the caller detached them.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl_lightning.functional.reductions import LossReduction, at_least_float32, reduce_losses
+
+
+def not_true_distillation(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    target: Tensor,
+    temperature: float = 1.0,
+    reduction: LossReduction = "mean",
+) -> Tensor:
+    """``tau^2 KL(p || q)`` between teacher p and student q over the classes that are *not* the true one.
+
+    Lee, Jeong, Shin, Bae, Yun, "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", NeurIPS
+    2022, equation 4, without the factor beta. The true class is taken out before the softmax; its logit gets a gradient of
+    exactly 0.
+
+    Args:
+        student_logits, teacher_logits: (B, C), C at least 2.
+        target: (B,) class indices.
+        temperature: tau, above 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    is_true = target[..., None] == torch.arange(student_logits.shape[-1], device=target.device)
+    student, teacher = (
+        (at_least_float32(logits) / temperature).masked_fill(is_true, float("-inf")).log_softmax(dim=-1)
+        for logits in (student_logits, teacher_logits)
+    )
+    # Where both are -inf their difference is not a number.
+    difference = (teacher - student).masked_fill(is_true, 0.0)
+    return reduce_losses(temperature**2 * (teacher.exp() * difference).sum(dim=-1), reduction)
+
+
+def model_contrastive_loss(
+    z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5, reduction: LossReduction = "mean"
+) -> Tensor:
+    """How much nearer a sample's features are to those of the previous local model than to those of the global one.
+
+    ``-log(exp(s_g / T) / (exp(s_g / T) + exp(s_p / T)))`` with cosine similarities ``s_g = cos(z, z_global)`` and
+    ``s_p = cos(z, z_previous)``: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
+
+    Args:
+        z, z_global, z_previous: (B, D) features.
+        temperature: T, above 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    own, near, far = (at_least_float32(features) for features in (z, z_global, z_previous))
+    similarities = torch.stack([F.cosine_similarity(own, other, dim=-1) for other in (near, far)], dim=-1)
+    return reduce_losses(-(similarities / temperature).log_softmax(dim=-1)[..., 0], reduction)
+
+
+def ensemble_distillation(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0, reduction: LossReduction = "mean"
+) -> Tensor:
+    """``KL(softmax(mean_k z_k / T) || softmax(z_s / T))``: Lin, Kong, Stich, Jaggi, "Ensemble Distillation for Robust Model
+    Fusion in Federated Learning", NeurIPS 2020, without the factor ``T^2``.
+
+    Args:
+        student_logits: (B, C).
+        teacher_logits: (K, B, C), whose mean over teachers is the ensemble.
+        temperature: T, above 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    teacher = (at_least_float32(teacher_logits).mean(dim=0) / temperature).log_softmax(dim=-1)
+    student = (at_least_float32(student_logits) / temperature).log_softmax(dim=-1)
+    return reduce_losses((teacher.exp() * (teacher - student)).sum(dim=-1), reduction)
+
+
+def label_count_weights(student_counts: Tensor, teacher_counts: Tensor) -> Tensor:
+    """``alpha_i^c = mu_i^c / (nu^c + sum_j mu_j^c)``, with 0/0 = 0: what each teacher's word on each class weighs (Flashback).
+
+    Args:
+        student_counts: nu, (C,) label counts behind the student.
+        teacher_counts: mu, (K, C) label counts behind each teacher.
+
+    Returns:
+        (K, C); the sum over teachers is at most 1.
+    """
+    total = student_counts + teacher_counts.sum(dim=0)
+    return torch.where(total > 0, teacher_counts / total, 0.0)
+
+
+def dynamic_distillation(
+    student_logits: Tensor, teacher_logits: Tensor, alpha: Tensor, reduction: LossReduction = "mean"
+) -> Tensor:
+    """``sum_i sum_c alpha_i^c p_i^c log(p_i^c / q^c)`` over teachers i and classes c (Flashback's dKL); may be negative.
+
+    Args:
+        student_logits: (B, C).
+        teacher_logits: (K, B, C).
+        alpha: (K, C), from :func:`label_count_weights`.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+    """
+    student = at_least_float32(student_logits).log_softmax(dim=-1)
+    teachers = at_least_float32(teacher_logits).log_softmax(dim=-1)
+    weighted = alpha.to(teachers)[:, None] * teachers.exp()
+    return reduce_losses((weighted * (teachers - student)).sum(dim=(0, -1)), reduction)
+
+
+def update_global_label_counts(global_counts: Tensor, client_counts: Tensor, rounds_participated: int, gamma: float) -> Tensor:
+    """Flashback's pi after a client took part: more by ``gamma * mu`` until it has been counted whole.
+
+    Args:
+        global_counts: pi, (C,).
+        client_counts: mu of the client, (C,).
+        rounds_participated: of the client, this round included.
+        gamma: share that a round counts, in (0, 1]: ``pi + gamma mu`` as long as ``gamma * rounds_participated <= 1``.
+    """
+    if gamma * rounds_participated > 1 + 1e-12:
+        return global_counts
+    return global_counts + gamma * client_counts

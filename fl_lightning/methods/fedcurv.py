@@ -1,0 +1,101 @@
+"""FedCurv: weights that matter to other clients are hard to move.
+
+N. Shoham, T. Avidor, A. Keren, N. Israel, D. Benditkis, L. Mor-Yosef, I. Zeitak: Overcoming Forgetting in Federated Learning on
+Non-IID Data. 2019. arXiv 1910.07796. Equation 3. A client's own term is left out, as the paper has it and popular code has not.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.functional import empirical_fisher
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class FedCurv(FederatedModule):
+    """The loss plus ``penalty * sum_j sum_i F_ji (w_i - theta_ji)^2`` over other clients j, no half.
+
+    theta_j are the weights that client j sent, F_j its empirical Fisher information there. The server keeps the sums of F and
+    of ``F theta``, and a client takes its own terms out.
+
+    Args:
+        penalty: lambda, at least 0; 0 is FedAvg.
+        remember: whose terms count: of the ``last_round`` alone, as the FedReg paper's code has it, or the latest of ``all``
+            clients that ever took part, as the paper has it.
+
+    Raises:
+        ValueError: if ``penalty`` is negative or ``remember`` unknown.
+    """
+
+    def __init__(
+        self, net: Net, penalty: float = 1e-4, remember: Literal["last_round", "all"] = "last_round", **common: Any
+    ) -> None:
+        super().__init__(net, **common)
+        if penalty < 0:
+            raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 is FedAvg")
+        if remember not in ("last_round", "all"):
+            raise ValueError(f"model.remember is {remember!r}, must be last_round or all")
+        self.penalty, self.remember = penalty, remember
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        shared = {name: weight for name, weight in self.trained_weights(self.net).items() if not self.is_personal(name)}
+        for kind in ("fisher", "anchor"):  # the sums of F and of F theta
+            self.add_server_state(kind, shared)
+
+    def broadcast(self, client: int) -> State:
+        kinds = ("fisher", "anchor")
+        return {f"{kind}.{name}": tensor for kind in kinds for name, tensor in self.server_state(kind).items()}
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        if self.penalty == 0:
+            return 0.0
+        terms = []
+        for name, weight in net.named_parameters():
+            if f"fisher.{name}" in client.broadcast:
+                fisher, anchor = (
+                    client.broadcast[f"{kind}.{name}"] - self._own(client, kind, name) for kind in ("fisher", "anchor")
+                )
+                terms.append((fisher * weight.square() - 2 * anchor * weight).sum())
+        return self.penalty * torch.stack(terms).sum()
+
+    def _own(self, client: Client, kind: str, name: str) -> Tensor | float:
+        """The client's own part of the server's sum."""
+        if "round" not in client.state:
+            return 0.0
+        counts = client.state["round"] == client.round - 1 if self.remember == "last_round" else client.state["round"] > 0
+        return client.state[f"{kind}.{name}"] * counts
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        fisher = empirical_fisher(
+            net,
+            lambda logits, targets: self.loss(logits, targets, client.label_counts),
+            ((batch.inputs, batch.targets) for batch in client.samples()),
+        )
+        weights = dict(net.named_parameters())
+        new = {f"fisher.{name}": fisher[name] for name in self.server_state("fisher")}
+        new |= {f"anchor.{name}": fisher[name] * weights[name].detach() for name in self.server_state("anchor")}
+        old = client.state if self.remember == "all" else {}
+        sent = {name: tensor - old.get(name, 0.0) for name, tensor in new.items()}
+        client.state.update(new, round=torch.full((), client.round, device=client.label_counts.device))
+        anchors = {name: tensor for name, tensor in sent.items() if name.startswith("anchor.")}
+        fishers = {name: tensor for name, tensor in sent.items() if name.startswith("fisher.")}
+        # The server has F theta from F and the weights, where both are this round's.
+        derived = self.remember == "last_round"
+        return {
+            **super().client_result(net, client),
+            "fisher": Weighted(fishers, 1.0),
+            "anchor": Weighted(anchors, 1.0, derived=derived),
+        }
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        for kind in ("fisher", "anchor"):
+            sums = self.server_state(kind)
+            total = reduced.total_weight(kind)
+            for name, mean in reduced.mean(kind).items():
+                held = sums[name.removeprefix(f"{kind}.")]
+                held.mul_(0.0 if self.remember == "last_round" else 1.0).add_(total * mean)
+        return super().aggregate(reduced)

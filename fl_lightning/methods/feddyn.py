@@ -1,0 +1,63 @@
+"""FedDyn: dynamic regularisation makes local and global optima agree.
+
+D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama: Federated Learning Based on Dynamic
+Regularization. ICLR 2021. arXiv 2111.04263. Algorithm 1. ``server_weighting: n_weighted`` weights the mean of the models, as
+some code does; the server's state h always takes the plain sum over clients.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class FedDyn(FederatedModule):
+    """Clients minimise ``F_k(w) - <g_k, w> + alpha/2 * ||w - w_t||^2``, g_k the gradient that their last visit ended with.
+
+    Args:
+        alpha: above 0; 0.1 in the paper.
+
+    Raises:
+        ValueError: if ``alpha`` is not above 0.
+    """
+
+    def __init__(
+        self, net: Net, alpha: float = 0.1, server_weighting: Literal["n_weighted", "uniform"] = "uniform", **common: Any
+    ) -> None:
+        super().__init__(net, server_weighting=server_weighting, **common)
+        if not alpha > 0:
+            raise ValueError(f"model.alpha is {alpha}, must be above 0: the paper uses 0.1")
+        self.alpha = alpha
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        self.add_server_state("h", {k: v for k, v in self.trained_weights(self.net).items() if not self.is_personal(k)})
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor:
+        pulls = []
+        for (name, weight), received in zip(net.named_parameters(), client.received, strict=True):
+            pulls.append(self.alpha / 2 * (weight - received).square().sum())
+            if name in client.state:
+                pulls.append(-(client.state[name] * weight).sum())
+        return torch.stack(pulls).sum()
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        moved, shared = {}, self.server_state("h").keys()
+        for (name, weight), received in zip(net.named_parameters(), client.received, strict=True):
+            if name in shared:
+                moved[name] = weight.detach() - received
+                client.state[name] = client.state.get(name, 0.0) - self.alpha * moved[name]
+        # The plain sum that h takes: the server has it from the models.
+        return {**super().client_result(net, client), "moved": Weighted(moved, 1.0, derived=True)}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        update = super().aggregate(reduced)
+        share = reduced.total_weight("moved") / self.data.num_clients
+        state = self.server_state("h")
+        for name, moved in reduced.mean("moved").items():
+            state[name].sub_(self.alpha * share * moved)
+            update.pseudo_gradient[name].add_(state[name] / self.alpha)
+        return update

@@ -1,0 +1,43 @@
+"""Gradient-masked averaging: where clients disagree on the direction, the server hardly moves.
+
+I. Tenison, S. A. Sreeramadas, V. Mugunthan, E. Oyallon, I. Rish, E. Belilovsky: Gradient Masked Averaging for Federated
+Learning. TMLR 2023. arXiv 2201.11986. Equation 4 with a soft mask.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class FedGMA(FederatedModule):
+    """Each entry of the mean change is scaled by how far the clients' signs agree, where that is less than ``threshold``.
+
+    Args:
+        threshold: of the agreement ``|mean of the signs|``, in [0, 1]; 0 is FedAvg.
+
+    Raises:
+        ValueError: if ``threshold`` is outside.
+    """
+
+    def __init__(self, net: Net, threshold: float = 0.4, **common: Any) -> None:
+        super().__init__(net, **common)
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"model.threshold is {threshold}, must be between 0 and 1: 0 is FedAvg")
+        self.threshold = threshold
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload = super().client_result(net, client)
+        received = dict(zip(dict(net.named_parameters()), client.received, strict=True))
+        signs = {name: (weight.detach() - received[name]).sign() for name, weight in upload["weights"].tensors.items()}
+        # The server has the signs from the models themselves.
+        return {**upload, "sign": Weighted(signs, 1.0, derived=True)}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        update = super().aggregate(reduced)
+        for name, sign in reduced.mean("sign").items():
+            agreement = sign.abs()
+            update.pseudo_gradient[name].mul_(agreement.masked_fill(agreement >= self.threshold, 1.0))
+        return update

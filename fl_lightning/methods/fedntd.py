@@ -1,0 +1,43 @@
+"""FedNTD: clients keep what the global model knows of the classes that are not the true one.
+
+G. Lee, M. Jeong, Y. Shin, S. Bae, S.-Y. Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated
+Learning. NeurIPS 2022. arXiv 2106.03097. Equation 4. Departures: the teacher is in evaluation mode, which the authors' code
+leaves open.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.data import Batch
+from fl_lightning.functional import not_true_distillation
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedNTD(FederatedModule):
+    """The loss plus ``beta * tau^2 * KL`` between the received and the local model over the not-true classes.
+
+    Args:
+        beta: weight of the distillation, at least 0; 0 is FedAvg exactly.
+        temperature: tau, above 0.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Any) -> None:
+        super().__init__(net, **common)
+        if beta < 0:
+            raise ValueError(f"model.beta is {beta}, must be at least 0: 0 is FedAvg")
+        if not temperature > 0:
+            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")
+        self.beta, self.temperature = beta, temperature
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        logits = net(batch.inputs)
+        loss = self.loss(logits, batch.targets, client.label_counts)
+        if self.beta == 0:
+            return loss
+        teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
+        return loss + self.beta * not_true_distillation(logits, teacher, batch.targets, self.temperature, reduction="none")

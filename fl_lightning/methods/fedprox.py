@@ -1,0 +1,37 @@
+"""FedProx: clients are pulled towards the weights that they received.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
+arXiv 1812.06127. Equation 2. Departures: none; clients do all their local steps.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedProx(FederatedModule):
+    """Clients minimise ``F_k(w) + mu/2 * ||w - w_t||^2``.
+
+    Args:
+        mu: strength of the pull, at least 0; 0 is FedAvg exactly. Papers that leave out the half give half of this.
+
+    Raises:
+        ValueError: if ``mu`` is negative.
+    """
+
+    def __init__(self, net: Net, mu: float = 0.01, **common: Any) -> None:
+        super().__init__(net, **common)
+        if mu < 0:
+            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
+        self.mu = mu
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        if self.mu == 0:
+            return 0.0
+        # Squares, not norms: the gradient of a norm is undefined where a client starts.
+        moved = zip(net.parameters(), client.received, strict=True)
+        return self.mu / 2 * torch.stack([(weight - received).square().sum() for weight, received in moved]).sum()

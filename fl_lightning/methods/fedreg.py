@@ -1,0 +1,146 @@
+"""FedReg: clients rehearse what the global model knows on pseudo data that they make themselves.
+
+C. Xu, Z. Hong, M. Huang, T. Jiang: Acceleration of Federated Learning with Alleviated Forgetting in Local Training. ICLR 2022.
+arXiv 2203.02645. Departures: the clamp of the pseudo data, which the authors' code computes and drops, is left out; inner
+products are added up in float64, since near the received weights numerator and denominator are both of second order.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+
+_TINY = 1e-30  # keeps a gradient of zero from being divided by
+
+
+class FedReg(FederatedModule):
+    """Every local step is followed by two projections that keep the losses on pseudo and perturbed data from rising.
+
+    Pseudo data are a client's samples after ``num_perturbations`` steps up the received model's loss, with what that model says
+    of them as soft labels; perturbed data after much smaller steps, with the true labels.
+
+    Args:
+        gamma: where the gradient is taken, ``gamma * w + (1 - gamma) * w_t``, in [0, 1].
+        pseudo_step: eta_s, length of a step towards pseudo data, above 0.
+        perturbed_step: eta_p; by default a hundredth of ``pseudo_step``.
+        num_perturbations: E, steps.
+
+    Raises:
+        ValueError: if a value is out of range, the local optimizer is not plain SGD, or the net draws or mixes samples.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        gamma: float = 0.5,
+        pseudo_step: float = 0.1,
+        perturbed_step: float | None = None,
+        num_perturbations: int = 10,
+        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        **common: Any,
+    ) -> None:
+        super().__init__(net, server_weighting=server_weighting, **common)
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"model.gamma is {gamma}, must be between 0 and 1: the paper uses 0.25 to 0.5")
+        self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
+        self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
+        for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"model.{name} is {getattr(self, name)}, must be above 0")
+        optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
+        plain = type(optimizer) is torch.optim.SGD and not any(optimizer.defaults[key] for key in ("momentum", "weight_decay"))
+        if not plain or self.clip_local_gradients is not None:
+            raise ValueError(
+                f"model.optimizer is {type(optimizer).__name__} with its settings, but FedReg projects steps of plain SGD: "
+                "use it without momentum, weight_decay and model.clip_local_gradients"
+            )
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        for name, layer in self.net.named_modules():
+            if (
+                isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+                and getattr(layer, "p", 1) > 0
+            ):
+                raise ValueError(
+                    f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net that says the same of the "
+                    "same sample: use group norm or none, and no dropout"
+                )
+
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order of its own."""
+        net.eval()
+        rows = [self._perturbed(net, batch, client) for batch in client.epoch("pseudo data")]
+        net.train()
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _perturbed(self, net: nn.Module, batch: Batch, client: Client) -> State:
+        pseudo, perturbed = (self._climb(net, batch, client, length) for length in (self.pseudo_step, self.perturbed_step))
+        with torch.no_grad():
+            labels = net(pseudo).softmax(dim=-1)
+        return {"pseudo": pseudo, "labels": labels, "perturbed": perturbed, "targets": batch.targets, "real": batch.real}
+
+    def _climb(self, net: nn.Module, batch: Batch, client: Client, length: float) -> Tensor:
+        """Inputs after steps of so much along the sign of the loss' gradient."""
+        inputs = batch.inputs
+        for _ in range(self.num_perturbations):
+            inputs = inputs.detach().requires_grad_()
+            loss = self.loss(net(inputs), batch.targets, client.label_counts).sum()
+            (gradient,) = torch.autograd.grad(loss, inputs)
+            inputs = inputs.detach() + length * gradient.sign()
+        return inputs
+
+    def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One step on the batch, then the projections, handed to the optimizer as one gradient."""
+        rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
+        weights = [weight.detach() for weight in self.trained_weights(net).values()]
+        slow = [self.gamma * own + (1 - self.gamma) * start for own, start in zip(weights, received, strict=True)]
+        gradient, loss = client.differentiate(self._objective(batch, lambda: self.client_loss(net, batch, client)), at=slow)
+        moved = [own - rate * g for own, g in zip(weights, gradient, strict=True)]
+        middle = [(own + start) / 2 for own, start in zip(moved, received, strict=True)]
+        rehearsed = self._row(client)
+
+        def pseudo_loss() -> Tensor:
+            return -(rehearsed["labels"] * net(rehearsed["pseudo"]).log_softmax(dim=-1)).sum(dim=-1)
+
+        def perturbed_loss() -> Tensor:
+            return self.loss(net(rehearsed["perturbed"]), rehearsed["targets"], client.label_counts)
+
+        old = Batch(rehearsed["pseudo"], rehearsed["targets"], rehearsed["real"])
+        g_s, _ = client.differentiate(self._objective(old, pseudo_loss), at=middle)
+        g_p, _ = client.differentiate(self._objective(old, perturbed_loss), at=middle)
+        way = [own - start for own, start in zip(moved, received, strict=True)]
+        w_s = _multiplier(way, g_s)
+        way = [d - w_s * g for d, g in zip(way, g_s, strict=True)]
+        w_p = _multiplier(way, g_p)
+        client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])
+        return loss
+
+    @staticmethod
+    def _objective(batch: Batch, losses: Callable[[], Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:
+        def objective() -> tuple[Tensor, Tensor]:
+            loss = batch.mean(losses())
+            return loss, loss
+
+        return objective
+
+    def _row(self, client: Client) -> State:
+        """The pseudo and perturbed data of this step: row after row, from the start again after the last."""
+        num_rows = len(client.carry["real"])
+        if isinstance(client.step, int):
+            return {name: rows[client.step % num_rows] for name, rows in client.carry.items()}
+        place = (client.step % num_rows).reshape(1)
+        return {name: rows.index_select(0, place)[0] for name, rows in client.carry.items()}
+
+
+def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
+    """``max(0, <way, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is."""
+    product = torch.stack([(d.double() * g.double()).sum() for d, g in zip(way, gradient, strict=True)]).sum()
+    square = torch.stack([g.double().square().sum() for g in gradient]).sum()
+    return (product / (square + _TINY)).clamp_min(0).to(gradient[0].dtype)

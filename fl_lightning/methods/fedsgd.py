@@ -1,0 +1,32 @@
+"""FedSGD: every client sends the result of one step on all its samples.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017. arXiv 1602.05629. The mean of the models after one step is a step along the mean gradient.
+"""
+
+from typing import Any
+
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedSGD(FederatedModule):
+    """One local step on a client's whole shard: wants ``data.batch_size: null``.
+
+    Raises:
+        ValueError: if local steps, epochs or a batch size are set.
+    """
+
+    def __init__(self, net: Net, **common: Any) -> None:
+        super().__init__(net, **common)
+        for name in ("local_steps", "local_epochs"):
+            if getattr(self, name) not in (None, 1):
+                raise ValueError(
+                    f"model.{name} is {getattr(self, name)}, but FedSGD takes one step: leave it out, or use FedAvg"
+                )
+
+    def on_fit_start(self) -> None:
+        if self.data.batch_size is not None:
+            raise ValueError(
+                f"data.batch_size is {self.data.batch_size}, but a step of FedSGD sees all samples: set it to null"
+            )
+        super().on_fit_start()

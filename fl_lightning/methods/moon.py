@@ -1,0 +1,62 @@
+"""MOON: features stay near those of the global model, away from those of the client's previous one.
+
+Q. Li, B. He, D. Song: Model-Contrastive Federated Learning. CVPR 2021. arXiv 2103.16257. Equation 3. Departures: at a client's
+first visit its previous model is the global one, which adds a constant log 2 and no gradient; the authors' code takes a network
+with random weights there.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Upload
+from fl_lightning.data import Batch
+from fl_lightning.functional import model_contrastive_loss
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+
+_PREVIOUS = "previous."
+
+
+class Moon(FederatedModule):
+    """The loss plus ``mu`` times the model-contrastive loss of the net's features, what its ``classifier`` sees.
+
+    Args:
+        net: with ``features`` and ``classifier``, as all of ours.
+        mu: weight of the contrast, at least 0; 0 is FedAvg exactly.
+        temperature: T, above 0.
+
+    Raises:
+        ValueError: if one of them is out of range, or the net has no features.
+    """
+
+    def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Any) -> None:
+        super().__init__(net, **common)
+        if mu < 0:
+            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
+        if not temperature > 0:
+            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 0.5")
+        self.mu, self.temperature = mu, temperature
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if not (hasattr(self.net, "features") and hasattr(self.net, "classifier")):
+            raise ValueError(
+                f"model.net is {type(self.net).__name__}, but MOON compares features: give it the parts features and classifier"
+            )
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        z = net.features(batch.inputs)
+        loss = self.loss(net.classifier(z), batch.targets, client.label_counts)
+        if self.mu == 0:
+            return loss
+        previous = {name: client.state.get(_PREVIOUS + name, tensor) for name, tensor in client.received_state.items()}
+        z_global, z_previous = (
+            client.evaluate(state, lambda model: model.features(batch.inputs)) for state in (client.received_state, previous)
+        )
+        return loss + self.mu * model_contrastive_loss(z, z_global, z_previous, self.temperature, reduction="none")
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        model: State = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        client.state.update({_PREVIOUS + name: tensor.detach().clone() for name, tensor in model.items()})
+        return super().client_result(net, client)

@@ -1,0 +1,98 @@
+"""SCAFFOLD: control variates take the drift out of local steps.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: none; ``server_weighting: n_weighted``,
+which popular code has, weights the models alone and never the variates.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class Scaffold(FederatedModule):
+    """Local steps along ``g - c_i + c``, where the variates c_i of a client and c of the server estimate their gradients.
+
+    Args:
+        option: how a client renews its variate: ``II``, from how far it came, ``c_i - c + (x - y) / (K lr)``; or ``I``, the
+            gradient on all its samples at the received weights, one more pass.
+
+    Raises:
+        ValueError: if ``option`` is neither.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        option: Literal["I", "II"] = "II",
+        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        **common: Any,
+    ) -> None:
+        super().__init__(net, server_weighting=server_weighting, **common)
+        if option not in ("I", "II"):
+            raise ValueError(f"model.option is {option!r}, must be I or II")
+        self.option = option
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        self.add_server_state("variate", {k: v for k, v in self.trained_weights(self.net).items() if not self.is_personal(k)})
+
+    def broadcast(self, client: int) -> State:
+        return self.server_state("variate")
+
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        return self._full_gradient(net, client) if self.option == "I" else {}
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
+        gradients, loss = super().client_gradients(net, batch, client)
+        corrected = []
+        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
+            if name in client.broadcast:  # a weight that stays with its client has no variate
+                gradient = gradient - client.state.get(name, 0.0) + client.broadcast[name]
+            corrected.append(gradient)
+        return corrected, loss
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload = super().client_result(net, client)
+        old = {name: client.state.get(name, torch.zeros_like(c)) for name, c in client.broadcast.items()}
+        new = dict(client.carry) if self.option == "I" else self._from_the_way(net, client, old)
+        client.state.update(new)
+        return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
+
+    def _from_the_way(self, net: nn.Module, client: Client, old: State) -> State:
+        """Option II: the mean gradient of the local steps, from how far they led."""
+        length = client.num_steps * client.learning_rate
+        received = dict(zip(dict(net.named_parameters()), client.received, strict=True))
+        weights = {name: weight.detach() for name, weight in net.named_parameters() if name in old}
+        return {name: old[name] - client.broadcast[name] + (received[name] - weights[name]) / length for name in old}
+
+    def _full_gradient(self, net: nn.Module, client: Client) -> State:
+        """Option I: the gradient on all the client's samples, which leaves no trace in the net's buffers."""
+        before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        total: list[Tensor] = []
+        for batch in client.samples():
+
+            def objective(batch: Batch = batch) -> tuple[Tensor, Tensor]:
+                loss = self.client_loss(net, batch, client).sum() / client.num_train
+                return loss, loss
+
+            gradients, _ = client.differentiate(objective)
+            total = [a + b for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
+        for name, buffer in net.named_buffers():
+            buffer.copy_(before[name])
+        named = dict(zip(self.trained_weights(net), total, strict=True))
+        return {name: named[name] for name in client.broadcast}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        # Sampled clients alone have changed theirs: the mean change, times their share of all clients.
+        share = reduced.total_weight("variate") / self.data.num_clients
+        variates = self.server_state("variate")
+        for name, change in reduced.mean("variate").items():
+            variates[name].add_(share * change)
+        return super().aggregate(reduced)

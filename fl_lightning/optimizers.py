@@ -1,0 +1,83 @@
+"""Server optimizers that torch does not have.
+
+S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan: Adaptive Federated Optimization.
+ICLR 2021. arXiv 2003.00295. Algorithm 2: no bias correction, tau outside the root, v starts at tau^2. The third of the paper,
+FedAdagrad, is torch's Adagrad with ``initial_accumulator_value: tau^2`` and ``eps: tau``.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _Adaptive(torch.optim.Optimizer):
+    """``m = beta1 m + (1 - beta1) g``, a rule for v, ``x = x - lr m / (sqrt(v) + tau)``.
+
+    Args:
+        params: the global weights.
+        lr: above 0.
+        betas: of m and v, in [0, 1).
+        tau: adaptivity, above 0; v starts at its square.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.99),
+        tau: float = 1e-3,
+    ) -> None:
+        name = f"model.server_optimizer {type(self).__name__}"
+        if not lr > 0:
+            raise ValueError(f"{name}: lr is {lr}, must be above 0")
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{name}: betas are {tuple(betas)}, must be at least 0 and below 1")
+        if not tau > 0:
+            raise ValueError(f"{name}: tau is {tau}, must be above 0: the paper uses 1e-3")
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "tau": tau})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            (beta1, beta2), tau = group["betas"], group["tau"]
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    state["m"], state["v"] = torch.zeros_like(weight), torch.full_like(weight, tau**2)
+                state["m"].lerp_(weight.grad, 1 - beta1)
+                self.renew(state["v"], weight.grad.square(), beta2)
+                weight.sub_(group["lr"] * state["m"] / (state["v"].sqrt() + tau))
+        return loss
+
+    @staticmethod
+    @abstractmethod
+    def renew(v: Tensor, square: Tensor, beta2: float) -> None:
+        """Bring v up to date, in place, with the squared gradient."""
+
+
+class FedAdam(_Adaptive):
+    """``v = beta2 v + (1 - beta2) g^2``."""
+
+    @staticmethod
+    def renew(v: Tensor, square: Tensor, beta2: float) -> None:
+        v.lerp_(square, 1 - beta2)
+
+
+class FedYogi(_Adaptive):
+    """``v = v - (1 - beta2) g^2 sign(v - g^2)``: v grows and shrinks by what was seen last."""
+
+    @staticmethod
+    def renew(v: Tensor, square: Tensor, beta2: float) -> None:
+        v.sub_((1 - beta2) * square * (v - square).sign())
