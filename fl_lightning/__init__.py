@@ -1,8 +1,40 @@
 """Federated learning on PyTorch Lightning that shows what a model forgets."""
 
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.methods import FedAvg
+from fl_lightning.methods import (
+    FedAvg,
+    FedCurv,
+    FedDF,
+    FedDyn,
+    FedGMA,
+    FedNova,
+    FedNTD,
+    FedProx,
+    FedReg,
+    FedSGD,
+    Flashback,
+    Moon,
+    Scaffold,
+)
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.strategy import FederatedStrategy
 
-__all__ = ["FedAvg", "FederatedDataModule", "FederatedModule", "FederatedStrategy", "Net"]
+__all__ = [
+    "FedAvg",
+    "FedCurv",
+    "FedDF",
+    "FedDyn",
+    "FedGMA",
+    "FedNTD",
+    "FedNova",
+    "FedProx",
+    "FedReg",
+    "FedSGD",
+    "FederatedDataModule",
+    "FederatedModule",
+    "FederatedStrategy",
+    "Flashback",
+    "Moon",
+    "Net",
+    "Scaffold",
+]

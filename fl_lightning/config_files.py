@@ -74,14 +74,17 @@ def _names(base: object, name: str) -> list[str]:
     return names
 
 
-def _merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Both mappings in one; where they differ ``own`` wins, and another class leaves the base's arguments behind."""
-    if own.get("class_path", base.get("class_path")) != base.get("class_path"):
+def _merge(base: dict[str, Any], own: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """Both mappings in one; where they differ ``own`` wins, and another class leaves the base's arguments behind.
+
+    Not so another method: all methods have net, loss, optimizers and the like in common.
+    """
+    if key != "model" and own.get("class_path", base.get("class_path")) != base.get("class_path"):
         base = {key: value for key, value in base.items() if key != "init_args"}
     merged = dict(base)
     for key, value in own.items():
         both = isinstance(value, dict) and isinstance(base.get(key), dict)
-        merged[key] = _merge(base[key], value) if both else value
+        merged[key] = _merge(base[key], value, key) if both else value
     return merged
 
 

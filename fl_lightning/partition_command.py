@@ -27,7 +27,8 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
         OSError: if a file cannot be written.
     """
     dataset = data.source.load(data.root)
-    labels, seed = dataset.train.targets, data.seed
+    private, _ = data.set_public_aside(dataset)
+    labels, seed = dataset.train.targets[private], data.seed
     parts = data.share_out(dataset)
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)

@@ -36,6 +36,8 @@ class FederatedDataModule(LightningDataModule):
             (``0.1``; ``1.0`` is all of them), of which at least one takes part.
         batch_size: samples of a local step; the last batch of an epoch may be smaller. None: a client's shard is one batch.
         partition: how the training set is shared out.
+        public_size: training samples that the server has and no client, drawn at random by the seed; what is left is shared
+            out. For methods that distil at the server.
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
@@ -61,6 +63,7 @@ class FederatedDataModule(LightningDataModule):
         clients_per_round: int | float = 10,
         batch_size: int | None = 64,
         partition: Partition = Dirichlet(alpha=0.1),
+        public_size: int = 0,
         val_fraction: float = 0.1,
         monitor_test: int = 10,
         augment: Sequence[Augmentation] = (),
@@ -77,7 +80,7 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
-        self.storage, self.num_workers = storage, num_workers
+        self.storage, self.num_workers, self.public_size = storage, num_workers, public_size
         self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
         self.device: torch.device | None = None
@@ -91,6 +94,8 @@ class FederatedDataModule(LightningDataModule):
                 raise ValueError(f"data.{name} is {value}, must be at least 1")
         if not 0 <= self.val_fraction < 1:
             raise ValueError(f"data.val_fraction is {self.val_fraction}, must be at least 0 and below 1: the papers use 0.1")
+        if self.public_size < 0:
+            raise ValueError(f"data.public_size is {self.public_size}, must be at least 0: 0 leaves the server without samples")
         if self.storage not in ("auto", "device", "stream"):
             raise ValueError(f"data.storage is {self.storage!r}, must be one of auto, device, stream")
         if self.num_workers < 0:
@@ -123,7 +128,8 @@ class FederatedDataModule(LightningDataModule):
             return
         dataset = self.source.load(self.root)
         labels = dataset.train.targets
-        parts = self.share_out(dataset)
+        private, self._public = self.set_public_aside(dataset)
+        parts = [private[part] for part in self.share_out(dataset)]
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         self.shards: ClientShards = split_clients(parts, labels, len(dataset.classes), self.val_fraction, rng)
         self._train_start: list[int] = self.shards.train_start.tolist()
@@ -132,8 +138,21 @@ class FederatedDataModule(LightningDataModule):
         self._dataset = dataset
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
+    def set_public_aside(self, dataset: Dataset) -> tuple[Tensor, Tensor]:
+        """Indices of the training samples for the clients, ascending, and of those for the server."""
+        count = len(dataset.train)
+        if self.public_size >= count:
+            raise ValueError(f"data.public_size is {self.public_size}, must be below the number of training samples, {count}")
+        order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
+        return order[self.public_size :].sort().values, order[: self.public_size]
+
     def share_out(self, dataset: Dataset) -> list[Tensor]:
-        """Each client's indices into the training samples of a data set."""
+        """Each client's indices into the training samples of a data set, or into those that are left for the clients."""
+        if self.public_size > 0:
+            private, _ = self.set_public_aside(dataset)
+            owners = None if dataset.owners is None else dataset.owners[private].unique(return_inverse=True)[1]
+            samples = Samples(dataset.train.inputs[private], dataset.train.targets[private])
+            dataset = Dataset(samples, dataset.test, dataset.classes, owners)
         return self.partition.share_out(dataset, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -315,6 +334,21 @@ class FederatedDataModule(LightningDataModule):
         owner = torch.repeat_interleave(torch.arange(len(clients)), torch.tensor([len(part) for part in indices]))
         joined = torch.cat(indices)
         return self._evaluation_inputs("train", joined), self.train_set.targets[joined.to(self.device)], owner.to(self.device)
+
+    @property
+    def public_targets(self) -> Tensor:
+        """(``public_size``,) classes of the server's samples."""
+        return self.train_set.targets[self._public.to(self.device)]
+
+    def public_inputs(self) -> EvaluationInputs:
+        """The server's samples."""
+        return self._evaluation_inputs("train", self._public)
+
+    def public_batches(self, places: Sequence[Tensor]) -> Iterator[Batch]:
+        """Batches of the server's samples, given by their places among them."""
+        indices = [self._public[part] for part in places]
+        for chosen, inputs in zip(indices, self._read_for_evaluation("train", indices), strict=True):
+            yield Batch(inputs, self.train_set.targets[chosen.to(self.device)])
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""

@@ -1,6 +1,7 @@
 """Samples that stay on disk: read ahead by worker processes while a client trains."""
 
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -33,6 +34,9 @@ class Stream:
             generator=torch.Generator(),  # each pass draws a seed for the workers; not from the global generator
             **settings,
         )
+        # Collected in a cycle, with a trainer say, the loader's queues would close before it tells its workers to end, and it
+        # would wait 5 seconds for each. From here it is told by someone outside of the cycle.
+        weakref.finalize(self, _end_workers, self._loader)
 
     def read(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The rows of each batch of indices, in order.
@@ -48,6 +52,11 @@ class Stream:
                 return
             if self._passes != own:
                 raise RuntimeError("a pass over streamed samples goes on after another has begun: finish one before the next")
+
+
+def _end_workers(loader: DataLoader) -> None:
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
 
 
 class _Rows(Dataset):

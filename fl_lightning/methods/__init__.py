@@ -2,6 +2,7 @@
 
 from fl_lightning.methods.fedavg import FedAvg
 from fl_lightning.methods.fedcurv import FedCurv
+from fl_lightning.methods.feddf import FedDF
 from fl_lightning.methods.feddyn import FedDyn
 from fl_lightning.methods.fedgma import FedGMA
 from fl_lightning.methods.fednova import FedNova
@@ -9,12 +10,14 @@ from fl_lightning.methods.fedntd import FedNTD
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.methods.fedreg import FedReg
 from fl_lightning.methods.fedsgd import FedSGD
+from fl_lightning.methods.flashback import Flashback
 from fl_lightning.methods.moon import Moon
 from fl_lightning.methods.scaffold import Scaffold
 
 __all__ = [
     "FedAvg",
     "FedCurv",
+    "FedDF",
     "FedDyn",
     "FedGMA",
     "FedNTD",
@@ -22,6 +25,7 @@ __all__ = [
     "FedProx",
     "FedReg",
     "FedSGD",
+    "Flashback",
     "Moon",
     "Scaffold",
 ]

@@ -17,7 +17,7 @@ from fl_lightning import FedAvg, FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.clients import Visit, Weighted, choose, vectorized
 from fl_lightning.clients.step import LocalStep
-from fl_lightning.data import RandomCrop, RandomHorizontalFlip, from_arrays
+from fl_lightning.data import IID, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
 from fl_lightning.streams import stream_seed
@@ -118,6 +118,20 @@ def whole_shards(**settings):
 def one_step(**settings):
     """One step on the whole shard."""
     return federation([2, 4, 7, 9, 7], None, **settings), {}
+
+
+def public(**settings):
+    """Twelve samples for the server; one step more than an epoch."""
+    data, _ = equal()
+    settings |= {
+        "partition": IID(),
+        "public_size": 12,
+        "num_clients": 5,
+        "batch_size": 2,
+        "monitor_test": 0,
+        "val_fraction": 0.0,
+    }
+    return FederatedDataModule(data.source, cohorts=COHORTS, **settings), {"local_steps": 3}
 
 
 def validated(**settings):
@@ -335,6 +349,9 @@ def public_cases(method):
     """A net without and one with BatchNorm, where the method takes them."""
     if method is methods.FedReg:  # plain SGD, no BatchNorm
         return Case(method, mlp, ragged, sgd, {}, BOTH), Case(method, group_norm_net, augmented, sgd)
+    if method in (methods.FedDF, methods.Flashback):
+        settings = {"distillation_batch_size": 4, **({"distillation_steps": 5} if method is methods.FedDF else {})}
+        return Case(method, mlp, public, momentum, settings, BOTH), Case(method, batch_norm_net, public, sgd, settings)
     if method is methods.FedSGD:
         return Case(method, mlp, one_step, momentum, {}, BOTH), Case(method, batch_norm_net, one_step, sgd)
     return Case(method, mlp, ragged, momentum, {}, BOTH), Case(method, batch_norm_net, ragged_pairs, sgd)
@@ -669,7 +686,9 @@ def test_batches_inside_a_local_step_are_refused(fit):
             next(iter(client.batches()))
             return super().client_loss(net, batch, client)
 
-    assert "client.batches, epoch or samples inside a local step" in refusal(fit, Case(LoopsInside, mlp, ragged, sgd), "vectorized")
+    assert "client.batches, epoch or samples inside a local step" in refusal(
+        fit, Case(LoopsInside, mlp, ragged, sgd), "vectorized"
+    )
 
 
 def test_a_local_step_changes_no_argument(fit):

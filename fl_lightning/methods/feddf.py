@@ -1,0 +1,113 @@
+"""FedDF: the server distils what its clients say together into the mean of their weights.
+
+T. Lin, L. Kong, S. U. Stich, M. Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
+arXiv 2006.07242. Algorithm 1 for clients of one architecture. Departure: the paper stops early by a validation set; here a
+tenth of the public samples, which is not distilled on, decides by its distillation loss.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.clients.engine import predict_in_batches
+from fl_lightning.data import Batch
+from fl_lightning.functional import ensemble_distillation
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedDF(FederatedModule):
+    """After the mean, Adam steps on ``KL(softmax(mean_k z_k / T) || softmax(z / T))`` over public samples without labels.
+
+    Wants ``data.public_size``.
+
+    Args:
+        distillation_steps: at most so many; the rate falls along a cosine over them.
+        distillation_rate: of Adam.
+        distillation_batch_size: public samples a step.
+        distillation_patience: steps without a lower loss on the held-out tenth after which it stops; the best weights are kept.
+        temperature: T, above 0.
+
+    Raises:
+        ValueError: if a value is out of range or there are no public samples.
+    """
+
+    _CHECK_EVERY = 100  # steps
+    _LARGEST_NORM = 5.0  # of a gradient
+
+    def __init__(
+        self,
+        net: Net,
+        distillation_steps: int = 10_000,
+        distillation_rate: float = 1e-3,
+        distillation_batch_size: int = 128,
+        distillation_patience: int = 1_000,
+        temperature: float = 1.0,
+        **common: Any,
+    ) -> None:
+        super().__init__(net, **common)
+        self.distillation_steps, self.distillation_rate = distillation_steps, distillation_rate
+        self.distillation_batch_size, self.distillation_patience = distillation_batch_size, distillation_patience
+        self.temperature = temperature
+        for name in ("steps", "rate", "batch_size", "patience"):
+            if not getattr(self, f"distillation_{name}") > 0:
+                raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be above 0")
+        if not temperature > 0:
+            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")
+
+    def on_fit_start(self) -> None:
+        if self.data.public_size < 10:
+            raise ValueError(
+                f"data.public_size is {self.data.public_size}, but FedDF distils on public samples and holds a tenth of them "
+                "out: set aside at least 10, such as 1250 of CIFAR-10"
+            )
+        super().on_fit_start()
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public_inputs())}
+
+    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
+        teachers = [probe["logits"] for probe in probes if probe["logits"].isfinite().all()]
+        if not teachers:
+            return
+        logits = torch.stack(teachers).mean(dim=0, keepdim=True)
+        held_out, places = torch.randperm(self.data.public_size).split(
+            [self.data.public_size // 10, self.data.public_size - self.data.public_size // 10]
+        )
+        best, best_weights, last_gain = self._loss_of(held_out, logits), copy.deepcopy(self.net.state_dict()), 0
+        optimizer = torch.optim.Adam(self.trained_weights(self.net).values(), self.distillation_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.distillation_steps)
+        self.net.train()
+        for step, (where, batch) in enumerate(self._batches(places), start=1):
+            self._distil(batch, logits[:, where], optimizer)
+            schedule.step()
+            if step % self._CHECK_EVERY == 0 or step == self.distillation_steps:
+                loss = self._loss_of(held_out, logits)
+                if loss < best:
+                    best, best_weights, last_gain = loss, copy.deepcopy(self.net.state_dict()), step
+                if step - last_gain >= self.distillation_patience:
+                    break
+        self.net.load_state_dict(best_weights)
+
+    def _distil(self, batch: Batch, teachers: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """One step towards the teachers, (1, B, C)."""
+        optimizer.zero_grad()
+        ensemble_distillation(self.net(batch.inputs), teachers, self.temperature).backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), self._LARGEST_NORM)
+        optimizer.step()
+
+    def _batches(self, places: Tensor) -> Iterator[tuple[Tensor, Batch]]:
+        """Epoch after epoch, as many batches as there are steps, each with its samples' places."""
+        drawn: list[Tensor] = []
+        while len(drawn) < self.distillation_steps:
+            drawn += places[torch.randperm(len(places))].split(self.distillation_batch_size)
+        drawn = drawn[: self.distillation_steps]
+        yield from zip(drawn, self.data.public_batches(drawn), strict=True)
+
+    def _loss_of(self, places: Tensor, teachers: Tensor) -> float:
+        """Distillation loss on some public samples, in evaluation mode."""
+        logits = torch.cat([self.predict_logits(batch.inputs) for batch in self.data.public_batches([places])])
+        return float(ensemble_distillation(logits, teachers[:, places.to(teachers.device)], self.temperature))

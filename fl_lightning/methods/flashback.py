@@ -1,0 +1,119 @@
+"""Flashback: label counts say whose word on which class to keep, at the clients and at the server.
+
+"Flashback: Understanding and Mitigating Forgetting in Federated Learning", anonymous submission; Algorithm 1, equations 4 to 6.
+The appendix with the rates of the server's distillation is not known to us: their defaults are assumptions.
+"""
+
+from typing import Any
+
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Upload, Weighted
+from fl_lightning.clients.engine import predict_in_batches
+from fl_lightning.data import Batch
+from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
+from fl_lightning.losses import CrossEntropy
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class Flashback(FederatedModule):
+    """Cross entropy plus dynamic distillation: from the received model at clients, from all clients' models at the server.
+
+    What a teacher's word on a class weighs is its label count there against those of the student and all teachers; the global
+    model is credited with the label counts of the clients that trained it. Wants ``data.public_size``, samples with labels.
+
+    Args:
+        gamma: share of a client's label counts that each of its visits credits the global model with, in (0, 1].
+        distillation_epochs: passes over the public samples a round.
+        distillation_batch_size: public samples a step.
+        distillation_optimizer: builds the optimizer of these passes, anew every round.
+
+    Raises:
+        ValueError: if a value is out of range or there are no public samples.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        gamma: float = 0.1,
+        distillation_epochs: int = 1,
+        distillation_batch_size: int = 50,
+        distillation_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+        **common: Any,
+    ) -> None:
+        super().__init__(net, **common)
+        if not 0 < gamma <= 1:
+            raise ValueError(f"model.gamma is {gamma}, must be above 0 and at most 1")
+        self.gamma, self.distillation_epochs, self.distillation_batch_size = gamma, distillation_epochs, distillation_batch_size
+        self.distillation_optimizer = distillation_optimizer
+        for name in ("epochs", "batch_size"):
+            if getattr(self, f"distillation_{name}") < 1:
+                raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be at least 1")
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self._trainer is not None:
+            self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes)))
+            self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
+
+    def on_fit_start(self) -> None:
+        if self.data.public_size < 1:
+            raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
+        super().on_fit_start()
+
+    def broadcast(self, client: int) -> dict[str, Tensor]:
+        return {"global_label_counts": self.global_label_counts}
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        logits = net(batch.inputs)
+        loss = self.loss(logits, batch.targets, client.label_counts)
+        teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
+        alpha = label_count_weights(client.train_label_counts, client.broadcast["global_label_counts"][None])
+        return loss + dynamic_distillation(logits, teacher[None], alpha, reduction="none")
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload = super().client_result(net, client)
+        if self.visits[client.index] == 0:  # the server keeps them
+            upload["label_counts"] = Weighted({"label_counts": client.train_label_counts.float()}, 1.0)
+        return upload
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        logits = predict_in_batches(net, self.data.eval_batch_size, self.data.public_inputs())
+        counts = client.train_label_counts.to(self.global_label_counts)
+        return {"logits": logits, "label_counts": counts, "client": torch.tensor(client.index)}
+
+    def server_step(self, update: Update | None) -> None:
+        self._before = self.predict_logits(self.data.public_inputs())  # of the global model that the round started from
+        super().server_step(update)
+
+    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
+        probes = [probe for probe in probes if probe["logits"].isfinite().all()]
+        if not probes:
+            return
+        counts = torch.stack([*(probe["label_counts"] for probe in probes), self.global_label_counts])
+        teachers = torch.stack([*(probe["logits"] for probe in probes), self._before])
+        # Before round 1 the global model has no counts, hence no weight as a teacher.
+        self._distil(teachers, label_count_weights(self.global_label_counts, counts))
+        for probe in probes:
+            client = int(probe["client"])
+            self.visits[client] += 1
+            credited = update_global_label_counts(
+                self.global_label_counts, probe["label_counts"], int(self.visits[client]), self.gamma
+            )
+            self.global_label_counts.copy_(credited)
+
+    def _distil(self, teachers: Tensor, alpha: Tensor) -> None:
+        """Train the global model on the public samples and on what the teachers, (K, n, C), say of them."""
+        optimizer = self.distillation_optimizer(list(self.trained_weights(self.net).values()))
+        self.net.train()
+        for _ in range(self.distillation_epochs):
+            places = torch.randperm(self.data.public_size).split(self.distillation_batch_size)
+            for where, batch in zip(places, self.data.public_batches(places), strict=True):
+                logits = self.net(batch.inputs)
+                loss = CrossEntropy()(logits, batch.targets, self.global_label_counts).mean()
+                loss = loss + dynamic_distillation(logits, teachers[:, where.to(teachers.device)], alpha)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
