@@ -255,15 +255,15 @@ class FederatedModule(EvaluatedModule):
         """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
         return {name: weight for name, weight in net.named_parameters() if name in self._trained_names}
 
-    def add_server_state(self, kind: str, like: State) -> None:
-        """Keep at the server a tensor of zeros for each of some weights, in buffers: checkpoints hold them.
+    def add_server_state(self, kind: str) -> None:
+        """Keep at the server a tensor of zeros for each weight that is trained and not personal: buffers, in checkpoints too.
 
         Args:
             kind: what they are, such as ``variate``.
-            like: weights by name, in whose shapes and dtypes.
         """
-        for name, weight in like.items():
-            self.register_buffer(f"{kind}:{name.replace('.', '/')}", torch.zeros_like(weight, requires_grad=False))
+        for name, weight in self.trained_weights(self.net).items():
+            if not self.is_personal(name):
+                self.register_buffer(f"{kind}:{name.replace('.', '/')}", torch.zeros_like(weight, requires_grad=False))
 
     def server_state(self, kind: str) -> State:
         """What :meth:`add_server_state` made, by the weights' names; to be changed in place."""

@@ -127,6 +127,9 @@ class FederatedDataModule(LightningDataModule):
         if self._dataset is not None:
             return
         dataset = self.source.load(self.root)
+        if self.augment and dataset.train.inputs.ndim != 4:
+            shape = tuple(dataset.train.inputs.shape[1:])
+            raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
         labels = dataset.train.targets
         private, self._public = self.set_public_aside(dataset)
         parts = [private[part] for part in self.share_out(dataset)]

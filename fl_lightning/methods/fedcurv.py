@@ -14,6 +14,8 @@ from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
 
+_KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
+
 
 class FedCurv(FederatedModule):
     """The loss plus ``penalty * sum_j sum_i F_ji (w_i - theta_ji)^2`` over other clients j, no half.
@@ -42,13 +44,11 @@ class FedCurv(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        shared = {name: weight for name, weight in self.trained_weights(self.net).items() if not self.is_personal(name)}
-        for kind in ("fisher", "anchor"):  # the sums of F and of F theta
-            self.add_server_state(kind, shared)
+        for kind in _KINDS:
+            self.add_server_state(kind)
 
     def broadcast(self, client: int) -> State:
-        kinds = ("fisher", "anchor")
-        return {f"{kind}.{name}": tensor for kind in kinds for name, tensor in self.server_state(kind).items()}
+        return {f"{kind}.{name}": tensor for kind in _KINDS for name, tensor in self.server_state(kind).items()}
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         if self.penalty == 0:
@@ -56,9 +56,7 @@ class FedCurv(FederatedModule):
         terms = []
         for name, weight in net.named_parameters():
             if f"fisher.{name}" in client.broadcast:
-                fisher, anchor = (
-                    client.broadcast[f"{kind}.{name}"] - self._own(client, kind, name) for kind in ("fisher", "anchor")
-                )
+                fisher, anchor = (client.broadcast[f"{kind}.{name}"] - self._own(client, kind, name) for kind in _KINDS)
                 terms.append((fisher * weight.square() - 2 * anchor * weight).sum())
         return self.penalty * torch.stack(terms).sum()
 
@@ -75,27 +73,34 @@ class FedCurv(FederatedModule):
             lambda logits, targets: self.loss(logits, targets, client.label_counts),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
-        weights = dict(net.named_parameters())
-        new = {f"fisher.{name}": fisher[name] for name in self.server_state("fisher")}
-        new |= {f"anchor.{name}": fisher[name] * weights[name].detach() for name in self.server_state("anchor")}
-        old = client.state if self.remember == "all" else {}
-        sent = {name: tensor - old.get(name, 0.0) for name, tensor in new.items()}
-        client.state.update(new, round=torch.full((), client.round, device=client.label_counts.device))
-        anchors = {name: tensor for name, tensor in sent.items() if name.startswith("anchor.")}
-        fishers = {name: tensor for name, tensor in sent.items() if name.startswith("fisher.")}
-        # The server has F theta from F and the weights, where both are this round's.
-        derived = self.remember == "last_round"
-        return {
-            **super().client_result(net, client),
-            "fisher": Weighted(fishers, 1.0),
-            "anchor": Weighted(anchors, 1.0, derived=derived),
-        }
+        fisher = {name: fisher[name] for name in self.server_state("fisher")}
+        anchor = {name: fisher[name] * weight.detach() for name, weight in net.named_parameters() if name in fisher}
+        upload = super().client_result(net, client)
+        for kind, new in zip(_KINDS, (fisher, anchor), strict=True):
+            old = {name: client.state.get(f"{kind}.{name}", 0.0) if self.remember == "all" else 0.0 for name in new}
+            # The server has F theta from F and the weights, where both are this round's.
+            derived = kind == "anchor" and self.remember == "last_round"
+            upload[kind] = Weighted({name: new[name] - old[name] for name in new}, 1.0, derived)
+            client.state.update({f"{kind}.{name}": tensor for name, tensor in new.items()})
+        client.state["round"] = torch.full((), client.round, device=client.label_counts.device)
+        return upload
 
     def aggregate(self, reduced: Reduction) -> Update:
-        for kind in ("fisher", "anchor"):
-            sums = self.server_state(kind)
-            total = reduced.total_weight(kind)
+        self._forget()
+        for kind in _KINDS:
+            sums, total = self.server_state(kind), reduced.total_weight(kind)
             for name, mean in reduced.mean(kind).items():
-                held = sums[name.removeprefix(f"{kind}.")]
-                held.mul_(0.0 if self.remember == "last_round" else 1.0).add_(total * mean)
+                sums[name].add_(total * mean)
         return super().aggregate(reduced)
+
+    def server_step(self, update: Update | None) -> None:
+        if update is None:
+            self._forget()
+        super().server_step(update)
+
+    def _forget(self) -> None:
+        """A round is over: where the last one alone counts, those before it no longer do."""
+        if self.remember == "last_round":
+            for kind in _KINDS:
+                for tensor in self.server_state(kind).values():
+                    tensor.zero_()

@@ -34,7 +34,7 @@ class FedDyn(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        self.add_server_state("h", {k: v for k, v in self.trained_weights(self.net).items() if not self.is_personal(k)})
+        self.add_server_state("h")
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor:
         pulls = []
@@ -45,11 +45,10 @@ class FedDyn(FederatedModule):
         return torch.stack(pulls).sum()
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        moved, shared = {}, self.server_state("h").keys()
-        for (name, weight), received in zip(net.named_parameters(), client.received, strict=True):
-            if name in shared:
-                moved[name] = weight.detach() - received
-                client.state[name] = client.state.get(name, 0.0) - self.alpha * moved[name]
+        way = {name: weight.detach() - client.received_state[name] for name, weight in net.named_parameters()}
+        moved = {name: way[name] for name in self.server_state("h")}
+        for name in moved:
+            client.state[name] = client.state.get(name, 0.0) - self.alpha * moved[name]
         # The plain sum that h takes: the server has it from the models.
         return {**super().client_result(net, client), "moved": Weighted(moved, 1.0, derived=True)}
 

@@ -30,8 +30,8 @@ class FedGMA(FederatedModule):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        received = dict(zip(dict(net.named_parameters()), client.received, strict=True))
-        signs = {name: (weight.detach() - received[name]).sign() for name, weight in upload["weights"].tensors.items()}
+        sent = upload["weights"].tensors
+        signs = {name: (weight.detach() - client.received_state[name]).sign() for name, weight in sent.items()}
         # The server has the signs from the models themselves.
         return {**upload, "sign": Weighted(signs, 1.0, derived=True)}
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from fl_lightning.clients import Client, Reduction, Upload, Weighted
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
 
 
@@ -42,12 +41,12 @@ class FedNova(FederatedModule):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        accumulated = self.accumulation(int(client.num_steps))
-        received: State = dict(zip(dict(net.named_parameters()), client.received, strict=True))
-        changes = {name: (received[name] - weight.detach()) / accumulated for name, weight in upload["weights"].tensors.items()}
-        steps = torch.tensor(accumulated, dtype=torch.float32, device=client.label_counts.device)
-        weight = upload["weights"].weight
-        return {**upload, "weights": Weighted(changes, weight), "accumulation": Weighted({"a": steps}, weight)}
+        a = self.accumulation(int(client.num_steps))
+        sent, weight = upload["weights"].tensors, upload["weights"].weight
+        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in sent.items()}
+        precision = torch.promote_types(torch.float32, client.received[0].dtype)
+        accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
+        return {**upload, "weights": Weighted(changes, weight), "accumulation": Weighted(accumulation, weight)}
 
     def accumulation(self, steps: int) -> float:
         """``||a||_1`` of so many local steps: the sum of how often each gradient counts."""

@@ -1,8 +1,9 @@
 """SCAFFOLD: control variates take the drift out of local steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
-Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: none; ``server_weighting: n_weighted``,
-which popular code has, weights the models alone and never the variates.
+Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: weight decay, the same at all clients,
+is in the variates of option II and not in those of option I. ``server_weighting: n_weighted``, which popular code has, weights
+the models alone and never the variates.
 """
 
 from typing import Any, Literal
@@ -41,7 +42,7 @@ class Scaffold(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        self.add_server_state("variate", {k: v for k, v in self.trained_weights(self.net).items() if not self.is_personal(k)})
+        self.add_server_state("variate")
 
     def broadcast(self, client: int) -> State:
         return self.server_state("variate")
@@ -68,9 +69,8 @@ class Scaffold(FederatedModule):
     def _from_the_way(self, net: nn.Module, client: Client, old: State) -> State:
         """Option II: the mean gradient of the local steps, from how far they led."""
         length = client.num_steps * client.learning_rate
-        received = dict(zip(dict(net.named_parameters()), client.received, strict=True))
-        weights = {name: weight.detach() for name, weight in net.named_parameters() if name in old}
-        return {name: old[name] - client.broadcast[name] + (received[name] - weights[name]) / length for name in old}
+        way = {name: client.received_state[name] - weight.detach() for name, weight in net.named_parameters()}
+        return {name: old[name] - client.broadcast[name] + way[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:
         """Option I: the gradient on all the client's samples, which leaves no trace in the net's buffers."""

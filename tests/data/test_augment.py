@@ -534,3 +534,11 @@ def test_given_numbers_are_for_the_channels_that_the_net_sees():
     data = from_arrays(grey.expand(-1, 3, -1, -1), labels, clients, augment=[Grayscale()], **three)
     with pytest.raises(ValueError, match=r"data\.mean has 3 values, the data 1 channels: give one a channel"):
         data.setup()
+
+
+@pytest.mark.parametrize("augment", [RandomHorizontalFlip(), Resize(4), RandomCrop(1)], ids=repr_of)
+def test_changes_are_for_images(augment):
+    """Vectors have no left and right: named when the data is read."""
+    data = from_arrays(torch.zeros(4, 6), torch.tensor([0, 1, 0, 1]), [[0, 1, 2, 3]], augment=[augment])
+    with pytest.raises(ValueError, match=r"data\.augment is for images, but data\.source gives samples of shape \(6,\): leave"):
+        data.setup()

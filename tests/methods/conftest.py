@@ -1,13 +1,14 @@
 """A tiny federation, and FedAvg on it as a plain loop, in which each method's test writes its equations down."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_lightning import FederatedModule
+from fl_lightning import FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import FederatedDataModule, from_arrays
 from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
@@ -22,6 +23,14 @@ OPTIMIZERS = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.2),
     "momentum": lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=0.02),
     "adam": lambda weights: torch.optim.Adam(weights, lr=0.02),
+}
+
+# What some methods cannot do without: of the data, of the rest.
+NEEDS = {
+    "FedReg": ({}, {"norm": False}),
+    "FedSGD": ({"batch_size": None}, {"local_epochs": 1}),
+    "FedDF": ({"public_size": 12}, {"distillation_steps": 2}),
+    "Flashback": ({"public_size": 12}, {}),
 }
 
 
@@ -70,14 +79,16 @@ class Tiny:
         self.data.setup()
         self.data.to(torch.device("cpu"), torch.float64)
 
-    def new_data(self, **settings: object) -> FederatedDataModule:
+    def new_data(self, public_size: int = 0, **settings: object) -> FederatedDataModule:
+        """With public samples the clients hold others than without."""
         generator = torch.Generator().manual_seed(5)
-        inputs = torch.randn(sum(SIZES), 3, generator=generator, dtype=torch.float64)
-        targets = torch.cat([torch.tensor(own * size)[:size] for own, size in zip(CLASSES, SIZES)])
+        owners = [*zip(CLASSES, SIZES), (CLASSES[4], public_size)]
+        targets = torch.tensor([own[i % len(own)] for own, size in owners for i in range(size)])
+        inputs = torch.randn(len(targets), 3, generator=generator, dtype=torch.float64)
         inputs[:, 0] += targets
         clients = [part.tolist() for part in torch.arange(sum(SIZES)).split(SIZES)]
         settings = {"batch_size": BATCH_SIZE, "cohorts": COHORTS, "classes": list("abcd"), **settings}
-        return from_arrays(inputs, targets, clients, **settings)
+        return from_arrays(inputs, targets, clients, public_size=public_size, **settings)
 
     def new_net(self, norm: bool = True) -> nn.Module:
         with torch.random.fork_rng():
@@ -85,18 +96,50 @@ class Tiny:
             return TinyNet(norm).double()
 
     def train(
-        self, method: type[FederatedModule], data: FederatedDataModule | None = None, norm: bool = True, **settings: object
+        self,
+        method: type[FederatedModule],
+        data: FederatedDataModule | None = None,
+        norm: bool = True,
+        rounds: int | None = None,
+        precision: str = "64-true",
+        ckpt_path: Path | None = None,
+        **settings: object,
     ) -> FederatedModule:
-        """A method after its rounds, with their reports as ``reports``."""
+        """A method after its rounds, by default all that the data names cohorts for, with their reports as ``reports``."""
         data, reports = data or self.new_data(), Reports()
         if not {"local_steps", "local_epochs"} & settings.keys():
             settings["local_epochs"] = EPOCHS
         loss = TruncatedCrossEntropy() if self.truncated else CrossEntropy()
         common = {"loss": loss, "optimizer": self.optimizer, "learning_rate_decay": DECAY, "engine": "sequential"}
-        trained = method(self.new_net(norm), **{**common, **settings})
-        self._fit(trained, data, len(data.cohorts), precision="64-true", callbacks=[reports])
+        net = self.new_net(norm).to(torch.float64 if precision == "64-true" else torch.float32)
+        trained = method(net, **{**common, **settings})
+        self._fit(trained, data, rounds or len(data.cohorts), ckpt_path, precision=precision, callbacks=[reports])
         trained.reports = reports.rounds
         return trained
+
+    def train_any(
+        self,
+        name: str,
+        personal: Sequence[str] = (),
+        poisoned: int | None = None,
+        cohorts: Sequence[Sequence[int]] = COHORTS,
+        **settings: object,
+    ) -> FederatedModule:
+        """A public method by name, with the data and the net that it needs.
+
+        Args:
+            personal: patterns of the weights that stay with the client.
+            poisoned: a client whose samples are infinite.
+        """
+        data_settings, own_settings = NEEDS.get(name, ({}, {}))
+        data = self.new_data(cohorts=cohorts, **data_settings)
+        data.setup()
+        if poisoned is not None:
+            data.train_set.inputs[data.shards.train_indices(poisoned)] = float("inf")
+        method = getattr(methods, name)
+        if personal:  # by another name: the command line would not know which of two is meant
+            method = type(f"Personal{name}", (method,), {"personal": personal})
+        return self.train(method, data, **{**own_settings, **settings})
 
     # For plain loops ------------------------------------------------------------------------------------------------
 
@@ -119,22 +162,24 @@ class Tiny:
 
     def losses(self, logits: Tensor, targets: Tensor, client: int) -> Tensor:
         """``log sum_c exp f_c - f_y`` over all classes or, for TCE, the client's own; one value a sample."""
-        counted = CLASSES[client] if self.truncated else range(4)
-        return logits[:, list(counted)].exp().sum(dim=1).log() - logits[torch.arange(len(targets)), targets]
+        counted = CLASSES[client] if self.truncated else [0, 1, 2, 3]
+        # Exactly 0 for a single class, whose rounding errors Adam and signs would make large.
+        return logits[:, counted].logsumexp(dim=1) - logits[torch.arange(len(targets)), targets]
 
     def visit(
         self,
         net: nn.Module,
         client: int,
         round: int,
-        objective: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
-        correct: Callable[[str, Tensor], Tensor] = lambda name, gradient: gradient,
+        objective: Callable[[nn.Module, nn.Module, int, Tensor, Tensor], Tensor] | None = None,
+        correct: Callable[[int, str, Tensor], Tensor] = lambda client, name, gradient: gradient,
     ) -> nn.Module:
         """A client's net after its local steps from ``net``, which is left alone.
 
         Args:
-            objective: what a step minimises, from the net, inputs and targets; the mean loss by default.
-            correct: from a weight's name and gradient to what the optimizer gets.
+            objective: what a step minimises, from the local and the received net, client, inputs and targets; by default the
+                mean loss.
+            correct: from a client, a weight's name and its gradient to what the optimizer gets.
         """
         local = copy.deepcopy(net).train()
         optimizer = self.optimizer(local.parameters())
@@ -143,10 +188,10 @@ class Tiny:
             if objective is None:
                 value = self.losses(local(inputs), targets, client).mean()
             else:
-                value = objective(local, inputs, targets)
+                value = objective(local, net, client, inputs, targets)
             gradients = torch.autograd.grad(value, list(local.parameters()))
             for (name, weight), gradient in zip(local.named_parameters(), gradients):
-                weight.grad = correct(name, gradient)
+                weight.grad = correct(client, name, gradient)
             optimizer.step()
         return local
 
@@ -169,6 +214,12 @@ class Tiny:
             torch.testing.assert_close(
                 actual[name].detach(), value.detach(), atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
             )
+
+    def assert_states(self, method: FederatedModule, expected: dict[int, dict[str, Tensor]], atol: float = 1e-9) -> None:
+        """Each client's state; those that never took part have none."""
+        assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
+        for client, state in expected.items():
+            self.assert_same(method.client_states.read(client), state, atol)
 
     def assert_moved(self, net: nn.Module) -> None:
         """Every weight is far from where it began."""

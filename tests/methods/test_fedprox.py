@@ -12,17 +12,14 @@ def test_rounds_equal_equation_2(tiny):
 
     BatchNorm's statistics are averaged, and no part of the norm.
     """
-    method, net, mu = tiny.train(FedProx, mu=0.8), tiny.new_net(), 0.8
+    method, net = tiny.train(FedProx, mu=0.8), tiny.new_net()
+
+    def objective(local, received, client, inputs, targets):
+        distance = sum(((w - x.detach()) ** 2).sum() for w, x in zip(local.parameters(), received.parameters()))
+        return tiny.losses(local(inputs), targets, client).mean() + 0.8 / 2 * distance
+
     for round, cohort in tiny.rounds:
-        received = {name: weight.detach().clone() for name, weight in net.named_parameters()}
-        locals = {}
-        for client in cohort:
-
-            def objective(local, inputs, targets, client=client):
-                distance = sum(((w - received[name]) ** 2).sum() for name, w in local.named_parameters())
-                return tiny.losses(local(inputs), targets, client).mean() + mu / 2 * distance
-
-            locals[client] = tiny.visit(net, client, round, objective)
+        locals = {client: tiny.visit(net, client, round, objective) for client in cohort}
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)

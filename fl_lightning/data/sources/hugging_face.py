@@ -66,7 +66,8 @@ class HuggingFace(Source):
         for split in (self.train, self.test):
             if split is not None and split not in splits:
                 raise ValueError(
-                    f"data.source {self.name} has no split {split}, there are {', '.join(splits)}: name one of them"
+                    f"data.source {self.name} has no split {split}, there are {', '.join(splits)}: name one of them, or null "
+                    "where there is no test split"
                 )
         parts = [splits[split] for split in (self.train, self.test) if split is not None]
         columns = self._columns(parts[0].features)

@@ -1,7 +1,7 @@
 """Image files in class folders, or wherever a CSV file says."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,9 +98,16 @@ def _in_folders(root: Path) -> _Images:
 
 
 def _list_images(folder: Path) -> dict[str, list[str]]:
-    """The images of each class folder, in alphabetical order; hidden entries are no images."""
-    classes = [entry for entry in _visible(folder) if entry.is_dir()]
-    return {entry.name: [image.path for image in _visible(entry) if image.is_file()] for entry in classes}
+    """The images of each class folder and the folders in it, in alphabetical order; hidden entries are no images."""
+    return {entry.name: list(_files(entry)) for entry in _visible(folder) if entry.is_dir()}
+
+
+def _files(folder: os.DirEntry) -> Iterator[str]:
+    for entry in _visible(folder):
+        if entry.is_dir():
+            yield from _files(entry)
+        else:
+            yield entry.path
 
 
 def _visible(folder: Path | os.DirEntry) -> list[os.DirEntry]:

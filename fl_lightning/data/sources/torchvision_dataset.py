@@ -54,8 +54,9 @@ class TorchvisionDataset(Source):
     def load(self, root: Path) -> Dataset:
         with _root_lock(root):
             train, test = self._parts(root)
-        # The sets are fixed files with known checksums: place, sizes and a few samples tell two copies apart.
+        # The sets are fixed files: place, sizes, labels and a few samples tell two copies apart.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
+        few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in ("targets", "labels")]
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
         return cached(self.name, fingerprint, lambda: self._decode(train, test))
 

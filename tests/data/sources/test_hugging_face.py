@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,16 +180,16 @@ def test_hidden_test_labels_are_named(tmp_path):
         HuggingFace(str(tmp_path / "set")).load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, b"no parquet"])
-def test_a_set_that_cannot_be_loaded_is_named(tmp_path, content):
+@pytest.mark.parametrize("content", ["no file", "no parquet", "damaged"])
+def test_a_set_that_cannot_be_loaded_is_named(folder, content):
     """No such folder, and a broken file: one line with the library's reason, whatever it raised."""
-    if content is not None:
-        (tmp_path / "set" / "data").mkdir(parents=True)
-        (tmp_path / "set" / "data" / "train-00000-of-00001.parquet").write_bytes(content)
-    with pytest.raises(
-        FileNotFoundError, match=rf"^data\.source {tmp_path}/set could not be loaded from Hugging Face"
-    ) as caught:
-        HuggingFace(str(tmp_path / "set")).load(tmp_path)
+    root = folder[0] if content != "no file" else folder[0] / "nowhere"
+    if content != "no file":
+        path = root / "data" / "train-00000-of-00001.parquet"
+        whole = path.read_bytes()
+        path.write_bytes(b"no parquet" if content == "no parquet" else b"\xff" * 400 + whole[400:])
+    with pytest.raises(FileNotFoundError, match=rf"^data\.source {root} could not be loaded from Hugging Face") as caught:
+        HuggingFace(str(root)).load(Path())
     assert "\n" not in str(caught.value)
 
 

@@ -92,6 +92,15 @@ def test_image_folder_without_a_test_part(tmp_path):
     assert dataset.owners is None
 
 
+def test_images_in_folders_below_a_class_are_of_that_class(tmp_path):
+    """As deep as they lie, in alphabetical order; none is left out."""
+    for i, name in enumerate(("a/1.png", "a/day/2.png", "a/day/more/3.png", "a/z.png", "b/only/4.png")):
+        save(tmp_path / name, np.full((2, 2), i, dtype=np.uint8))
+    dataset = ImageFolder().load(tmp_path)
+    assert dataset.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert dataset.train.targets.tolist() == [0, 0, 0, 0, 1]
+
+
 def test_grey_images_of_16_bits_keep_their_range(tmp_path):
     """The upper of the two bytes: 0, 255, 256, 30000 and 65535 are 0, 0, 1, 117 and 255."""
     for part in ("train", "test"):

@@ -105,6 +105,15 @@ def test_two_copies_of_mnist_do_not_share_a_cache(tmp_path):
     assert torch.equal(TorchvisionDataset("MNIST").load(tmp_path / "a").train.inputs[:, 0], torch.from_numpy(images))
 
 
+def test_changed_labels_are_noticed(tmp_path):
+    """Nobody checks sums of MNIST's files: one other label among the same images is read anew."""
+    _, labels = write_mnist(tmp_path)["train"]
+    TorchvisionDataset("MNIST").load(tmp_path)
+    labels[7] = (labels[7] + 1) % 10
+    write_idx(tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte", labels)
+    assert TorchvisionDataset("MNIST").load(tmp_path).train.targets.tolist() == labels.tolist()
+
+
 def test_missing_set_is_downloaded_into_root(tmp_path, monkeypatch):
     """A download that succeeds ends up under root, beside what lay there, and a second load needs none."""
     tried = []
@@ -225,6 +234,17 @@ def test_emnist_is_read_split_by_split(tmp_path):
     assert torch.equal(dataset.train.inputs[:, 0], torch.from_numpy(letters["train"][0]))
     assert dataset.train.targets.tolist() == letters["train"][1].tolist()
     assert dataset.classes == ("N/A", *"abcdefghijklmnopqrstuvwxyz")  # the files count letters from 1
+
+
+def test_splits_of_equal_images_do_not_share_a_cache(tmp_path):
+    """The same pictures, called digits in one split and letters in the other."""
+    images, labels = write_emnist(tmp_path, "digits")["train"]
+    write_emnist(tmp_path, "letters")
+    write_idx(tmp_path / "EMNIST" / "raw" / "emnist-letters-train-labels-idx1-ubyte", labels + 10)
+    digits, letters = (TorchvisionDataset("EMNIST", split).load(tmp_path) for split in ("digits", "letters"))
+    assert torch.equal(digits.train.inputs, letters.train.inputs)
+    assert torch.equal(digits.train.inputs[:, 0], torch.from_numpy(images))
+    assert letters.train.targets.tolist() == [label + 10 for label in digits.train.targets.tolist()]
 
 
 @pytest.mark.parametrize(

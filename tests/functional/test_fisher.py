@@ -1,0 +1,109 @@
+"""The empirical Fisher information against a loop over samples, and in closed form."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl_lightning.functional import empirical_fisher, fisher
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+def example(dtype=torch.float64):
+    """A net with every kind of part, its data, and a frozen bias."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 4)]
+        net = nn.Sequential(*layers).to(dtype)
+        inputs, targets = torch.randn(7, 2, 4, 4).to(dtype), torch.randint(0, 4, (7,))
+        net(inputs)  # statistics other than 0 and 1
+    net[5].bias.requires_grad_(False)
+    return net, inputs, targets
+
+
+def per_sample_loop(net, inputs, targets):
+    """1/n sum_i (gradient of sample i's loss)^2, in evaluation mode."""
+    net = copy.deepcopy(net).eval()
+    weights = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for i in range(len(targets)):
+        gradients = torch.autograd.grad(F.cross_entropy(net(inputs[i : i + 1]), targets[i : i + 1]), list(weights.values()))
+        for name, gradient in zip(weights, gradients):
+            total[name] += gradient**2 / len(targets)
+    return total
+
+
+def assert_same(actual, expected, atol=1e-14):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def split(inputs, targets, size):
+    return list(zip(inputs.split(size), targets.split(size)))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_equals_a_loop_over_samples(size):
+    """Whatever the batches, also those of unequal size: the mean over samples. The frozen bias has none."""
+    net, inputs, targets = example()
+    expected = per_sample_loop(net, inputs, targets)
+    assert "5.bias" not in expected
+    assert_same(empirical_fisher(net, cross_entropy, split(inputs, targets, size)), expected)
+
+
+def test_memory_does_not_grow_with_the_batch(monkeypatch):
+    """Two samples' gradients at a time give what seven do."""
+    net, inputs, targets = example()
+    num_weights = sum(weight.numel() for weight in net.parameters() if weight.requires_grad)
+    monkeypatch.setattr(fisher, "_GRADIENT_VALUES", 2 * num_weights)
+    assert_same(empirical_fisher(net, cross_entropy, [(inputs, targets)]), per_sample_loop(net, inputs, targets))
+    monkeypatch.setattr(fisher, "_GRADIENT_VALUES", 1)
+    assert_same(empirical_fisher(net, cross_entropy, [(inputs, targets)]), per_sample_loop(net, inputs, targets))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_net_is_left_as_it_was(training):
+    """Mode, weights, statistics and gradients."""
+    net, inputs, targets = example()
+    net.train(training)
+    before = copy.deepcopy(net.state_dict())
+    result = empirical_fisher(net, cross_entropy, [(inputs, targets)])
+    assert all(module.training == training for module in net.modules())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(weight.grad is None for weight in net.parameters())
+    assert not any(value.requires_grad for value in result.values())
+
+
+def test_closed_form_of_a_linear_model():
+    """Gradients of softmax regression are (p - onehot) x^T: their squares are (p - onehot)^2 (x^2)^T."""
+    net, inputs = nn.Linear(3, 4).double(), torch.randn(6, 3, dtype=torch.float64)
+    targets = torch.arange(6) % 4
+    residual = net(inputs).softmax(dim=1).detach() - F.one_hot(targets, 4)
+    expected = {"weight": (residual**2).t() @ inputs**2 / 6, "bias": (residual**2).mean(dim=0)}
+    assert_same(empirical_fisher(net, cross_entropy, [(inputs, targets)]), expected)
+
+
+def test_it_is_not_the_square_of_the_mean_gradient():
+    """Two samples that pull in opposite directions matter, though their mean gradient is 0."""
+    net = nn.Linear(1, 2, bias=False).double()
+    nn.init.zeros_(net.weight)
+    value = empirical_fisher(net, cross_entropy, [(torch.ones(2, 1, dtype=torch.float64), torch.tensor([0, 1]))])
+    assert value["weight"].tolist() == [[0.25], [0.25]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keeps_the_dtype_of_the_weights(dtype):
+    """Near the float64 value in float32 and, more roughly, in bfloat16."""
+    net, inputs, targets = example()
+    expected = per_sample_loop(net, inputs, targets)
+    actual = empirical_fisher(net.to(dtype), cross_entropy, [(inputs.to(dtype), targets)])
+    for name, value in expected.items():
+        assert actual[name].dtype == dtype
+        rough = 1e-5 if dtype == torch.float32 else 0.1
+        torch.testing.assert_close(actual[name].double(), value, atol=rough * value.max().item(), rtol=0)

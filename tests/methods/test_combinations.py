@@ -1,0 +1,70 @@
+"""What holds for every method: clients that are not finite, heads that stay at home, Adam with TCE, runs in two parts."""
+
+import pytest
+import torch
+
+from fl_lightning import methods
+
+NO_ADAM = {"FedNova", "FedReg"}  # which say so themselves
+TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
+
+
+def assert_same_end(tiny, actual, expected):
+    """Bit for bit: the model, what the server keeps beside it, and the clients' states."""
+    tiny.assert_same(actual.state_dict(), expected.state_dict(), atol=0)
+    assert sorted(actual.client_states.clients()) == sorted(expected.client_states.clients())
+    for client in expected.client_states.clients():
+        tiny.assert_same(actual.client_states.read(client), expected.client_states.read(client), atol=0)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
+    """Infinite samples at client 3, in two of three rounds: the run ends as one that client 3 never took part in."""
+    poisoned = tiny.train_any(name, poisoned=3, cohorts=[[0, 1, 3], [1, 2, 3], [0, 1]])
+    assert [report.nonfinite for report in poisoned.reports] == [[3], [3], []]
+    assert_same_end(tiny, poisoned, tiny.train_any(name, cohorts=[[0, 1], [1, 2], [0, 1]]))
+    assert 3 not in poisoned.client_states.clients()
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_a_round_of_such_clients_alone_does_no_harm(tiny, name):
+    """Round 2 has no finite update: model and states of round 1 stand after it, and round 3 trains on."""
+    runs = [tiny.train_any(name, poisoned=3, cohorts=[[0, 1], [3], [0, 1]], rounds=rounds) for rounds in (1, 2, 3)]
+    tiny.assert_same(runs[1].net, runs[0].net, atol=0)
+    for client in runs[0].client_states.clients():
+        tiny.assert_same(runs[1].client_states.read(client), runs[0].client_states.read(client), atol=0)
+    for name, value in runs[2].state_dict().items():
+        assert value.isfinite().all(), name
+    assert not torch.equal(runs[2].net.classifier.weight, runs[1].net.classifier.weight)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_a_head_stays_at_home(tiny, name):
+    """No client touches the global classifier; each keeps a head of its own, and the bodies are averaged all the same."""
+    method = tiny.train_any(name, personal=("classifier.*",))
+    start = tiny.new_net(norm=name != "FedReg")
+    if name not in TRAINS_AT_THE_SERVER:
+        tiny.assert_same(method.net.classifier, start.classifier, atol=0)
+    assert (method.net.features[0].weight - start.features[0].weight).abs().max() > 1e-3
+    heads = [method.client_states.read(client)["net.classifier.weight"] for client in range(4)]
+    for i, head in enumerate(heads):
+        assert head.isfinite().all()
+        assert (head - start.classifier.weight).abs().max() > 1e-3
+        assert not any(torch.equal(head, other) for other in heads[:i])
+    assert not any("classifier" in buffer for buffer, _ in method.named_buffers(recurse=False))
+
+
+@pytest.mark.parametrize("tiny", ["adam tce"], indirect=True)
+@pytest.mark.parametrize("name", sorted(set(methods.__all__) - NO_ADAM))
+def test_adam_and_tce(tiny, name):
+    """Both at once, with every method that takes them: finite, and away from where it began."""
+    method = tiny.train_any(name)
+    assert all(value.isfinite().all() for value in method.state_dict().values())
+    tiny.assert_moved(method.net)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
+    """A checkpoint after round 1, with the server's and the clients' states in it, and two more rounds: the same bits."""
+    tiny.train_any(name, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    assert_same_end(tiny, tiny.train_any(name, ckpt_path=tmp_path / "1.ckpt"), tiny.train_any(name))

@@ -1,0 +1,77 @@
+"""What every method sends and keeps, in bytes of float32, row by row."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from fl_lightning import methods
+from fl_lightning.optimizers import FedAdam
+
+WEIGHTS, STATISTICS, HEAD = 4 * (3 * 5 + 5 + 5 + 24), 4 * (5 + 5) + 8, 4 * (5 * 4 + 4)  # the counter is an int64
+WITHOUT_NORM = 4 * (3 * 5 + 5 + 24)
+
+
+class Row(NamedTuple):
+    """A client's part in a round: models with their statistics, sets of their weights alone, and bytes on top."""
+
+    down: tuple[int, int, int] = (1, 0, 0)
+    up: tuple[int, int, int] = (1, 0, 0)
+    client: tuple[int, int, int] = (0, 0, 0)  # what it keeps
+    server: tuple[int, int, int] = (0, 0, 0)  # what the server keeps beside the model
+    first_up: int = 0  # bytes more at the first visit
+    settings: dict = {}
+
+
+MOMENTUM = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)}
+TABLE = {
+    "FedAvg": Row(),
+    "FedAvg, momentum": Row(server=(0, 1, 0), settings=MOMENTUM),
+    "FedAvg, FedAdam": Row(server=(0, 2, 0), settings={"server_optimizer": FedAdam}),
+    "FedSGD": Row(),
+    "FedProx": Row(),
+    "FedNTD": Row(),
+    "FedReg": Row(),
+    "FedGMA": Row(),  # the server has the signs from the models
+    "FedNova": Row(up=(1, 0, 4)),
+    "FedDyn": Row(client=(0, 1, 0), server=(0, 1, 0)),  # the server has the plain sum from the models
+    "Moon": Row(client=(1, 0, 0)),
+    "Scaffold": Row(down=(1, 1, 0), up=(1, 1, 0), client=(0, 1, 0), server=(0, 1, 0)),
+    "Scaffold, I": Row((1, 1, 0), (1, 1, 0), (0, 1, 0), (0, 1, 0), settings={"option": "I"}),
+    "FedCurv": Row(down=(1, 2, 0), up=(1, 1, 0), client=(0, 2, 8), server=(0, 2, 0)),
+    "FedCurv, all": Row((1, 2, 0), (1, 2, 0), (0, 2, 8), (0, 2, 0), settings={"remember": "all"}),
+    "FedDF": Row(),
+    "Flashback": Row(down=(1, 0, 4 * 4), server=(0, 0, 4 * 4 + 8 * 5), first_up=4 * 4),  # four classes, five clients
+}
+
+
+def num_bytes(tensors):
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_every_public_method_has_a_row():
+    """The names of the table, less what follows a comma."""
+    assert {name.split(",")[0] for name in TABLE} == set(methods.__all__)
+
+
+@pytest.mark.parametrize("personal", [(), ("classifier.*",)], ids=["", "personal head"])
+@pytest.mark.parametrize("name", TABLE)
+def test_bytes_of_a_round(tiny, name, personal):
+    """Three rounds of 3, 2 and 2 clients, 3, 1 and 0 of them new; a head that stays at home has no part in anything sent."""
+    row, method = TABLE[name], name.split(",")[0]
+    result = tiny.train_any(method, personal, precision="32-true", **row.settings)
+    weights, statistics = (WITHOUT_NORM, 0) if method == "FedReg" else (WEIGHTS, STATISTICS)
+    kept = HEAD if personal else 0
+
+    def of(entry):
+        return entry[0] * (weights - kept + statistics) + entry[1] * (weights - kept) + entry[2]
+
+    for report, clients, new in zip(result.reports, (3, 2, 2), (3, 1, 0), strict=True):
+        assert report.bytes_down == clients * of(row.down)
+        assert report.bytes_up == clients * of(row.up) + new * row.first_up
+    # The previous model of MOON is whole, its head included.
+    own = of(row.client) + kept * (1 + row.client[0])
+    stored = {client: num_bytes(result.client_states.read(client).values()) for client in range(5)}
+    assert stored == {client: own * (client < 4) for client in range(5)}
+    moments = [moment for state in result.trainer.optimizers[0].state.values() for moment in state.values()]
+    assert num_bytes(result.buffers(recurse=False)) + num_bytes(moments) == of(row.server)

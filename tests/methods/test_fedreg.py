@@ -1,0 +1,188 @@
+"""FedReg against its five steps in a plain loop over weights as one vector."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.methods import FedReg, fedreg
+
+GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 3
+
+
+def climb(tiny, net, client, inputs, targets, length):
+    """``x <- x + length * sign(gradient of the mean loss)``, some times."""
+    for _ in range(NUM_STEPS):
+        inputs = inputs.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(tiny.losses(net(inputs), targets, client).mean(), inputs)
+        inputs = inputs.detach() + length * gradient.sign()
+    return inputs
+
+
+def rehearsal(tiny, net, client, round):
+    """Pseudo inputs, what the received net says of them, perturbed inputs and their labels, batch by batch."""
+    rows = []
+    for batch in tiny.data.epoch(client, round, "pseudo data"):
+        inputs, targets = batch.inputs[batch.real], batch.targets[batch.real]
+        pseudo = climb(tiny, net, client, inputs, targets, STEP)
+        perturbed = climb(tiny, net, client, inputs, targets, STEP / 100)
+        rows.append((pseudo, net(pseudo).detach().softmax(dim=1), perturbed, targets))
+    return rows
+
+
+def gradient_at(net, vector, loss):
+    """Of ``loss(net)`` with these weights in a copy of the net, as one vector."""
+    net = copy.deepcopy(net)
+    nn.utils.vector_to_parameters(vector, net.parameters())
+    return nn.utils.parameters_to_vector(torch.autograd.grad(loss(net), list(net.parameters())))
+
+
+def plain_visit(tiny, net, client, round):
+    """Steps 1 to 5 on each batch, the rehearsed batches taken in turn; returns the net and how often each projection held."""
+    t0 = nn.utils.parameters_to_vector(net.parameters()).detach()
+    t, rows, active = t0.clone(), rehearsal(tiny, copy.deepcopy(net).eval(), client, round), torch.zeros(2)
+    for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
+        pseudo, soft, perturbed, hard = rows[step % len(rows)]
+        g_1 = gradient_at(
+            net,
+            GAMMA * t + (1 - GAMMA) * t0,
+            lambda net, inputs=inputs, targets=targets: tiny.losses(net(inputs), targets, client).mean(),
+        )
+        t = t - tiny.rate(round) * g_1
+        t_b = (t + t0) / 2
+        g_s = gradient_at(
+            net,
+            t_b,
+            lambda net, pseudo=pseudo, soft=soft: -(soft * (net(pseudo).softmax(dim=1) + 1e-12).log()).sum(dim=1).mean(),
+        )
+        g_p = gradient_at(
+            net,
+            t_b,
+            lambda net, perturbed=perturbed, hard=hard: tiny.losses(net(perturbed), hard, client).mean(),
+        )
+        d = t - t0
+        w_s = max(0.0, float(d @ g_s) / (float(g_s @ g_s) + 1e-30))
+        w_p = max(0.0, float((d - w_s * g_s) @ g_p) / (float(g_p @ g_p) + 1e-30))
+        t = t - w_s * g_s - w_p * g_p
+        active += torch.tensor([w_s > 0, w_p > 0])
+    local = copy.deepcopy(net)
+    nn.utils.vector_to_parameters(t, local.parameters())
+    return local, active
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "n_weighted"])
+@pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)
+def test_rounds_equal_the_five_steps(tiny, weighting):
+    """Three rounds, to 1e-9: pseudo data made once a visit at the received weights, all inner products over all weights.
+
+    The paper's logarithm of the softmax plus 1e-12 and ours of the softmax are the same to that.
+    """
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "server_weighting": weighting}
+    method, net, active = tiny.train(FedReg, norm=False, **settings), tiny.new_net(norm=False), torch.zeros(2)
+    for round, cohort in tiny.rounds:
+        fits = {client: plain_visit(tiny, net, client, round) for client in cohort}
+        active += sum(fit[1] for fit in fits.values())
+        net.load_state_dict(tiny.mean({client: fit[0] for client, fit in fits.items()}, uniform=weighting == "uniform"))
+    tiny.assert_same(method.net, net)
+    tiny.assert_moved(net)
+    assert (active >= 3).all()
+
+
+class Keeps(FedReg):
+    """Keeps the pseudo data of a visit, and what they were at its end."""
+
+    def client_start(self, net, client):
+        carry = super().client_start(net, client)
+        self.kept = (copy.deepcopy(net).eval(), client.index, client.round, {k: v.clone() for k, v in carry.items()}, carry)
+        return carry
+
+
+def test_pseudo_data_lie_uphill_and_stay(tiny):
+    """The received model's loss rises to perturbed and to pseudo data, which move by the step at most; then nothing changes.
+
+    An input that the net does not look at has a gradient of 0, whose sign is 0: it stays where it is.
+    """
+
+    class Blind(Keeps):
+        def configure_model(self):
+            super().configure_model()
+            self.net.features[0].weight.data[:, 2] = 0.0
+
+    method = tiny.train(Blind, tiny.new_data(cohorts=[[1]]), norm=False, pseudo_step=STEP, num_perturbations=NUM_STEPS)
+    net, client, round, made, at_the_end = method.kept
+    assert all(torch.equal(value, at_the_end[name]) for name, value in made.items())
+    assert not torch.equal(net.classifier.weight, method.net.classifier.weight)
+    batches = list(tiny.data.epoch(client, round, "pseudo data"))
+    assert len(batches) == len(made["pseudo"]) == 3
+    for row, batch in enumerate(batches):
+        for name, length in (("perturbed", STEP / 100), ("pseudo", STEP)):
+            moved = (made[name][row] - batch.inputs).abs()
+            assert moved.max() <= NUM_STEPS * length + 1e-12
+            assert (moved[:, :2] > 0).any()
+            assert (moved[:, 2] == 0).all()
+            before, after = (tiny.losses(net(inputs), batch.targets, client) for inputs in (batch.inputs, made[name][row]))
+            assert (after > before).all()
+        soft = made["labels"][row]
+        torch.testing.assert_close(soft, net(made["pseudo"][row]).softmax(dim=1).detach())
+        assert ((soft > 0.01).sum(dim=1) > 1).all()  # labels of more than one class each
+
+
+def test_without_projections_and_pull_it_is_fedavg(tiny, monkeypatch):
+    """gamma = 1 and multipliers of 0: bit for bit."""
+    monkeypatch.setattr(fedreg, "_multiplier", lambda way, gradient: torch.zeros((), dtype=torch.float64))
+    actual = tiny.train(FedReg, norm=False, gamma=1.0).net
+    tiny.assert_same(actual, tiny.train(FedAvg, norm=False, server_weighting="uniform").net, atol=0)
+
+
+def test_the_multiplier_by_hand():
+    """Way (3, 4 | 1) and gradient (1, 1 | 2): 9 / 6 over both weights together; against the gradient 0; a gradient of 0: 0."""
+    way, gradient = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])], [torch.tensor([1.0, 1.0]), torch.tensor([2.0])]
+    assert fedreg._multiplier(way, gradient).item() == 1.5
+    assert fedreg._multiplier(way, [-part for part in gradient]).item() == 0.0
+    assert fedreg._multiplier(way, [torch.zeros(2), torch.zeros(1)]).item() == 0.0
+
+
+def test_the_multiplier_adds_up_in_float64():
+    """1e8 times 1e8 and 1 in float32: the 1 is not lost, though float32 has no room for it beside 1e16."""
+    way, gradient = [torch.tensor([1e8, -1e8, 1.0])], [torch.tensor([1e8, 1e8, 1.0])]
+    assert fedreg._multiplier(way, gradient).item() == pytest.approx(1 / 2e16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.5}, "model.gamma is 1.5, must be between 0 and 1: the paper uses 0.25 to 0.5"),
+        ({"gamma": -0.5}, "model.gamma is -0.5, must be between 0 and 1: the paper uses 0.25 to 0.5"),
+        ({"pseudo_step": 0.0}, "model.pseudo_step is 0.0, must be above 0"),
+        ({"perturbed_step": -1.0}, "model.perturbed_step is -1.0, must be above 0"),
+        ({"num_perturbations": 0}, "model.num_perturbations is 0, must be above 0"),
+        ({"optimizer": lambda w: torch.optim.Adam(w)}, "model.optimizer is Adam with its settings"),
+        ({"optimizer": lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9)}, "model.optimizer is SGD with its settings"),
+        ({"optimizer": lambda w: torch.optim.SGD(w, lr=0.1, weight_decay=0.1)}, "model.optimizer is SGD with its settings"),
+        ({"clip_local_gradients": 1.0}, "model.optimizer is SGD with its settings"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tiny, settings, message):
+    """One line with the key and the value."""
+    with pytest.raises(ValueError) as error:
+        FedReg(tiny.new_net(norm=False), **settings)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("layer", "name"), [(nn.BatchNorm1d(4), "BatchNorm1d"), (nn.Dropout(0.5), "Dropout")])
+def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
+    """Said before round 1, with the layer; dropout of nothing is fine."""
+
+    def train(layer):
+        class Wrapped(FedReg):
+            def __init__(self, net, **common):
+                super().__init__(nn.Sequential(net, layer).double(), **common)
+
+        return tiny.train(Wrapped, tiny.new_data(cohorts=[[1]]), norm=False)
+
+    with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net that says the same"):
+        train(layer)
+    train(nn.Dropout(0.0))

@@ -1,0 +1,88 @@
+"""MOON against equation 3 in a plain loop."""
+
+import copy
+import math
+
+import pytest
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.methods import Moon
+
+
+def cosine(a, b):
+    return (a * b).sum() / ((a * a).sum().sqrt() * (b * b).sum().sqrt())
+
+
+def contrast(z, z_global, z_previous, temperature):
+    """``-log [exp(s_g / T) / (exp(s_g / T) + exp(s_p / T))]``, mean over samples."""
+    values = []
+    for own, near, far in zip(z, z_global, z_previous):
+        s_g, s_p = (cosine(own, other) / temperature for other in (near, far))
+        values.append(-(s_g.exp() / (s_g.exp() + s_p.exp())).log())
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam tce"], indirect=True)
+def test_rounds_equal_equation_3(tiny):
+    """Three rounds of ``loss + mu contrast``: weights, and the previous models of the clients that took part.
+
+    The features of the received and the previous model are taken in evaluation mode, with the statistics of that very model.
+    Client 0's previous model in round 3 is what it had after its own steps in round 1; at a first visit it is the received one.
+    """
+    mu, temperature = 1.5, 0.5
+    method, net, previous = tiny.train(Moon, mu=mu, temperature=temperature), tiny.new_net(), {}
+
+    def objective(local, received, client, inputs, targets):
+        near, far = (copy.deepcopy(model).eval() for model in (received, previous.get(client, received)))
+        z = local.features(inputs)
+        apart = contrast(z, near.features(inputs).detach(), far.features(inputs).detach(), temperature)
+        return tiny.losses(local.classifier(z), targets, client).mean() + mu * apart
+
+    for round, cohort in tiny.rounds:
+        locals = {client: tiny.visit(net, client, round, objective) for client in cohort}
+        previous.update(locals)
+        net.load_state_dict(tiny.mean(locals))
+    tiny.assert_same(method.net, net)
+    tiny.assert_moved(net)
+    states = {client: {f"previous.{name}": t for name, t in model.state_dict().items()} for client, model in previous.items()}
+    tiny.assert_states(method, states)
+
+
+def test_a_first_visit_adds_log_2_and_no_gradient(tiny):
+    """Previous and received model are one: round 1 ends as FedAvg's, its losses are higher by ``mu log 2``."""
+    data = tiny.new_data(cohorts=[[0, 1, 3]])
+    moon, plain = tiny.train(Moon, data, mu=3.0), tiny.train(FedAvg, data)
+    tiny.assert_same(moon.net, plain.net, atol=1e-12)
+    for own, other in zip(moon.reports[0].losses, plain.reports[0].losses, strict=True):
+        assert own - other == pytest.approx(3 * math.log(2), abs=1e-12)
+
+
+def test_without_contrast_it_is_fedavg(tiny):
+    """mu = 0: bit for bit."""
+    tiny.assert_same(tiny.train(Moon, mu=0).net, tiny.train(FedAvg).net, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mu": -1.0}, "model.mu is -1.0, must be at least 0: 0 is FedAvg"),
+        ({"temperature": 0.0}, "model.temperature is 0.0, must be above 0: the paper uses 0.5"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tiny, settings, message):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError) as error:
+        Moon(tiny.new_net(), **settings)
+    assert str(error.value) == message
+
+
+def test_a_net_without_features_is_refused(tiny):
+    """One line that names the net and the parts that it lacks, before round 1."""
+
+    class Plain(Moon):
+        def __init__(self, net, **common):
+            super().__init__(nn.Linear(3, 4).double(), **common)
+
+    with pytest.raises(ValueError, match=r"^model.net is Linear, but MOON compares features: .* features and classifier$"):
+        tiny.train(Plain)

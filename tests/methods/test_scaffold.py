@@ -1,0 +1,102 @@
+"""SCAFFOLD against Algorithm 1 in a plain loop, both options."""
+
+import copy
+
+import pytest
+import torch
+
+from fl_lightning import FedAvg
+from fl_lightning.methods import Scaffold
+
+
+def full_gradient(tiny, net, client):
+    """Of the mean loss over the client's shard, by name, in training mode on a copy, whose statistics are thrown away."""
+    local = copy.deepcopy(net).train()
+    inputs, targets = tiny.shard(client)
+    value = tiny.losses(local(inputs), targets, client).mean()
+    return dict(zip(dict(local.named_parameters()), torch.autograd.grad(value, list(local.parameters()))))
+
+
+def plain_scaffold(tiny, option, uniform):
+    """``y <- y - lr (g - c_i + c)``, then c_i, x and c as in Algorithm 1; returns x, c and c_i of those who took part."""
+    net = tiny.new_net()
+    zeros = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
+    c, own = dict(zeros), {}
+
+    def correct(client, name, gradient):
+        return gradient - own.get(client, zeros)[name] + c[name]
+
+    for round, cohort in tiny.rounds:
+        x = {name: weight.detach().clone() for name, weight in net.named_parameters()}
+        locals, change = {}, dict(zeros)
+        for client in cohort:
+            c_i = own.get(client, zeros)
+            y = tiny.visit(net, client, round, correct=correct)
+            length = tiny.num_steps(client) * tiny.rate(round)
+            if option == "I":
+                new = full_gradient(tiny, net, client)
+            else:
+                new = {name: c_i[name] - c[name] + (x[name] - w.detach()) / length for name, w in y.named_parameters()}
+            change = {name: change[name] + new[name] - c_i[name] for name in c}
+            locals[client], own[client] = y, new
+        c = {name: c[name] + change[name] / tiny.num_clients for name in c}
+        net.load_state_dict(tiny.mean(locals, uniform))
+    return net, c, own
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam tce"], indirect=True)
+@pytest.mark.parametrize("weighting", ["uniform", "n_weighted"])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_rounds_equal_algorithm_1(tiny, option, weighting):
+    """Three rounds: weights, the server's variate and those of the clients that took part, who alone have one.
+
+    K counts steps, which differ from client to client, and the rate of the division is that of the round's steps. The sum of
+    changes is divided by all five clients, however many take part and whatever they weigh. Weight decay and momentum come
+    after the correction; the statistics of BatchNorm are averaged and have no variate.
+    """
+    method = tiny.train(Scaffold, option=option, server_weighting=weighting)
+    net, c, own = plain_scaffold(tiny, option, weighting == "uniform")
+    tiny.assert_same(method.net, net)
+    tiny.assert_moved(net)
+    tiny.assert_same(method.server_state("variate"), c)
+    tiny.assert_states(method, own)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_round_1_is_uniform_fedavg(tiny, option):
+    """From variates of zero, any number of local steps: bit for bit. The second round differs, as not all take part."""
+    data = tiny.new_data(cohorts=[[0, 1, 3]])
+    first = tiny.train(Scaffold, data, option=option).net
+    tiny.assert_same(first, tiny.train(FedAvg, data, server_weighting="uniform").net, atol=0)
+
+    data = tiny.new_data(cohorts=[[0, 1, 3], [1, 2]])
+    second, average = tiny.train(Scaffold, data, option=option).net, tiny.train(FedAvg, data, server_weighting="uniform").net
+    for name, weight in average.named_parameters():
+        assert (second.get_parameter(name) - weight).abs().max() > 1e-4, name
+
+
+def test_one_step_of_all_clients_is_uniform_fedavg(tiny):
+    """With one local step and everyone in every round, c is the mean of the c_i and the corrections cancel in the mean."""
+    data = tiny.new_data(cohorts=[[0, 1, 2, 3, 4]] * 3)
+    actual, expected = (
+        tiny.train(method, data, local_steps=1, server_weighting="uniform").net for method in (Scaffold, FedAvg)
+    )
+    tiny.assert_same(actual, expected, atol=1e-14)
+
+
+def test_the_server_rate_moves_the_weights_alone(tiny):
+    """``x <- x + 0.5 * mean(y - x)`` after one round; c does not know of it."""
+    data = tiny.new_data(cohorts=[[0, 1, 3]])
+    whole, half = (
+        tiny.train(Scaffold, data, server_optimizer=lambda weights, rate=rate: torch.optim.SGD(weights, lr=rate))
+        for rate in (1.0, 0.5)
+    )
+    for name, start in tiny.new_net().named_parameters():
+        torch.testing.assert_close(half.net.get_parameter(name), (start + whole.net.get_parameter(name)) / 2, msg=name)
+    tiny.assert_same(half.server_state("variate"), whole.server_state("variate"), atol=0)
+
+
+def test_an_unknown_option_is_refused(tiny):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"^model.option is 'III', must be I or II$"):
+        Scaffold(tiny.new_net(), option="III")
