@@ -59,7 +59,7 @@ def test_rounds_equal_the_equations(tiny, gamma):
     pi, visits = [0.0] * 4, {}
     for round, cohort in tiny.rounds:
 
-        def objective(local, received, client, inputs, targets):
+        def objective(local, received, client, inputs, targets, pi=pi):
             logits, teacher = local(inputs), copy.deepcopy(received).eval()(inputs).detach()
             alpha = weights_of(counts_of(tiny, data, client), [pi])
             return tiny.losses(logits, targets, client).mean() + divergence(logits, [teacher], alpha)
