@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from fl_lightning.data import Batch
+from fl_lightning.data import Batch, FederatedDataModule
 from fl_lightning.functional.aggregation import State
 
 Objective = Callable[[], tuple[Tensor, Tensor]]  # what is minimised, and the loss to report
@@ -47,9 +47,7 @@ class Client:
     train_label_counts: Tensor  # (C,), training samples alone
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
     received_state: State  # the same by name, and the buffers
-    batches: Callable[[], Iterator[Batch]]  # this visit's batches, from the start, the same at every call; not in a local step
-    epoch: Callable[[str], Iterator[Batch]]  # one pass in an order that the purpose names, short batches filled; not in a step
-    samples: Callable[[], Iterator[Batch]]  # its training samples, each once, as evaluation sees them; not in a local step
+    data: FederatedDataModule | None  # serves its samples; None in a local step, which sees its own batch alone
     differentiate: Differentiate
     evaluate: Callable[[State, Callable[[nn.Module], Tensor]], Tensor]
     """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
@@ -59,3 +57,20 @@ class Client:
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what came down beside the weights
     carry: dict[str, Tensor] = field(default_factory=dict)  # what client_start made; constant during the fit
     state: dict[str, Tensor] = field(default_factory=dict)  # persists until the client's next visit
+
+    def batches(self) -> Iterator[Batch]:
+        """This visit's batches, from the start, the same at every call."""
+        return self._server_of_samples().batches(self.index, self.round, self.num_steps)
+
+    def epoch(self, purpose: str) -> Iterator[Batch]:
+        """One pass over its training samples in an order that the purpose names, short batches filled up."""
+        return self._server_of_samples().epoch(self.index, self.round, purpose)
+
+    def samples(self) -> Iterator[Batch]:
+        """Its training samples, each once and nothing about them random."""
+        return self._server_of_samples().client_samples(self.index)
+
+    def _server_of_samples(self) -> FederatedDataModule:
+        if self.data is None:
+            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its own batch alone")
+        return self.data

@@ -1,7 +1,7 @@
 """A local step as a function of tensors: what ``torch.vmap`` stacks and ``torch.compile`` captures."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -91,9 +91,7 @@ class LocalStep:
             received=tuple(facts["received_state"][name] for name in self._weight_names),
             round=round,
             step=step,
-            batches=_no_batches,
-            epoch=_no_batches,
-            samples=_no_batches,
+            data=None,
             differentiate=differentiate,
             evaluate=self.frozen.evaluate,
             apply=applied.append,
@@ -128,7 +126,3 @@ class Scope(nn.Module):
         result = function()
         held = (*self.net.named_parameters(), *self.net.named_buffers()) if watched else ()
         return result, {name: tensor for name, tensor in held if name in watched}
-
-
-def _no_batches(*_: str) -> Iterator[Batch]:
-    raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its own batch alone")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.data.augment import Augmentation
@@ -15,6 +15,7 @@ from fl_lightning.data.batches import Step, Visits
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
 from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
 from fl_lightning.data.samples import Batch, Dataset, Samples
+from fl_lightning.data.scaling import channel_scale
 from fl_lightning.data.shards import ClientShards, split_clients
 from fl_lightning.data.sources import Arrays, Source, open_source
 from fl_lightning.data.streaming import Stream, fits
@@ -136,7 +137,7 @@ class FederatedDataModule(LightningDataModule):
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         self.shards: ClientShards = split_clients(parts, labels, len(dataset.classes), self.val_fraction, rng)
         self._train_start: list[int] = self.shards.train_start.tolist()
-        self._scale = _scale(dataset.train.inputs, self._unchanged, self.mean, self.std)
+        self._scale = channel_scale(dataset.train.inputs, self._unchanged, self.mean, self.std)
         self.train_set, self.test_set = dataset.train, dataset.test
         self._dataset = dataset
         self.to(torch.device("cpu"), torch.get_default_dtype())
@@ -144,7 +145,7 @@ class FederatedDataModule(LightningDataModule):
     def set_public_aside(self, dataset: Dataset) -> tuple[Tensor, Tensor]:
         """Indices of the training samples for the clients, ascending, and of those for the server."""
         count = len(dataset.train)
-        if self.public_size >= count:
+        if 0 < count <= self.public_size:
             raise ValueError(f"data.public_size is {self.public_size}, must be below the number of training samples, {count}")
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
         return order[self.public_size :].sort().values, order[: self.public_size]
@@ -175,8 +176,8 @@ class FederatedDataModule(LightningDataModule):
         loaded = self._loaded
         num_bytes = sum(part.inputs.nbytes for part in (loaded.train, loaded.test))
         streams = self.storage == "stream" or (self.storage == "auto" and not fits(num_bytes, device))
-        if streams and self.storage == "auto":
-            rank_zero_info(
+        if streams and self.storage == "auto" and (self.trainer is None or device == self.trainer.strategy.root_device):
+            rank_zero_only(print)(
                 f"Data: streamed from disk, {num_bytes / 1e9:.3g} GB take more than half of the memory of {device} "
                 "(data.storage device keeps them there all the same)"
             )
@@ -447,35 +448,3 @@ def _cohort_size(clients_per_round: int | float, num_clients: int) -> int:
             f"data.clients_per_round is {clients_per_round}, must be between 1 and data.num_clients, {num_clients}"
         )
     return clients_per_round
-
-
-def _scale(
-    inputs: Tensor, change: Callable[[Tensor], Tensor], mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Tensor, Tensor] | None:
-    """Factor and summand, one a channel, that take changed inputs to normalised ones; None leaves inputs as they are."""
-    is_image = inputs.dtype == torch.uint8
-    if mean is None and not is_image:
-        return None
-    channels = change(inputs[:1]).shape[1]
-    if mean is not None:
-        mean_, std_ = torch.tensor(mean), torch.tensor(std)
-    else:
-        # Images are measured as stored, since changes cost time, unless they mix channels; one value serves any number.
-        same = inputs.shape[1] in (1, channels)
-        mean_, std_ = _channel_statistics(part if same else change(part) for part in inputs.split(4096))
-    if len(mean_) not in (1, channels):
-        raise ValueError(f"data.mean has {len(mean_)} values, the data {channels} channels: give one a channel")
-    unit = 255.0 if is_image else 1.0
-    shape = (1, -1, *[1] * (inputs.ndim - 2))
-    return (1 / (std_.double() * unit)).reshape(shape), (-mean_.double() / std_.double()).reshape(shape)
-
-
-def _channel_statistics(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
-    # How often each of the 256 values occurs: whole numbers, exact and fast.
-    counted = [torch.stack([channel.flatten().bincount(minlength=256) for channel in part.unbind(dim=1)]) for part in parts]
-    counts = torch.stack(counted).sum(dim=0).double()
-    values, count = torch.arange(256, dtype=torch.float64) / 255, counts.sum(dim=1)
-    mean, square = counts @ values / count, counts @ values**2 / count
-    std = (square - mean * mean).clamp_min(0).sqrt()
-    return mean, torch.where(std > 1e-6, std, torch.ones_like(std))

@@ -267,28 +267,24 @@ def test_a_worker_that_fails_says_so():
 # Which of the two
 
 
-def test_auto_streams_what_does_not_fit_and_says_so(monkeypatch, caplog):
+def test_auto_streams_what_does_not_fit_and_says_so(monkeypatch, capsys):
     """Asked with the bytes of training and test images and the device; with what fits nothing is said."""
     asked = []
     for answer in (False, True):
         monkeypatch.setattr(datamodule_file, "fits", lambda *args, answer=answer: asked.append(args) or answer)
-        with caplog.at_level("INFO"):
-            caplog.clear()
-            data = image_data(storage="auto", num_workers=0)
+        data = image_data(storage="auto", num_workers=0)
         assert asked[-1] == (50 * 3 * 9 * 8, CPU)
         assert (data._streams is not None) == (not answer)
-        said = [record.message for record in caplog.records if "streamed from disk" in record.message]
-        assert len(said) == (0 if answer else 1)
+        assert capsys.readouterr().out.count("Data: streamed from disk") == (0 if answer else 1)
     assert_same(data.batches(1, 1, 3), image_data(storage="device").batches(1, 1, 3))
 
 
-def test_device_and_stream_are_taken_at_their_word(monkeypatch, caplog):
+def test_device_and_stream_are_taken_at_their_word(monkeypatch, capsys):
     """Nobody asks whether it fits, and nothing is said."""
     monkeypatch.setattr(datamodule_file, "fits", lambda *_: pytest.fail("asked"))
-    with caplog.at_level("INFO"):
-        assert image_data(storage="device")._streams is None
-        assert image_data(storage="stream", num_workers=0)._streams is not None
-    assert not [record for record in caplog.records if "stream" in record.message]
+    assert image_data(storage="device")._streams is None
+    assert image_data(storage="stream", num_workers=0)._streams is not None
+    assert "stream" not in capsys.readouterr().out
 
 
 def test_half_of_the_memory_fits(monkeypatch):

@@ -43,8 +43,8 @@ def decode(
         if pixels.shape != first.shape:
             sizes = ["x".join(map(str, image.shape[1:])) for image in (pixels, first)]
             raise ValueError(
-                f"{name(i)} has {sizes[0]} pixels, the first image {sizes[1]}: set data.source.size to bring all "
-                "images to one size"
+                f"{name(i)} has {sizes[0]} pixels, the first image {sizes[1]}: give the source as a class with "
+                "size, such as --data.source ImageFolder --data.source.size 64"
             )
         images[i] = pixels
 

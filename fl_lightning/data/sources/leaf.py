@@ -54,7 +54,7 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
     owners = np.repeat([position[name] for name, _, _ in train], [len(labels) for _, _, labels in train])
     samples = _samples(train, test)
     largest = max(int(part.targets.max()) for part in samples)
-    is_femnist = samples[0].inputs.ndim == 4 and largest < len(_FEMNIST)
+    is_femnist = samples[0].inputs.ndim == 4 and 10 <= largest < len(_FEMNIST)
     classes = _FEMNIST if is_femnist else tuple(str(label) for label in range(largest + 1))
     return Dataset(*samples, classes, torch.from_numpy(owners))
 

@@ -129,7 +129,7 @@ def test_unequal_sizes_need_a_size(tmp_path):
     images = [random_pixels(6, 5), random_pixels(6, 5), random_pixels(8, 8)]
     for split in ("train", "test"):
         write(tmp_path / "set", images, [0, 1, 2], split)
-    with pytest.raises(ValueError, match=r"^data\.source .*set: sample 2 has 8x8 pixels, the first image 6x5: set .*\.size"):
+    with pytest.raises(ValueError, match=r"^data\.source .*set: sample 2 has 8x8 pixels, the first image 6x5: give .*\.size"):
         HuggingFace(str(tmp_path / "set")).load(tmp_path)
     assert HuggingFace(str(tmp_path / "set"), size=8).load(tmp_path).train.inputs.shape == (3, 1, 8, 8)
 

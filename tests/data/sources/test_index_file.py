@@ -180,7 +180,7 @@ def test_unreadable_and_unequal_images_are_named_by_their_lines(images, index):
     with pytest.raises(ValueError, match=rf"^{path}, line 3: 01\.png cannot be read as an image .*replace or delete it"):
         ImageFolder(path).load(images)
     Image.fromarray(np.zeros((5, 7), dtype=np.uint8)).save(images / "01.png")
-    with pytest.raises(ValueError, match=rf"^{path}, line 3: 01\.png has 5x7 pixels, the first image 3x4: set .*size"):
+    with pytest.raises(ValueError, match=rf"^{path}, line 3: 01\.png has 5x7 pixels, the first image 3x4: give .*size"):
         ImageFolder(path).load(images)
     assert ImageFolder(path, size=3).load(images).train.inputs.shape == (2, 1, 3, 3)
 

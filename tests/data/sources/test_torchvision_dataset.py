@@ -391,7 +391,7 @@ def test_gtsrb_of_unequal_sizes_needs_a_size(tmp_path, cache):
     """Without one: which sample, both sizes and the key; with one all images are read, train and test."""
     pixels = write_gtsrb(tmp_path, [(20, 20), (25, 31), (16, 15)])
     with pytest.raises(
-        ValueError, match=r"^data\.source GTSRB: sample 1 has 25x31 pixels, the first image 20x20: set data\.source\.size"
+        ValueError, match=r"^data\.source GTSRB: sample 1 has 25x31 pixels, the first image 20x20: give the source as a class"
     ):
         TorchvisionDataset("GTSRB").load(tmp_path)
     assert list(cache.glob("*.pt")) == []
