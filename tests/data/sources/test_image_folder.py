@@ -201,7 +201,9 @@ def test_image_of_another_size_is_named(tmp_path):
     image_tree(tmp_path)
     path = tmp_path / "train" / "cat" / "005.png"
     save(path, random_pixels(7, 5))
-    with pytest.raises(ValueError, match=rf"^data\.root: {path} has 7x5 pixels, the first image 6x5: give the source as a class"):
+    with pytest.raises(
+        ValueError, match=rf"^data\.root: {path} has 7x5 pixels, the first image 6x5: give the source as a class"
+    ):
         ImageFolder().load(tmp_path)
 
 
