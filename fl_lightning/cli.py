@@ -278,7 +278,12 @@ def _run(arguments: Sequence[str]) -> None:
         seed_everything_default=0,
         auto_configure_optimizers=False,  # the methods make theirs
         trainer_defaults=_TRAINER_DEFAULTS,
-        parser_kwargs={**_PARSER, **dict.fromkeys(FederatedCLI.subcommands(), _PARSER)},
+        parser_kwargs={
+            **_PARSER,
+            "description": "Federated learning that shows what a model forgets.",
+            "epilog": "fl-lightning configs lists the bundled configs.",
+            **dict.fromkeys(FederatedCLI.subcommands(), _PARSER),
+        },
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentError
 
-from fl_lightning import losses, methods, models
+from fl_lightning import losses, methods, models, optimizers
 from fl_lightning.data import partitions
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
@@ -71,7 +71,13 @@ def _key_path(lines: Sequence[str]) -> str:
 
 
 def _known_classes(key: str, name: str) -> str:
-    package = {"model": methods, "model.net": models, "model.loss": losses, "data.partition": partitions}.get(key)
+    package = {
+        "model": methods,
+        "model.net": models,
+        "model.loss": losses,
+        "model.server_optimizer": optimizers,
+        "data.partition": partitions,
+    }.get(key)
     if package is None:
         return "give its full import path, such as torch.optim.SGD"
     close = difflib.get_close_matches(name, package.__all__, n=1)

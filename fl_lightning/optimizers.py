@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = ["FedAdam", "FedYogi"]
+
 
 class _Adaptive(torch.optim.Optimizer):
     """``m = beta1 m + (1 - beta1) g``, a rule for v, ``x = x - lr m / (sqrt(v) + tau)``.
