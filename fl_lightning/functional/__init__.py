@@ -26,10 +26,14 @@ from fl_lightning.functional.partition import (
     power_law_partition,
     shard_partition,
 )
+from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
 
 __all__ = [
     "ClientForgettingScores",
     "Heterogeneity",
+    "average_accuracy",
+    "average_forgetting",
+    "backward_transfer",
     "class_partition",
     "client_forgetting",
     "dirichlet_by_class_partition",
@@ -47,6 +51,7 @@ __all__ = [
     "power_law_partition",
     "reweighted_softmax_cross_entropy",
     "round_forgetting",
+    "rounds_to_target",
     "shard_partition",
     "truncated_cross_entropy",
     "update_global_label_counts",
