@@ -1,6 +1,7 @@
 """What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -107,6 +108,8 @@ def command_line(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Tests that run in the background of a script inherit that Ctrl-C is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         if not wait:
             return process

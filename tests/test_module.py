@@ -394,17 +394,27 @@ def test_monitor_test_0_leaves_the_test_set_alone(fit, toy_data, monkeypatch):
 
 
 def test_a_round_costs_what_its_cohort_costs(fit):
-    """Ten clients of four samples: a round among 20,000 clients takes at most half as long again as one among 100."""
-    times = {}
-    for population in (100, 20_000):
-        inputs, targets = torch.randn(4 * population, 8), torch.arange(4 * population) % 2
-        data = FederatedDataModule(
-            Arrays(inputs, targets), num_clients=population, clients_per_round=10, batch_size=4, partition=IID(), val_fraction=0
-        )
-        clock = _Clock()
-        fit(FedAvg(nn.Linear(8, 2)), data, 60, callbacks=[clock], val_check_interval=1000)
-        times[population] = min(end - start for start, end in pairwise(clock.starts))
-    assert times[20_000] < 1.5 * times[100]
+    """Ten clients of four samples: a round among 20,000 clients takes at most half as long again as one among 100.
+
+    Three tries: a neighbour on the machine may take one of them.
+    """
+    ratios = []
+    for _ in range(3):
+        small, large = (seconds_of_a_round(fit, population) for population in (100, 20_000))
+        ratios.append(large / small)
+        if ratios[-1] < 1.5:
+            return
+    pytest.fail(f"a round among 20,000 clients takes {ratios} times one among 100")
+
+
+def seconds_of_a_round(fit, population):
+    inputs, targets = torch.randn(4 * population, 8), torch.arange(4 * population) % 2
+    data = FederatedDataModule(
+        Arrays(inputs, targets), num_clients=population, clients_per_round=10, batch_size=4, partition=IID(), val_fraction=0
+    )
+    clock = _Clock()
+    fit(FedAvg(nn.Linear(8, 2)), data, 60, callbacks=[clock], val_check_interval=1000)
+    return min(end - start for start, end in pairwise(clock.starts))
 
 
 class _Clock(FederatedCallback):
