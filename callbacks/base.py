@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from fl_lightning.clients import CohortModels, RoundReport
 from fl_lightning.module import FederatedModule
@@ -55,3 +57,10 @@ def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             logger.experiment.add_figure(name, figure, global_step=round)
+
+
+def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) -> None:
+    """Write values in [0, 1], one a client, as a histogram in steps of 1/200 to every TensorBoard logger."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+            logger.experiment.add_histogram(name, shares, round, bins=torch.linspace(0, 1, 201))

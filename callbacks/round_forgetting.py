@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.base import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.functional import round_forgetting
@@ -24,7 +24,8 @@ class RoundForgetting(FederatedCallback):
     Args:
         every, rounds: rounds of the heatmap.
         clients_every: rounds in which every client's model is measured against the global model that it started from, on the
-            whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort. 0, the default, for never.
+            whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their distribution,
+            ``forgetting/local``. 0, the default, for never.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
@@ -46,6 +47,7 @@ class RoundForgetting(FederatedCallback):
         after = class_accuracy(models.predict(inputs), targets, num_classes)
         local = torch.stack([round_forgetting(before, client) for client in after])
         module.log_round({"forgetting/local_mean": local.mean()}, round)
+        log_distribution(trainer, "forgetting/local", local, round)
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluations:

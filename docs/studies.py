@@ -1,0 +1,76 @@
+"""Run the comparisons of docs/results.md: ``python docs/studies.py STUDY OUT [option of fl-lightning ...]``.
+
+Every run goes to ``OUT/seed_S/CONFIG``. A run that was stopped goes on from its checkpoint when the same command is given
+again, and one that has finished is left alone; the options go to each run, such as ``--data.root DIR``.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Study:
+    """Bundled configs that are run to the same round.
+
+    Args:
+        configs: the seeds of each config.
+        options: further options of all runs.
+        own_options: further options of single configs.
+    """
+
+    configs: dict[str, list[int]]
+    rounds: int
+    options: tuple[str, ...] = ()
+    own_options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+STUDIES = {
+    "fedreg_mnist": Study(
+        {
+            "fedreg_mnist_two_class_fedavg": [0, 1],
+            "fedreg_mnist_two_class_fedreg": [0, 1],
+            "fedreg_mnist_two_class_fedprox": [0],
+            "fedreg_mnist_two_class_fedcurv": [0],
+            "fedreg_mnist_two_class_scaffold": [0],
+        },
+        rounds=150,
+    ),
+    "flashback_cifar10": Study(
+        {
+            f"flashback_cifar10_beta_0.1_{method}": [0]
+            for method in ("flashback", "fedavg", "fedprox", "fedntd", "feddf", "moon")
+        },
+        rounds=20,
+        options=("--callbacks.round_forgetting.clients_every", "2"),
+        own_options={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
+    ),
+}
+
+
+def run(study: Study, out: Path, options: list[str]) -> None:
+    """Run all of a study, one run after the other.
+
+    Raises:
+        subprocess.CalledProcessError: if a run fails.
+    """
+    for config, seeds in study.configs.items():
+        for seed in seeds:
+            folder = out / f"seed_{seed}"
+            versions = sorted((folder / config).glob("version_*"))
+            if versions and (versions[-1] / "results.json").exists():
+                continue
+            command = ["fl-lightning", "fit", "--config", f"{config}.yaml", "--trainer.max_steps", str(study.rounds)]
+            command += ["--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
+            command += [*study.options, *study.own_options.get(config, ()), *options]
+            if versions and any(versions[-1].glob("checkpoints/*.ckpt")):
+                command += ["--ckpt_path", "last"]
+            print(" ".join(command), flush=True)
+            subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] not in STUDIES:
+        sys.exit(f"usage: python docs/studies.py {{{','.join(STUDIES)}}} OUT [option of fl-lightning ...]")
+    run(STUDIES[sys.argv[1]], Path(sys.argv[2]), sys.argv[3:])
