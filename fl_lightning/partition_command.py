@@ -29,7 +29,7 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
     dataset = data.source.load(data.root)
     private, _ = data.set_public_aside(dataset)
     labels, seed = dataset.train.targets[private], data.seed
-    parts = data.share_out(dataset)
+    parts = data.share_out(dataset, private)
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
     counts = torch.stack([labels[part].bincount(minlength=len(dataset.classes)) for part in parts])

@@ -32,14 +32,24 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         fingerprint: whatever changes when the files behind the data set change.
         decode: called if there is no cache file of that name and fingerprint.
     """
-    key = f"{_FORMAT}\n{fingerprint}".encode()
-    path = cache_folder() / f"{name}-{blake2b(key, digest_size=8).hexdigest()}.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _path(name, f"{_FORMAT}\n{fingerprint}", ".pt")
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             dataset = decode()
             atomic_save(_to_plain(dataset), path)
     return _from_plain(torch.load(path, mmap=True, weights_only=True))
+
+
+def root_lock(root: Path) -> FileLock:
+    """One process at a time downloads into ``root``; the file lies in the cache since ``root`` may be read-only."""
+    return FileLock(_path("root", str(root.resolve()), ".lock"))
+
+
+def _path(name: str, key: str, suffix: str) -> Path:
+    """A file of the cache, whose folder is made: another for every key, under a name that people can read."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}-{blake2b(key.encode(), digest_size=8).hexdigest()}{suffix}"
 
 
 def _to_plain(dataset: Dataset) -> dict[str, object]:

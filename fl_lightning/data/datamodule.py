@@ -1,24 +1,25 @@
 """The data of a federation: who holds what, who takes part in which round, and what one client's step sees."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import tee
 from pathlib import Path
 from typing import Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.batches import Step, Visits
+from fl_lightning.data.batches import Visits
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
 from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
-from fl_lightning.data.samples import Batch, Dataset, Samples
+from fl_lightning.data.samples import Batch, Dataset
 from fl_lightning.data.scaling import channel_scale
-from fl_lightning.data.shards import ClientShards, split_clients
+from fl_lightning.data.shards import split_clients
 from fl_lightning.data.sources import Arrays, Source, open_source
-from fl_lightning.data.streaming import Stream, fits
+from fl_lightning.data.storage import Storage, place
+from fl_lightning.data.tasks import Streams, TaskStream
 from fl_lightning.streams import numpy_stream, random_bits, stream_seed
 
 
@@ -50,6 +51,8 @@ class FederatedDataModule(LightningDataModule):
         storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
         num_workers: processes that read ahead; 0 for none.
+        tasks: what makes the classes of the source a sequence of tasks for each client (:mod:`fl_lightning.continual`), in the
+            place of ``partition``, ``public_size`` and ``val_fraction``.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
@@ -72,8 +75,9 @@ class FederatedDataModule(LightningDataModule):
         std: Sequence[float] | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
         eval_batch_size: int = 500,
-        storage: Literal["auto", "device", "stream"] = "auto",
+        storage: Storage = "auto",
         num_workers: int = 2,
+        tasks: TaskStream | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -81,7 +85,7 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
-        self.storage, self.num_workers, self.public_size = storage, num_workers, public_size
+        self.storage, self.num_workers, self.public_size, self.tasks = storage, num_workers, public_size, tasks
         self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
         self.device: torch.device | None = None
@@ -131,14 +135,18 @@ class FederatedDataModule(LightningDataModule):
         if self.augment and dataset.train.inputs.ndim != 4:
             shape = tuple(dataset.train.inputs.shape[1:])
             raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
-        labels = dataset.train.targets
-        private, self._public = self.set_public_aside(dataset)
-        parts = [private[part] for part in self.share_out(dataset)]
-        rng = numpy_stream(self.seed, -1, -1, "validation split")
-        self.shards: ClientShards = split_clients(parts, labels, len(dataset.classes), self.val_fraction, rng)
+        self.streams: Streams | None = None
+        if self.tasks is not None:
+            self.streams = self.tasks.share_out(dataset, self.num_clients, self.seed)
+            dataset, self.shards = self.streams.dataset, self.streams.shards
+        else:
+            private, self._public = self.set_public_aside(dataset)
+            parts = [private[part] for part in self.share_out(dataset, private)]
+            rng = numpy_stream(self.seed, -1, -1, "validation split")
+            self.shards = split_clients(parts, dataset.train.targets, len(dataset.classes), self.val_fraction, rng)
         self._train_start: list[int] = self.shards.train_start.tolist()
+        self._rows = [client * self.num_tasks for client in range(self.num_clients)]  # of the shards, at the first task
         self._scale = channel_scale(dataset.train.inputs, self._unchanged, self.mean, self.std)
-        self.train_set, self.test_set = dataset.train, dataset.test
         self._dataset = dataset
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
@@ -150,45 +158,49 @@ class FederatedDataModule(LightningDataModule):
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
         return order[self.public_size :].sort().values, order[: self.public_size]
 
-    def share_out(self, dataset: Dataset) -> list[Tensor]:
-        """Each client's indices into the training samples of a data set, or into those that are left for the clients."""
-        if self.public_size > 0:
-            private, _ = self.set_public_aside(dataset)
-            owners = None if dataset.owners is None else dataset.owners[private].unique(return_inverse=True)[1]
-            samples = Samples(dataset.train.inputs[private], dataset.train.targets[private])
-            dataset = Dataset(samples, dataset.test, dataset.classes, owners)
-        return self.partition.share_out(dataset, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
+    def share_out(self, dataset: Dataset, private: Tensor) -> list[Tensor]:
+        """Each client's places in ``private``, the indices of the training samples that are for the clients."""
+        labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
+        return self.partition.share_out(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
         if (device, dtype) == (self.device, self.dtype):
             return
         self.device, self.dtype = device, dtype
-        self._place_samples(device)
-        self._train_indices = self.shards.train.to(device)
-        self.label_counts = self.shards.label_counts.to(device)
-        self.train_label_counts = self.shards.train_label_counts.to(device)
+        trains_here = self.trainer is None or device == self.trainer.strategy.root_device
+        self.train_set, self.test_set = place(self._loaded, device, self.storage, self.num_workers, announce=trains_here)
+        # Indices that are streamed are wanted where the workers are.
+        self._train_indices = self.shards.train if self.train_set.streamed else self.shards.train.to(device)
+        self._count_labels()
         if self._scale is not None:
             self._multiply, self._add = (part.to(device, dtype) for part in self._scale)
 
-    def _place_samples(self, device: torch.device) -> None:
-        """The samples to the device, or, where they are streamed, their labels alone."""
-        loaded = self._loaded
-        num_bytes = sum(part.inputs.nbytes for part in (loaded.train, loaded.test))
-        streams = self.storage == "stream" or (self.storage == "auto" and not fits(num_bytes, device))
-        if streams and self.storage == "auto" and (self.trainer is None or device == self.trainer.strategy.root_device):
-            rank_zero_only(print)(
-                f"Data: streamed from disk, {num_bytes / 1e9:.3g} GB take more than half of the memory of {device} "
-                "(data.storage device keeps them there all the same)"
-            )
-        self._streams: dict[str, Stream] | None = None
-        if streams:
-            pin = device.type == "cuda"
-            parts = {"train": loaded.train, "test": loaded.test}
-            self._streams = {name: Stream(part.inputs, self.num_workers, pin) for name, part in parts.items()}
-            self.train_set, self.test_set = (Samples(part.inputs, part.targets.to(device)) for part in parts.values())
-        else:
-            self.train_set, self.test_set = loaded.train.to(device), loaded.test.to(device)
+    def _count_labels(self) -> None:
+        """(N, C) classes of each client's samples, of its present task where it learns tasks."""
+        self.label_counts = self.shards.label_counts[self._rows].to(self.device)
+        self.train_label_counts = self.shards.train_label_counts[self._rows].to(self.device)
+
+    @property
+    def num_tasks(self) -> int:
+        """T, tasks of each client; 1 where samples are shared out once for all rounds."""
+        return 1 if self.streams is None else self.streams.num_tasks
+
+    def go_to(self, positions: Sequence[int]) -> None:
+        """From here on each client's training samples are those of its task at that position; T: of its last."""
+        last = self.num_tasks - 1
+        self._rows = [client * self.num_tasks + min(position, last) for client, position in enumerate(positions)]
+        self._count_labels()
+
+    def task_samples(self, client: int, position: int, part: Literal["validation", "test"]) -> tuple[EvaluationInputs, Tensor]:
+        """A client's validation or test samples of a task, and their targets.
+
+        Args:
+            position: of the task in the client's sequence, from 0.
+        """
+        row = client * self.num_tasks + position
+        indices = self.streams.test[row] if part == "test" else self.shards.validation_indices(row)
+        return self._evaluation_inputs("train", indices), self.train_set.targets[indices.to(self.device)]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -202,7 +214,8 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def has_validation(self) -> bool:
-        return self.val_fraction > 0
+        """Whether clients' validation parts are there for the global model, which they are not where clients learn tasks."""
+        return self.val_fraction > 0 and self.tasks is None
 
     @property
     def has_test(self) -> bool:
@@ -231,7 +244,8 @@ class FederatedDataModule(LightningDataModule):
 
     def num_train(self, client: int) -> int:
         """Training samples of a client, n_k."""
-        return self._train_start[client + 1] - self._train_start[client]
+        row = self._rows[client]
+        return self._train_start[row + 1] - self._train_start[row]
 
     def batches(self, client: int, round: int, steps: int, full: bool = False, purpose: str = "batch order") -> Iterator[Batch]:
         """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
@@ -266,41 +280,18 @@ class FederatedDataModule(LightningDataModule):
         Yields:
             Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
         """
-        starts = [self._train_start[client] for client in clients]
+        starts = [self._train_start[self._rows[client]] for client in clients]
         sizes = [self.num_train(client) for client in clients]
-        # Indices that are streamed are wanted where the workers are.
-        device = self.device if self._streams is None else torch.device("cpu")
-        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, device)
+        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, self._train_indices.device)
         changes = "augmentation" if purpose == "batch order" else f"augmentation, {purpose}"
         change_keys = visits.keys(changes).to(self.device) if self.augment else None
-        for step, indices, inputs in self._gather(visits.plan(full, purpose)):
+        planned, ahead = tee(visits.plan(full, purpose))
+        stored = self.train_set.read(self._train_indices[step.indices] for step in ahead)
+        for step, (inputs, targets) in zip(planned, stored, strict=True):
             if change_keys is not None:
-                inputs = self._augmented(inputs, change_keys[: len(indices)], step.draw_counters.to(self.device))
-            inputs = self.normalise(inputs).reshape(*indices.shape, *self.input_shape)
-            real = None if step.real is None else step.real.to(self.device)
-            yield Batch(inputs, self.train_set.targets[indices.to(self.device)], real)
-
-    def _gather(self, steps: Iterable[Step]) -> Iterator[tuple[Step, Tensor, Tensor]]:
-        """Each step with its samples' indices, (M, B), and their stored inputs, (M * B, ...)."""
-        if self._streams is None:
-            for step in steps:
-                indices = self._train_indices[step.indices]
-                yield step, indices, self.train_set.inputs[indices.reshape(-1)]
-            return
-        steps = list(steps)
-        indices = [self.shards.train[step.indices] for step in steps]
-        rows = self._read("train", [part.reshape(-1) for part in indices])
-        yield from zip(steps, indices, rows, strict=True)
-
-    def _read(self, part: str, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Stored inputs of some batches of indices, on the device."""
-        if self._streams is not None:
-            for rows in self._streams[part].read([batch.cpu() for batch in batches]):
-                yield rows.to(self.device, non_blocking=True)
-            return
-        samples = self.train_set if part == "train" else self.test_set
-        for batch in batches:
-            yield samples.inputs[batch.to(self.device)]
+                inputs = self._augmented(inputs, change_keys[: len(targets)], step.draw_counters.to(self.device))
+            inputs = self.normalise(inputs).reshape(*targets.shape, *self.input_shape)
+            yield Batch(inputs, targets, None if step.real is None else step.real.to(self.device))
 
     def _augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
         total = sum(augmentation.num_draws for augmentation in self.augment)
@@ -323,9 +314,7 @@ class FederatedDataModule(LightningDataModule):
 
     def client_samples(self, client: int) -> Iterator[Batch]:
         """A client's training samples, each once and nothing about them random, in batches of at most ``eval_batch_size``."""
-        parts = self.shards.train_indices(client).split(self.eval_batch_size)
-        for indices, inputs in zip(parts, self._read_for_evaluation("train", parts), strict=True):
-            yield Batch(inputs, self.train_set.targets[indices.to(self.device)])
+        return self._evaluation_batches("train", self.shards.train_indices(self._rows[client]).split(self.eval_batch_size))
 
     def first_inputs(self, count: int) -> Tensor:
         """A few training inputs as the net takes them in evaluation."""
@@ -334,9 +323,15 @@ class FederatedDataModule(LightningDataModule):
 
     def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         """Joined validation parts of some clients: inputs, targets (n,) and the place of each owner in ``clients``."""
-        indices = [self.shards.validation_indices(client) for client in clients]
-        owner = torch.repeat_interleave(torch.arange(len(clients)), torch.tensor([len(part) for part in indices]))
-        joined = torch.cat(indices)
+        return self._joined_samples([self.shards.validation_indices(self._rows[client]) for client in clients])
+
+    def training_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
+        """Likewise their joined training parts, each sample once and nothing about it random."""
+        return self._joined_samples([self.shards.train_indices(self._rows[client]) for client in clients])
+
+    def _joined_samples(self, parts: Sequence[Tensor]) -> tuple[EvaluationInputs, Tensor, Tensor]:
+        owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
+        joined = torch.cat([*parts])
         return self._evaluation_inputs("train", joined), self.train_set.targets[joined.to(self.device)], owner.to(self.device)
 
     @property
@@ -350,20 +345,19 @@ class FederatedDataModule(LightningDataModule):
 
     def public_batches(self, places: Sequence[Tensor]) -> Iterator[Batch]:
         """Batches of the server's samples, given by their places among them."""
-        indices = [self._public[part] for part in places]
-        for chosen, inputs in zip(indices, self._read_for_evaluation("train", indices), strict=True):
-            yield Batch(inputs, self.train_set.targets[chosen.to(self.device)])
+        return self._evaluation_batches("train", [self._public[part] for part in places])
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""
         return self._evaluation_inputs("test", torch.arange(len(self.test_set)))
 
     def _evaluation_inputs(self, part: str, indices: Tensor) -> EvaluationInputs:
-        return EvaluationInputs(partial(self._read_for_evaluation, part), indices)
+        return EvaluationInputs(partial(self._evaluation_batches, part), indices)
 
-    def _read_for_evaluation(self, part: str, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        for rows in self._read(part, batches):
-            yield self.normalise(self._unchanged(rows))
+    def _evaluation_batches(self, part: str, batches: Sequence[Tensor]) -> Iterator[Batch]:
+        samples = self.train_set if part == "train" else self.test_set
+        for inputs, targets in samples.read(batches):
+            yield Batch(self.normalise(self._unchanged(inputs)), targets)
 
     def train_dataloader(self) -> Rounds:
         return Rounds(first=(self.trainer.global_step if self.trainer else 0) + 1)
@@ -403,14 +397,9 @@ class FederatedDataModule(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def _evaluation(self, name: str, due: Callable[[], bool] = lambda: True) -> EvaluationBatches:
-        indices = self.shards.validation if name == "val" else torch.arange(len(self.test_set))
+        part, indices = ("train", self.shards.validation) if name == "val" else ("test", torch.arange(len(self.test_set)))
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return EvaluationBatches(partial(self._evaluation_batches, name), indices, self.eval_batch_size, due, *ranks)
-
-    def _evaluation_batches(self, name: str, batches: Sequence[Tensor]) -> Iterator[Batch]:
-        part, samples = ("train", self.train_set) if name == "val" else ("test", self.test_set)
-        for indices, inputs in zip(batches, self._read_for_evaluation(part, batches), strict=True):
-            yield Batch(inputs, samples.targets[indices.to(self.device)])
+        return EvaluationBatches(partial(self._evaluation_batches, part), indices, self.eval_batch_size, due, *ranks)
 
 
 def from_arrays(inputs: Tensor, targets: Tensor, clients: Sequence[Sequence[int]], **settings: object) -> FederatedDataModule:

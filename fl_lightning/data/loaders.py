@@ -22,11 +22,11 @@ class EvaluationInputs:
     """Inputs in evaluation mode, as the net takes them: made part by part, since all of them may not fit in memory.
 
     Args:
-        read: from the indices of each part to its inputs.
+        read: from the indices of each part to its batch.
         indices: which samples, (n,).
     """
 
-    def __init__(self, read: Callable[[Sequence[Tensor]], Iterator[Tensor]], indices: Tensor) -> None:
+    def __init__(self, read: Callable[[Sequence[Tensor]], Iterator[Batch]], indices: Tensor) -> None:
         self._read, self._indices = read, indices
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class EvaluationInputs:
 
     def split(self, size: int) -> Iterator[Tensor]:
         """All inputs in order, ``size`` at a time, the last part as many as are left; as ``Tensor.split``."""
-        return self._read(self._indices.split(size))
+        return (batch.inputs for batch in self._read(self._indices.split(size)))
 
 
 class EvaluationBatches:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data.partition_file import read_partition
-from fl_lightning.data.samples import Dataset
 from fl_lightning.functional import (
     class_partition,
     dirichlet_by_class_partition,
@@ -30,9 +29,9 @@ class Partition(ABC):
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
 
-    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> list[Tensor]:
-        """The same for the training samples of a data set; for partitions that look at more than labels."""
-        return self(dataset.train.targets, num_clients, seed)
+    def share_out(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+        """The same; for partitions that look at the natural client of every sample, (n,), where it is known."""
+        return self(labels, num_clients, seed)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
@@ -133,13 +132,13 @@ class Natural(Partition):
         """The same as others, with the natural client of every sample, (n,), in the place of its label."""
         return owner_partition(labels, num_clients, seed, self.min_samples)
 
-    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> list[Tensor]:
-        if dataset.owners is None:
+    def share_out(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+        if owners is None:
             raise ValueError(
                 "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "
                 "or another data.partition"
             )
-        return self(dataset.owners, num_clients, seed)
+        return self(owners, num_clients, seed)
 
 
 class IID(Partition):

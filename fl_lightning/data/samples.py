@@ -34,9 +34,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def to(self, device: torch.device) -> "Samples":
-        return Samples(self.inputs.to(device), self.targets.to(device))
-
 
 @dataclass(frozen=True)
 class Dataset:

@@ -1,5 +1,6 @@
 """Which samples each client trains on and which it validates on, for any number of clients in a few flat tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,13 +49,33 @@ def split_clients(
     train_sizes = np.floor((1 - val_fraction) * sizes + 1e-9).astype(np.int64)
     _check_sizes(sizes, train_sizes, val_fraction)
     is_train = position < train_sizes[owner]
-    train_counts = _count_labels(owner[is_train], labels.numpy()[shuffled[is_train]], len(parts), num_classes)
-    validation_counts = _count_labels(owner[~is_train], labels.numpy()[shuffled[~is_train]], len(parts), num_classes)
+    train, validation = (torch.from_numpy(shuffled[chosen]) for chosen in (is_train, ~is_train))
+    return _shards(train, train_sizes, validation, sizes - train_sizes, labels, num_classes)
+
+
+def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
+    """Shards of which each client's training and validation samples are known.
+
+    Args:
+        train, validation: of each client, indices into ``labels``.
+        labels: (n,) class of every sample.
+        num_classes: C.
+    """
+    train_sizes, validation_sizes = (np.array([len(part) for part in parts]) for parts in (train, validation))
+    return _shards(torch.cat([*train]), train_sizes, torch.cat([*validation]), validation_sizes, labels, num_classes)
+
+
+def _shards(
+    train: Tensor, train_sizes: np.ndarray, validation: Tensor, validation_sizes: np.ndarray, labels: Tensor, num_classes: int
+) -> ClientShards:
+    """From all clients' indices, client by client, and how many are whose."""
+    train_counts = _count_labels(labels[train], train_sizes, num_classes)
+    validation_counts = _count_labels(labels[validation], validation_sizes, num_classes)
     return ClientShards(
-        train=torch.from_numpy(shuffled[is_train]),
+        train=train,
         train_start=_starts(train_sizes),
-        validation=torch.from_numpy(shuffled[~is_train]),
-        validation_start=_starts(sizes - train_sizes),
+        validation=validation,
+        validation_start=_starts(validation_sizes),
         train_label_counts=train_counts,
         label_counts=train_counts + validation_counts,
     )
@@ -76,9 +97,10 @@ def _check_sizes(sizes: np.ndarray, train_sizes: np.ndarray, val_fraction: float
             )
 
 
-def _count_labels(owner: np.ndarray, labels: np.ndarray, num_clients: int, num_classes: int) -> Tensor:
-    counts = np.bincount(owner * num_classes + labels, minlength=num_clients * num_classes)
-    return torch.from_numpy(counts.reshape(num_clients, num_classes))
+def _count_labels(labels: Tensor, sizes: np.ndarray, num_classes: int) -> Tensor:
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    counts = np.bincount(owner * num_classes + labels.numpy(), minlength=len(sizes) * num_classes)
+    return torch.from_numpy(counts.reshape(len(sizes), num_classes))
 
 
 def _starts(sizes: np.ndarray) -> Tensor:

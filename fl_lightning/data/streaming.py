@@ -1,6 +1,5 @@
 """Samples that stay on disk: read ahead by worker processes while a client trains."""
 
-import os
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -65,10 +64,3 @@ class _Rows(Dataset):
 
     def __getitem__(self, indices: Tensor) -> Tensor:
         return self.inputs[indices]
-
-
-def fits(num_bytes: int, device: torch.device) -> bool:
-    """Whether samples may lie on a device: they take at most half of what is free on a GPU, or of this machine's memory."""
-    if device.type == "cuda":
-        return num_bytes <= torch.cuda.mem_get_info(device)[0] // 2
-    return num_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

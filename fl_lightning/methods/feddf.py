@@ -74,10 +74,12 @@ class FedDF(FederatedModule):
         if not teachers:
             return
         logits = torch.stack(teachers).mean(dim=0, keepdim=True)
-        held_out, places = torch.randperm(self.data.public_size).split(
-            [self.data.public_size // 10, self.data.public_size - self.data.public_size // 10]
-        )
-        best, best_weights, last_gain = self._loss_of(held_out, logits), copy.deepcopy(self.net.state_dict()), 0
+        order = torch.randperm(self.data.public_size)
+        held_out, places = order.tensor_split([len(order) // 10])
+        # Read once: where samples are streamed, one pass over them breaks off the one before.
+        (held_out_batch,) = self.data.public_batches([held_out])
+        held_out_logits = logits[:, held_out.to(logits.device)]
+        best, best_weights, last_gain = self._loss_of(held_out_batch, held_out_logits), copy.deepcopy(self.net.state_dict()), 0
         optimizer = torch.optim.Adam(self.trained_weights(self.net).values(), self.distillation_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.distillation_steps)
         self.net.train()
@@ -85,7 +87,7 @@ class FedDF(FederatedModule):
             self._distil(batch, logits[:, where], optimizer)
             schedule.step()
             if step % self._CHECK_EVERY == 0 or step == self.distillation_steps:
-                loss = self._loss_of(held_out, logits)
+                loss = self._loss_of(held_out_batch, held_out_logits)
                 if loss < best:
                     best, best_weights, last_gain = loss, copy.deepcopy(self.net.state_dict()), step
                 if step - last_gain >= self.distillation_patience:
@@ -107,7 +109,6 @@ class FedDF(FederatedModule):
         drawn = drawn[: self.distillation_steps]
         yield from zip(drawn, self.data.public_batches(drawn), strict=True)
 
-    def _loss_of(self, places: Tensor, teachers: Tensor) -> float:
-        """Distillation loss on some public samples, in evaluation mode."""
-        logits = torch.cat([self.predict_logits(batch.inputs) for batch in self.data.public_batches([places])])
-        return float(ensemble_distillation(logits, teachers[:, places.to(teachers.device)], self.temperature))
+    def _loss_of(self, batch: Batch, teachers: Tensor) -> float:
+        """Distillation loss on a batch, in evaluation mode."""
+        return float(ensemble_distillation(self.predict_logits(batch.inputs), teachers, self.temperature))

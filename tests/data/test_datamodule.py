@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 from fl_lightning.data import (
     IID,
     Arrays,
+    Dirichlet,
     FederatedDataModule,
     Fixed,
+    Natural,
     RandomCrop,
     RandomHorizontalFlip,
     from_arrays,
 )
 from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.samples import Batch
+from fl_lightning.functional import dirichlet_partition
+from fl_lightning.streams import stream_seed
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -396,6 +400,53 @@ def test_seed_decides_partition_and_split():
     assert not torch.equal(first.shards.train, other.shards.train)
     assert first.input_shape == (1, 8, 8)
     assert first.classes == tuple("0123456789")
+
+
+# Samples of the server
+
+
+def source_with_owners(inputs):
+    """400 samples of 5 classes and 8 owners, of which the last has one sample."""
+    owners = torch.arange(400) % 7
+    owners[-1] = 7
+    return Arrays(inputs, torch.arange(400) % 5, owners=owners)
+
+
+@pytest.mark.parametrize("storage", ["device", "stream"])
+@pytest.mark.parametrize("public_size", [0, 30])
+def test_sharing_out_makes_no_copy_of_the_inputs(public_size, storage):
+    """One number seen as 400 samples of 10^13 values, which no memory holds."""
+    inputs = torch.zeros(1, 1).expand(400, 10**13)
+    settings = {"num_clients": 6, "clients_per_round": 1, "partition": IID(), "storage": storage, "num_workers": 0}
+    data = FederatedDataModule(source_with_owners(inputs), public_size=public_size, **settings)
+    data.setup()
+    assert data.train_set.inputs.data_ptr() == inputs.data_ptr()
+    assert len(data.shards.train) + len(data.shards.validation) == 400 - public_size
+
+
+def test_what_the_server_has_is_no_part_of_the_partition():
+    """The labels of the other samples, in order, are what the Dirichlet function shares out."""
+    source = source_with_owners(torch.zeros(400, 1))
+    data = FederatedDataModule(source, num_clients=6, clients_per_round=1, partition=Dirichlet(0.5), public_size=30, seed=2)
+    data.setup()
+    private = sorted(set(range(400)) - set(data._public.tolist()))
+    assert len(private) == 370
+    parts = dirichlet_partition([i % 5 for i in private], 6, 0.5, stream_seed(2, -1, -1, "partition"))
+    held = [torch.cat([data.shards.train_indices(client), data.shards.validation_indices(client)]) for client in range(6)]
+    assert [sorted(part.tolist()) for part in held] == [[private[place] for place in sorted(part.tolist())] for part in parts]
+
+
+@pytest.mark.parametrize("public_size", [0, 30, 393])
+def test_natural_clients_keep_what_the_server_leaves(public_size):
+    """Clients are the owners that have a sample left, ascending: of 8 owners at most 7 where 7 samples are left."""
+    dataset = source_with_owners(torch.zeros(400, 1)).load("")
+    settings = {"partition": Natural(), "clients_per_round": 1, "public_size": public_size}
+    private, _ = FederatedDataModule(**settings).set_public_aside(dataset)
+    own = [[i for i in private.tolist() if (7 if i == 399 else i % 7) == owner] for owner in range(8)]
+    left = [samples for samples in own if samples]
+    assert (len(left) < 8) == (public_size == 393)
+    parts = FederatedDataModule(**settings, num_clients=len(left)).share_out(dataset, private)
+    assert [private[part].tolist() for part in parts] == left
 
 
 def test_nothing_is_known_before_setup():

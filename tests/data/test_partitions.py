@@ -7,13 +7,11 @@ import torch
 from fl_lightning.data import (
     IID,
     Classes,
-    Dataset,
     Dirichlet,
     DirichletByClass,
     Fixed,
     Natural,
     PowerLaw,
-    Samples,
     Shards,
     partitions,
 )
@@ -60,13 +58,6 @@ def test_iid_parts_are_even():
     assert everything(parts) == list(range(400))
 
 
-def dataset(owners=None):
-    """400 samples of 10 classes."""
-    samples = Samples(torch.zeros(400, 1), LABELS)
-    owners = None if owners is None else torch.as_tensor(owners)
-    return Dataset(samples, Samples(torch.zeros(0, 1), LABELS[:0]), tuple("abcdefghij"), owners)
-
-
 def test_classes_gives_exactly_as_many():
     """10 classes of 40: 20 clients of 3 classes, 6 owners a class with 6 or 7 samples each; of 1 by default, 2 owners of 20."""
     parts = Classes(3)(LABELS, 20, 0)
@@ -88,18 +79,18 @@ def test_power_law_hands_its_settings_on():
 def test_natural_gives_the_owners_of_the_samples():
     """Owner i % 7 of sample i: all seven; of 57 and 58 samples each, the first with 58, 58 can be asked for."""
     owners = torch.arange(400) % 7
-    parts = Natural().share_out(dataset(owners), 7, 0)
+    parts = Natural().share_out(LABELS, owners, 7, 0)
     assert [part.tolist() for part in parts] == [list(range(owner, 400, 7)) for owner in range(7)]
-    parts = Natural(min_samples=58).share_out(dataset(owners), 1, 0)
+    parts = Natural(min_samples=58).share_out(LABELS, owners, 1, 0)
     assert parts[0].tolist() == list(range(0, 400, 7))
     with pytest.raises(ValueError, match=r"data.num_clients is 2, must be between 1 and 1, .*data.partition.min_samples, 58,"):
-        Natural(min_samples=58).share_out(dataset(owners), 2, 0)
+        Natural(min_samples=58).share_out(LABELS, owners, 2, 0)
 
 
 def test_natural_wants_natural_clients():
     """A source without them: what to do."""
     with pytest.raises(ValueError, match=r"data.partition is Natural, but data.source has no natural clients: use leaf, a CSV"):
-        Natural().share_out(dataset(), 5, 0)
+        Natural().share_out(LABELS, None, 5, 0)
 
 
 def test_every_partition_is_exported():

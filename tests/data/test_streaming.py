@@ -2,7 +2,6 @@
 
 import gc
 import multiprocessing
-import os
 import time
 
 import numpy as np
@@ -23,8 +22,7 @@ from fl_lightning.data import (
     Resize,
     from_arrays,
 )
-from fl_lightning.data import datamodule as datamodule_file
-from fl_lightning.data.streaming import Stream, fits
+from fl_lightning.data.streaming import Stream
 
 CPU = torch.device("cpu")
 STREAMED = [{"storage": "stream", "num_workers": workers} for workers in (0, 2)]
@@ -167,6 +165,21 @@ def test_a_net_is_built_for_changed_images_and_trains(fit, streamed):
     assert not torch.equal(method.net[1].weight, net(3 * 6 * 6)[1].weight)
 
 
+def test_streamed_images_stay_in_the_cache_file(tmp_path, cache):
+    """Decoded images are not copied into memory: what is streamed lies in the mapping of the file."""
+    for i in range(8):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (40, 40), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "ab"[i % 2] / f"{i}.png")
+    data = FederatedDataModule(ImageFolder(), str(tmp_path), num_clients=2, clients_per_round=1, storage="stream")
+    data.setup()
+    assert len(list(cache.glob("*.pt"))) == 1
+    with open("/proc/self/maps") as maps:
+        mapped = [line.split()[0].split("-") for line in maps if str(cache) in line]
+    address = data.train_set._stream._loader.dataset.inputs.data_ptr()
+    assert any(int(start, 16) <= address < int(end, 16) for start, end in mapped)
+
+
 # The stream itself
 
 
@@ -262,51 +275,3 @@ def test_a_worker_that_fails_says_so():
     """A sample that is not there: the error of the worker, not a run that waits."""
     with pytest.raises(IndexError):
         list(Stream(numbers(), num_workers=2, pin=False).read([torch.tensor([1]), torch.tensor([99])]))
-
-
-# Which of the two
-
-
-def test_auto_streams_what_does_not_fit_and_says_so(monkeypatch, capsys):
-    """Asked with the bytes of training and test images and the device; with what fits nothing is said."""
-    asked = []
-    for answer in (False, True):
-        monkeypatch.setattr(datamodule_file, "fits", lambda *args, answer=answer: asked.append(args) or answer)
-        data = image_data(storage="auto", num_workers=0)
-        assert asked[-1] == (50 * 3 * 9 * 8, CPU)
-        assert (data._streams is not None) == (not answer)
-        assert capsys.readouterr().out.count("Data: streamed from disk") == (0 if answer else 1)
-    assert_same(data.batches(1, 1, 3), image_data(storage="device").batches(1, 1, 3))
-
-
-def test_device_and_stream_are_taken_at_their_word(monkeypatch, capsys):
-    """Nobody asks whether it fits, and nothing is said."""
-    monkeypatch.setattr(datamodule_file, "fits", lambda *_: pytest.fail("asked"))
-    assert image_data(storage="device")._streams is None
-    assert image_data(storage="stream", num_workers=0)._streams is not None
-    assert "stream" not in capsys.readouterr().out
-
-
-def test_half_of_the_memory_fits(monkeypatch):
-    """A machine of 1,000 pages of 4,096 bytes; a GPU with 1,000 bytes free of 5,000."""
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
-    assert fits(2_048_000, CPU)
-    assert not fits(2_048_001, CPU)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
-    assert fits(500, torch.device("cuda", 0))
-    assert not fits(501, torch.device("cuda", 0))
-
-
-def test_streamed_images_stay_in_the_cache_file(tmp_path, cache):
-    """Decoded images are not copied into memory: what is streamed lies in the mapping of the file."""
-    for i in range(8):
-        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
-        pixels = np.random.default_rng(i).integers(0, 256, (40, 40), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "ab"[i % 2] / f"{i}.png")
-    data = FederatedDataModule(ImageFolder(), str(tmp_path), num_clients=2, clients_per_round=1, storage="stream")
-    data.setup()
-    assert len(list(cache.glob("*.pt"))) == 1
-    with open("/proc/self/maps") as maps:
-        mapped = [line.split()[0].split("-") for line in maps if str(cache) in line]
-    address = data._streams["train"]._loader.dataset.inputs.data_ptr()
-    assert any(int(start, 16) <= address < int(end, 16) for start, end in mapped)

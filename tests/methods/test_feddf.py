@@ -93,6 +93,15 @@ def test_labels_play_no_part(tiny):
     tiny.assert_same(first, second, atol=0)
 
 
+def test_streamed_samples_give_the_same(tiny):
+    """The held-out samples are judged in the middle of a pass over the others."""
+    first, second = (
+        tiny.train(OftenChecked, tiny.new_data(public_size=PUBLIC, storage=storage, num_workers=0), distillation_steps=5).net
+        for storage in ("device", "stream")
+    )
+    tiny.assert_same(first, second, atol=0)
+
+
 def test_distillation_leaves_the_mean(tiny):
     """The student starts from FedAvg's model, and ends elsewhere."""
     actual, expected = (

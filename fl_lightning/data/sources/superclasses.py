@@ -12,6 +12,9 @@ from fl_lightning.data.sources.source import Source
 from fl_lightning.data.sources.tables import read_rows
 
 
+CIFAR100_TABLE = Path(str(resources.files("fl_lightning.data") / "cifar100_superclasses.csv"))
+
+
 class Superclasses(Source):
     """A source whose labels are the superclasses of its classes: the twenty coarse labels of CIFAR-100, say.
 
@@ -26,7 +29,7 @@ class Superclasses(Source):
 
     def __init__(self, source: str | Source, table: str | None = None) -> None:
         self.source = open_source(source)
-        self.table = Path(table or str(resources.files("fl_lightning.data") / "cifar100_superclasses.csv"))
+        self.table = Path(table) if table is not None else CIFAR100_TABLE
 
     def load(self, root: Path) -> Dataset:
         dataset = self.source.load(root)

@@ -4,7 +4,6 @@ import difflib
 import inspect
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 import torchvision.datasets
-from filelock import FileLock
 
-from fl_lightning.data.cache import cached
+from fl_lightning.data.cache import cached, root_lock
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
@@ -52,7 +50,7 @@ class TorchvisionDataset(Source):
         self.name, self.split, self.size = name, split, check_size(size)
 
     def load(self, root: Path) -> Dataset:
-        with _root_lock(root):
+        with root_lock(root):
             train, test = self._parts(root)
         # The sets are fixed files: place, sizes, labels and a few samples tell two copies apart.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
@@ -120,9 +118,3 @@ def _arguments(dataset_class: type) -> set[str]:
     # EMNIST hands what it does not name on to MNIST.
     parameters = {name for base in dataset_class.__mro__ for name in inspect.signature(base.__init__).parameters}
     return {"train", "split"} & parameters if "download" in parameters else set()
-
-
-def _root_lock(root: Path) -> FileLock:
-    """One process at a time downloads into ``root``; the lock lies in the temporary folder since ``root`` may be read-only."""
-    name = blake2b(f"{os.getuid()} {root.resolve()}".encode(), digest_size=8).hexdigest()
-    return FileLock(Path(tempfile.gettempdir()) / f"fl_lightning-{name}.lock")

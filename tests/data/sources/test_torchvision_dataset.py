@@ -5,6 +5,9 @@ import itertools
 import os
 import pickle
 import struct
+import tempfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +131,41 @@ def test_missing_set_is_downloaded_into_root(tmp_path, monkeypatch):
         assert len(TorchvisionDataset("MNIST").load(tmp_path).train) == 12
     assert sorted(path.name for path in tmp_path.iterdir()) == ["MNIST", "other"]
     assert len(tried) == 2  # training and test part, once
+
+
+def test_one_download_at_a_time(tmp_path, monkeypatch):
+    """Two who start together: the second waits, finds the set and downloads nothing."""
+    tried, loaded, together = [], [], threading.Barrier(2)
+
+    def download(self):
+        tried.append(self.root)
+        time.sleep(0.2)
+        write_mnist(Path(self.root))
+
+    def load():
+        together.wait()
+        loaded.append(TorchvisionDataset("MNIST").load(tmp_path))
+
+    monkeypatch.setattr(torchvision.datasets.MNIST, "download", download)
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 2
+    assert len(tried) == 2  # training and test part, once
+
+
+def test_nothing_is_left_but_under_root_and_in_the_cache(tmp_path, cache, monkeypatch):
+    """Not in the system's temporary folder; in the cache the samples and one lock for each of two loads from two roots."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
+    (tmp_path / "system").mkdir()
+    for name in ("a", "b"):
+        write_mnist(tmp_path / name)
+        for _ in range(2):
+            TorchvisionDataset("MNIST").load(tmp_path / name)
+    assert list((tmp_path / "system").iterdir()) == []
+    assert len(list(cache.glob("root-*.lock"))) == len(list(cache.glob("MNIST-*.pt"))) == 2
 
 
 NETWORK_ERRORS = [

@@ -1,0 +1,75 @@
+"""Where samples lie: on the device that trains, or on disk, from where they are streamed to it."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.streaming import Stream
+
+Storage = Literal["auto", "device", "stream"]
+
+
+class StoredSamples:
+    """Samples whose targets lie on a device, and whose inputs lie there too or are streamed to it.
+
+    Args:
+        samples: as loaded.
+        device: where batches are wanted.
+        streamed: whether the inputs stay where they are.
+        num_workers: processes that read ahead if so; 0 for none.
+    """
+
+    def __init__(self, samples: Samples, device: torch.device, streamed: bool, num_workers: int) -> None:
+        self.inputs = samples.inputs if streamed else samples.inputs.to(device)
+        self.targets, self.device, self.streamed = samples.targets.to(device), device, streamed
+        self._stream = Stream(samples.inputs, num_workers, pin=device.type == "cuda") if streamed else None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """On the device, for each tensor of n indices: inputs (n, ...) as stored, and targets in the shape of the indices.
+
+        All indices are looked at before the first inputs come if these are streamed, else one tensor at a time.
+        """
+        if self._stream is None:
+            for indices in batches:
+                indices = indices.to(self.device)
+                yield self.inputs[indices.reshape(-1)], self.targets[indices]
+            return
+        batches = [indices.cpu() for indices in batches]
+        rows = self._stream.read([indices.reshape(-1) for indices in batches])
+        for indices, inputs in zip(batches, rows, strict=True):
+            yield inputs.to(self.device, non_blocking=True), self.targets[indices.to(self.device)]
+
+
+def place(
+    dataset: Dataset, device: torch.device, storage: Storage, num_workers: int, announce: bool
+) -> tuple[StoredSamples, StoredSamples]:
+    """Training and test samples of a data set, where ``data.storage`` wants them.
+
+    Args:
+        storage: ``auto`` streams what does not fit on the device.
+        announce: say so if it does.
+    """
+    num_bytes = sum(part.inputs.nbytes for part in (dataset.train, dataset.test))
+    streamed = storage == "stream" or (storage == "auto" and not fits(num_bytes, device))
+    if streamed and storage == "auto" and announce:
+        rank_zero_only(print)(
+            f"Data: streamed from disk, {num_bytes / 1e9:.3g} GB take more than half of the memory of {device} "
+            "(data.storage device keeps them there all the same)"
+        )
+    train, test = (StoredSamples(part, device, streamed, num_workers) for part in (dataset.train, dataset.test))
+    return train, test
+
+
+def fits(num_bytes: int, device: torch.device) -> bool:
+    """Whether samples may lie on a device: they take at most half of what is free on a GPU, or of this machine's memory."""
+    if device.type == "cuda":
+        return num_bytes <= torch.cuda.mem_get_info(device)[0] // 2
+    return num_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,158 @@
+"""Task streams: every client learns a sequence of tasks of its own, each with a few of the classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.shards import ClientShards, shards_of_parts
+from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
+from fl_lightning.streams import numpy_stream
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The sequences of N clients, T tasks each.
+
+    Samples are numbered over the source's training and test samples, in that order, and their labels are places among the
+    classes of their task. Row ``client * T + position`` of ``shards`` and ``test`` is a client's task at that position.
+    """
+
+    dataset: Dataset  # all samples as training samples, with the classes "0", "1", ... of a task
+    names: tuple[str, ...]  # of all tasks
+    order: Tensor  # (N, T), which task each client learns at each position
+    shards: ClientShards  # training and validation samples
+    test: tuple[Tensor, ...]  # test samples of each row
+
+    @property
+    def num_tasks(self) -> int:
+        """T, tasks of each client."""
+        return self.order.shape[1]
+
+
+class TaskStream:
+    """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one a client.
+
+    Each client learns ``tasks_per_client`` of the tasks in an order of its own. Training and test samples of the source are
+    pooled, shared out evenly at random, and a client's part is split into training, test and validation samples anew.
+    Overlapped-CIFAR-100 of the FedWeIT paper (Yoon et al., ICML 2021, Section 5) is ``by: superclasses``.
+
+    Args:
+        by: how classes make tasks: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed; or
+            ``superclasses``, the classes of each superclass.
+        classes_per_task: classes of a task, at least 2; what is left over is in no task. For ``by: classes``.
+        table: CSV file with the columns ``class,superclass``; by default that of CIFAR-100. For ``by: superclasses``.
+        tasks_per_client: length of a sequence; None for all tasks.
+        test_fraction: of a client's samples of a task, above 0.
+        val_fraction: likewise, for what stops and slows training; above 0.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    def __init__(
+        self,
+        by: Literal["classes", "superclasses"] = "classes",
+        classes_per_task: int = 5,
+        table: str | None = None,
+        tasks_per_client: int | None = None,
+        test_fraction: float = 0.2,
+        val_fraction: float = 0.1,
+    ) -> None:
+        if by not in ("classes", "superclasses"):
+            raise ValueError(f"data.tasks.by is {by!r}, must be classes or superclasses")
+        if classes_per_task < 2:
+            raise ValueError(f"data.tasks.classes_per_task is {classes_per_task}, must be at least 2: one class is no choice")
+        if tasks_per_client is not None and tasks_per_client < 1:
+            raise ValueError(f"data.tasks.tasks_per_client is {tasks_per_client}, must be at least 1: null for all tasks")
+        if not (test_fraction > 0 and val_fraction > 0 and test_fraction + val_fraction < 1):
+            raise ValueError(
+                f"data.tasks.test_fraction is {test_fraction} and val_fraction is {val_fraction}, "
+                "must be above 0 and below 1 together: the paper uses 0.2 and 0.1"
+            )
+        self.by, self.classes_per_task, self.tasks_per_client = by, classes_per_task, tasks_per_client
+        self.table = Path(table) if table is not None else CIFAR100_TABLE
+        self.test_fraction, self.val_fraction = test_fraction, val_fraction
+
+    def __repr__(self) -> str:
+        return f"TaskStream(by={self.by}, tasks_per_client={self.tasks_per_client})"
+
+    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
+        """Each client's tasks and samples; a function of the data set and the seed alone.
+
+        Raises:
+            ValueError: if there are fewer tasks than a client shall learn, a task has one class, or a client is left without
+                training, validation or test samples of one.
+        """
+        tasks = self._tasks(dataset.classes, seed)
+        num_positions = len(tasks) if self.tasks_per_client is None else self.tasks_per_client
+        if num_positions > len(tasks):
+            raise ValueError(
+                f"data.tasks.tasks_per_client is {num_positions}, but the {len(dataset.classes)} classes of data.source make "
+                f"{len(tasks)} tasks: lower it, or data.tasks.classes_per_task"
+            )
+        labels = torch.cat([dataset.train.targets, dataset.test.targets])
+        task_of, place_of = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
+        for task, members in enumerate(tasks.values()):
+            task_of[members], place_of[members] = task, torch.arange(len(members))
+        names = tuple(tasks)
+        order = torch.stack([_permutation(seed, client, len(tasks))[:num_positions] for client in range(num_clients)])
+        parts = [self._parts(task, task_of[labels] == task, num_clients, seed) for task in range(len(tasks))]
+        rows = [parts[task][client] for client in range(num_clients) for task in order[client].tolist()]
+        sizes = self._sizes(rows, order.flatten().tolist(), names, num_positions)
+        split = [row.split([*own]) for row, own in zip(rows, sizes, strict=True)]
+        train, test, validation = ([part[kind] for part in split] for kind in range(3))
+        classes = tuple(map(str, range(max(map(len, tasks.values())))))
+        pooled = Samples(torch.cat([dataset.train.inputs, dataset.test.inputs]), place_of[labels])
+        nothing = Samples(pooled.inputs[:0], pooled.targets[:0])
+        shards = shards_of_parts(train, validation, pooled.targets, len(classes))
+        return Streams(Dataset(pooled, nothing, classes), names, order, shards, tuple(test))
+
+    def _tasks(self, classes: Sequence[str], seed: int) -> dict[str, list[int]]:
+        """The classes of each task by its name."""
+        if self.by == "superclasses":
+            of_class = read_superclasses(self.table, classes)
+            tasks = {name: [c for c, own in enumerate(of_class) if own == name] for name in sorted(set(of_class))}
+        else:
+            drawn = numpy_stream(seed, -1, -1, "classes of tasks").permutation(len(classes)).tolist()
+            ends = range(0, len(classes) + 1, self.classes_per_task)
+            groups = [sorted(drawn[first:last]) for first, last in pairwise(ends)]
+            tasks = {", ".join(classes[c] for c in group): group for group in groups}
+        if not tasks:
+            raise ValueError(
+                f"data.tasks.classes_per_task is {self.classes_per_task}, but data.source has {len(classes)} classes: lower it"
+            )
+        for name, members in tasks.items():
+            if len(members) < 2:
+                raise ValueError(f"data.tasks has the task {name} with one class, must have at least two: one is no choice")
+        return tasks
+
+    def _parts(self, task: int, belongs: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
+        """A task's samples in ``num_clients`` parts of equal size; what is left over by the division is in no part."""
+        held = belongs.nonzero().flatten()
+        drawn = held[torch.from_numpy(numpy_stream(seed, task, -1, "samples of a task").permutation(len(held)))]
+        size = len(held) // num_clients
+        return drawn[: size * num_clients].reshape(num_clients, size).unbind()
+
+    def _sizes(self, rows: Sequence[Tensor], tasks: Sequence[int], names: Sequence[str], num_positions: int) -> np.ndarray:
+        """Training, test and validation samples of each row, (rows, 3)."""
+        held = np.array([len(row) for row in rows])
+        test, validation = (np.floor(held * part + 1e-9).astype(int) for part in (self.test_fraction, self.val_fraction))
+        sizes = np.stack([held - test - validation, test, validation], axis=1)
+        if sizes.min() < 1:
+            row = int(sizes.min(axis=1).argmin())
+            raise ValueError(
+                f"data.tasks leaves client {row // num_positions} with {held[row]} samples of the task {names[tasks[row]]}, too "
+                "few for training, test and validation samples: lower data.num_clients"
+            )
+        return sizes
+
+
+def _permutation(seed: int, client: int, count: int) -> Tensor:
+    return torch.from_numpy(numpy_stream(seed, -1, client, "order of tasks").permutation(count))
