@@ -1,6 +1,7 @@
 """RunSummary: the run in a short table and in a file."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
+from fl_lightning.functional import rounds_to_target
 from fl_lightning.module import FederatedModule
 
 TestAccuracy = Literal["best", "last", "last_100_round_mean", "moving_average"]
@@ -23,15 +25,23 @@ class RunSummary(FederatedCallback):
 
     The file holds the test accuracy in four readings: ``best`` (the highest seen, chosen on the test set: for comparison with
     papers that do so), ``last``, ``last_100_round_mean`` (over the evaluations of the last 100 rounds) and
-    ``moving_average`` (over the last 10 evaluations), and names the one that the paper's table uses.
+    ``moving_average`` (over the last 10 evaluations), and names the one that the paper's table uses. ``rounds_to_target`` has
+    for each of the ``targets`` the first evaluated round whose test accuracy is at least that, null if there is none.
 
     Args:
         table_uses: which of the four the paper's table reports; the configs set it.
+        targets: test accuracies, such as 0.9; the configs set those of the paper's table.
+
+    Raises:
+        ValueError: if a target is not above 0 and at most 1.
     """
 
-    def __init__(self, table_uses: TestAccuracy = "last") -> None:
+    def __init__(self, table_uses: TestAccuracy = "last", targets: Sequence[float] = ()) -> None:
         super().__init__(every=1)
-        self.table_uses = table_uses
+        for target in targets:
+            if not 0 < target <= 1:
+                raise ValueError(f"callback RunSummary: targets has {target}, must be above 0 and at most 1: 0.9 is 90 %")
+        self.table_uses, self.targets = table_uses, tuple(targets)
         self.folder: Path | None = None  # where results.json goes; by default the logger's folder
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
@@ -71,8 +81,10 @@ class RunSummary(FederatedCallback):
             "rounds": trainer.global_step,
             "test_accuracy": _readings(self._curves.get("test/accuracy", {})),
             "table_uses": self.table_uses,
+            "rounds_to_target": _rounds_to_targets(self._curves.get("test/accuracy", {}), self.targets),
             "val_accuracy": _readings(self._curves.get("val/accuracy", {})),
             "newest_forgetting": forgetting,
+            "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
@@ -104,13 +116,22 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
     }
 
 
+def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dict[str, int | None]:
+    """The first evaluated round that reaches each target; the untrained round 0 does not count. Empty without evaluations."""
+    rounds = sorted(round for round in curve if round > 0)
+    places = {target: rounds_to_target([curve[round] for round in rounds], target) for target in targets if rounds}
+    return {str(target): None if place is None else rounds[place - 1] for target, place in places.items()}
+
+
 def _print_table(results: dict[str, Any]) -> None:
     table = Table(title=f"{results['method']}, {results['loss']}, {results['rounds']} rounds", show_header=False)
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
-    for name, value in results["newest_forgetting"].items():
+    for target, round in results["rounds_to_target"].items():
+        table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
+    for name, value in (results["newest_forgetting"] | results["tasks"]).items():
         if not name.endswith("_positive"):
             table.add_row(name, f"{value:.4f}")
     table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
+
 
 class Scores(NamedTuple):
     """Result of :class:`ClassScores`."""
@@ -43,6 +45,53 @@ class ClassScores(Metric):
         return Scores(self.correct.sum() / total, self.loss / total, self.correct / self.total)
 
 
+class LearnedTasks(NamedTuple):
+    """Result of :class:`TaskScores`; the scalars are NaN as long as an accuracy that they need is missing."""
+
+    accuracy: (
+        Tensor  # (T, T), [t, i] after task t on task i, NaN where nothing was evaluated; a scalar, by torchmetrics, for T = 1
+    )
+    average_accuracy: Tensor
+    average_forgetting: Tensor
+    backward_transfer: Tensor
+
+
+class TaskScores(Metric):
+    """What is known of tasks that are learned in turn, from counts alone: exact over any split of the samples.
+
+    The scalars are those of :mod:`fl_lightning.functional.tasks`.
+
+    Args:
+        num_tasks: T.
+
+    Raises:
+        ValueError: if ``num_tasks`` is below 1; in ``update``, if a task is not one of them.
+    """
+
+    full_state_update = False
+
+    def __init__(self, num_tasks: int) -> None:
+        super().__init__()
+        if num_tasks < 1:
+            raise ValueError(f"num_tasks is {num_tasks}, must be at least 1")
+        self.num_tasks = num_tasks
+        for name in ("correct", "total"):
+            self.add_state(name, torch.zeros(num_tasks, num_tasks, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, task_just_learned: int, evaluated_task: int, logits: Tensor, targets: Tensor) -> None:
+        """Count a batch of logits (B, C) and targets (B,) of one task, tasks counted from 0; B may be 0."""
+        for name, task in (("task_just_learned", task_just_learned), ("evaluated_task", evaluated_task)):
+            if not 0 <= task < self.num_tasks:
+                raise ValueError(f"{name} is {task}, must be from 0 to {self.num_tasks - 1}: tasks are counted from 0")
+        self.correct[task_just_learned, evaluated_task] += (logits.argmax(dim=-1) == targets).sum()
+        self.total[task_just_learned, evaluated_task] += len(targets)
+
+    def compute(self) -> LearnedTasks:
+        accuracy = self.correct / self.total
+        scores = (score(accuracy) for score in (average_accuracy, average_forgetting, backward_transfer))
+        return LearnedTasks(accuracy, *scores)
+
+
 def class_accuracy(logits: Tensor, targets: Tensor, num_classes: int) -> Tensor:
     """Accuracy of each class for one or more models.
 
@@ -72,3 +121,22 @@ def accuracy_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners
     hits = (logits.argmax(dim=-1) == targets).double()
     one_hot = F.one_hot(owner, num_owners).double()
     return hits @ one_hot / one_hot.sum(dim=0)
+
+
+def loss_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
+    """Mean cross entropy on each owner's samples for one or more models, from one pass over all samples.
+
+    Args:
+        logits: (..., n, C).
+        targets: (n,).
+        owner: (n,) which owner each sample belongs to.
+        num_owners: K.
+
+    Returns:
+        (..., K), in nats, float64; NaN for owners without samples.
+    """
+    # Model by model: a float64 copy of all logits would be twice their size.
+    models = logits.reshape(logits.shape[:-2].numel(), *logits.shape[-2:])
+    losses = torch.stack([F.cross_entropy(model.double(), targets, reduction="none") for model in models])
+    one_hot = F.one_hot(owner, num_owners).double()
+    return (losses @ one_hot / one_hot.sum(dim=0)).reshape(*logits.shape[:-2], num_owners)

@@ -15,6 +15,7 @@ from fl_lightning.callbacks import (
     Communication,
     FederatedCallback,
     LabelCounts,
+    LossIncrease,
     PerClassAccuracy,
     RoundForgetting,
     RunSummary,
@@ -219,6 +220,7 @@ def test_callbacks_do_not_change_the_result(fit, tmp_path):
         ClientForgetting(every=1),
         RoundForgetting(every=1, clients_every=1),
         LabelCounts(every=1),
+        LossIncrease(every=1),
         Communication(),
         RunSummary(),
     ]

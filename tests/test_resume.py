@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import Communication, PerClassAccuracy, RoundForgetting, RunSummary
+from fl_lightning.callbacks import Communication, LossIncrease, PerClassAccuracy, RoundForgetting, RunSummary
 from fl_lightning.clients.states import MemoryStates
 
 RUN = (
@@ -132,7 +132,7 @@ def test_resumed_rounds_equal_uninterrupted_ones(fit, toy_data, tmp_path, cut):
 
 def test_checkpoints_hold_plain_containers_only(fit, toy_data, tmp_path):
     """torch.load with weights_only=True reads them: nothing of ours is pickled."""
-    callbacks = [RoundForgetting(every=1), PerClassAccuracy(every=1), Communication(), RunSummary()]
+    callbacks = [RoundForgetting(every=1), PerClassAccuracy(every=1), LossIncrease(every=1), Communication(), RunSummary()]
     method = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
     trainer = fit(method, toy_data(monitor_test=1), 2, precision="64-true", callbacks=callbacks)
     trainer.save_checkpoint(tmp_path / "plain.ckpt")

@@ -6,7 +6,7 @@ import torch
 RUN = (
     "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 4 --trainer.val_check_interval 2 "
     "--data.monitor_test 2 --callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
-    "--callbacks.round_forgetting.clients_every 2"
+    "--callbacks.round_forgetting.clients_every 2 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=2"
 ).split()
 TWO = "--trainer.strategy federated --trainer.devices 2 --trainer.accelerator cpu".split()
 

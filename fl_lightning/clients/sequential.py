@@ -29,11 +29,15 @@ class SequentialEngine(Engine):
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
-            counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
-            client, own = self.receive(round, visit, *counts)
-            self.start(client, own)
-            loss = self._fit(client, min(client.num_steps, max_steps or client.num_steps))
+            client, loss = self.fit_one(round, visit, max_steps)
             self.leave(client, visit, position, loss, share)
+
+    def fit_one(self, round: int, visit: Visit, max_steps: int | None = None) -> tuple[Client, Tensor]:
+        """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
+        counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
+        client, own = self.receive(round, visit, *counts)
+        self.start(client, own)
+        return client, self._fit(client, min(client.num_steps, max_steps or client.num_steps))
 
     def _fit(self, client: Client, num_steps: int) -> Tensor:
         """The local fit; returns the mean loss over its steps, (1,)."""

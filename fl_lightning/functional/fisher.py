@@ -19,8 +19,8 @@ def empirical_fisher(
 
     Args:
         net: whose trainable weights.
-        loss: logits (B, C) and targets (B,) to one value a sample, (B,).
-        batches: inputs (B, ...) and targets (B,).
+        loss: logits (B, C) and targets to one value a sample, (B,).
+        batches: inputs (B, ...) and targets, (B,) or, for soft labels, (B, C).
 
     Returns:
         By name of the trainable weight, in its shape.
@@ -32,7 +32,9 @@ def empirical_fisher(
     others |= dict(net.named_buffers())
 
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
+        # In the weights' own precision: under autocast torch.vmap cannot take BatchNorm, and squares would lose much.
+        with torch.autocast(sample.device.type, enabled=False):
+            return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
 
     gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     fisher, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0

@@ -15,7 +15,9 @@ from fl_lightning.callbacks import (
     Communication,
     FederatedCallback,
     LabelCounts,
+    LossIncrease,
     PerClassAccuracy,
+    PseudoDataFisher,
     RoundForgetting,
 )
 from fl_lightning.data import FederatedDataModule
@@ -197,7 +199,10 @@ def test_figures_are_not_blank(watched):
         assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) >= 10, name
 
 
-@pytest.mark.parametrize("kind", [PerClassAccuracy, ClientForgetting, RoundForgetting, LabelCounts, Communication])
+KINDS = [PerClassAccuracy, ClientForgetting, RoundForgetting, LabelCounts, Communication, LossIncrease, PseudoDataFisher]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_cadence(kind):
     """every: multiples, 0 never; rounds: exactly those; negative is refused."""
     assert [r for r in range(1, 7) if kind(every=3).due(r)] == [3, 6]

@@ -89,6 +89,20 @@ def test_closed_form_of_a_linear_model():
     assert_same(empirical_fisher(net, cross_entropy, [(inputs, targets)]), expected)
 
 
+@pytest.mark.parametrize("size", [2, 7])
+def test_soft_labels(size):
+    """Gradients of the cross entropy with labels q are (p - q) x^T for a linear model; a label of one class is a hard one."""
+    net, inputs = nn.Linear(3, 4).double(), torch.randn(7, 3, dtype=torch.float64)
+    soft = torch.randn(7, 4, dtype=torch.float64).softmax(dim=1)
+    residual = net(inputs).softmax(dim=1).detach() - soft
+    expected = {"weight": (residual**2).t() @ inputs**2 / 7, "bias": (residual**2).mean(dim=0)}
+    assert_same(empirical_fisher(net, cross_entropy, split(inputs, soft, size)), expected)
+    hard = torch.arange(7) % 4
+    one_hot = F.one_hot(hard, 4).double()
+    expected = empirical_fisher(net, cross_entropy, [(inputs, hard)])
+    assert_same(empirical_fisher(net, cross_entropy, split(inputs, one_hot, size)), expected)
+
+
 def test_it_is_not_the_square_of_the_mean_gradient():
     """Two samples that pull in opposite directions matter, though their mean gradient is 0."""
     net = nn.Linear(1, 2, bias=False).double()

@@ -1,0 +1,100 @@
+"""PseudoDataFisher: whether FedReg's pseudo data matter to the same weights as the data that other clients trained on."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+
+from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.clients import RoundReport, Visit
+from fl_lightning.clients.sequential import SequentialEngine
+from fl_lightning.functional import empirical_fisher
+from fl_lightning.methods import FedReg
+from fl_lightning.module import FederatedModule
+from fl_lightning.streams import torch_stream
+
+
+class PseudoDataFisher(FederatedCallback):
+    """Correlation of the Fisher information of a client's pseudo data with that of the training data of earlier rounds.
+
+    Xu et al., "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022, Figure 2 and
+    Appendix B. At client i's model after one local step of round t, the empirical Fisher information (a value a weight: the
+    mean over samples of the squared gradient of the cross entropy) is taken of the training data of all clients of the last
+    ``history`` rounds, of client i's pseudo data with their soft labels, and of client i's own training data.
+    ``forgetting/fisher_correlation`` is Pearson's correlation over all weights between the first and the second, the mean over
+    clients; ``forgetting/fisher_correlation_local``, between the first and the third, is what it would be without the steps
+    that make pseudo data of own data. The paper calls the values "significantly correlated" and names no measure. Ours is of
+    the values as they are, not of their logarithms: the weights that matter most decide.
+
+    It costs a gradient of every single sample of all that data, for each client; several processes all do the same.
+
+    Args:
+        every, rounds: rounds in which this is done; round 1 has no earlier ones.
+        history: earlier rounds whose clients count, each client once; fewer where there are fewer.
+        clients: of the round that are looked at, drawn at random by the seed; all where there are fewer.
+
+    Raises:
+        ValueError: if ``history`` or ``clients`` is below 1; in ``setup``, if the method is not FedReg.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, history: int = 10, clients: int = 10) -> None:
+        super().__init__(every, rounds)
+        for name, value in (("history", history), ("clients", clients)):
+            if value < 1:
+                raise ValueError(f"callback PseudoDataFisher: {name} is {value}, must be at least 1: the default is 10")
+        self.history, self.clients = history, clients
+        self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
+
+    def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
+        if not isinstance(module, FedReg):
+            raise ValueError(
+                f"callback PseudoDataFisher: model is {type(module).__name__}, but FedReg alone makes pseudo data: "
+                "leave the callback out"
+            )
+
+    def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if not self.due(round) or not self._cohorts:
+            return
+        engine, earlier = SequentialEngine(module), sorted(set().union(*self._cohorts))
+        rows = [_correlations(module, engine, round, visit, earlier) for visit in self._some_of_cohort(module, round)]
+        pseudo, local = torch.stack(rows).nanmean(dim=0)
+        module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)
+
+    def _some_of_cohort(self, module: FederatedModule, round: int) -> list[Visit]:
+        visits = module.cohort(round)
+        drawn = torch.randperm(len(visits), generator=torch_stream(module.seed, round, -1, "clients of PseudoDataFisher"))
+        return [visits[position] for position in drawn[: self.clients].sort().values.tolist()]
+
+    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
+        self._cohorts = [*self._cohorts, report.clients][-self.history :]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cohorts": self._cohorts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._cohorts = state_dict["cohorts"][-self.history :]
+
+
+def _correlations(
+    module: FederatedModule, engine: SequentialEngine, round: int, visit: Visit, earlier: Sequence[int]
+) -> Tensor:
+    """(2,): of the earlier clients' data with a client's pseudo data, and with its own data."""
+    client, _ = engine.fit_one(round, visit, max_steps=1)
+    size = module.data.eval_batch_size
+    inputs, targets, _ = module.data.training_samples(earlier)
+    pseudo, labels = (client.carry[name][client.carry["real"]] for name in ("pseudo", "labels"))
+    fishers = [
+        _fisher(engine.net, zip(inputs.split(size), targets.split(size), strict=True)),
+        _fisher(engine.net, zip(pseudo.split(size), labels.split(size), strict=True)),
+        _fisher(engine.net, ((batch.inputs, batch.targets) for batch in client.samples())),
+    ]
+    return torch.corrcoef(torch.stack(fishers))[0, 1:]
+
+
+def _fisher(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The empirical Fisher information of all weights in a row, float64."""
+    fisher = empirical_fisher(net, lambda logits, targets: F.cross_entropy(logits, targets, reduction="none"), batches)
+    return torch.cat([values.flatten().double() for values in fisher.values()])

@@ -1,0 +1,187 @@
+"""The loss increase against its definition in plain loops: resumed, streamed and under another engine too."""
+
+import copy
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.callbacks import FederatedCallback, LossIncrease
+from fl_lightning.data import FederatedDataModule, RandomCrop, RandomHorizontalFlip
+
+COHORTS = [[0, 2], [1, 2], [0, 1], [0, 2], [1, 2], [0, 1]]  # clients of 5, 10 and 15 samples
+PAGE = Path(__file__).parents[2] / "docs" / "reading_the_heatmaps.md"
+NAMES = ("forgetting/loss_before", "forgetting/loss_after", "forgetting/loss_increase")
+EXACT = {"abs": 1e-12, "rel": 0}
+
+
+def new_net():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+class Scalars(FederatedCallback):
+    """Keeps what the module logged of the loss increase, by round."""
+
+    def __init__(self):
+        super().__init__()
+        self.rounds = {}
+
+    def on_round_end(self, trainer, module, round, report):
+        if NAMES[0] in module.newest:
+            self.rounds[round] = [module.newest.pop(name) for name in NAMES]
+
+
+@pytest.fixture
+def logged(fit, toy_data):
+    """Rounds of FedAvg with the callback; gives [before, after, increase] by round, and the trainer."""
+
+    def run(callback, rounds=6, ckpt_path=None, engine="sequential", prepare=lambda data: None, **settings):
+        data, scalars = toy_data(**{"cohorts": COHORTS, "batch_size": 4, **settings}), Scalars()
+        data.setup()
+        prepare(data)
+        method = FedAvg(new_net(), local_epochs=2, engine=engine)
+        trainer = fit(method, data, rounds, ckpt_path, precision="64-true", callbacks=[callback, scalars])
+        return scalars.rounds, trainer
+
+    return run
+
+
+def mean_loss(net, data, client):
+    """On all training samples of a client."""
+    indices = data.shards.train_indices(client)
+    with torch.no_grad():
+        return F.cross_entropy(net(data.train_set.inputs[indices]), data.train_set.targets[indices]).item()
+
+
+def plain_losses(data, left_out=()):
+    """[before, after, increase] by round, FedAvg and its models written down once more.
+
+    Args:
+        left_out: clients whose models are lost.
+    """
+    data.setup()
+    data.to(torch.device("cpu"), torch.float64)
+    net, losses = new_net(), {}
+    for round, cohort in enumerate(COHORTS, start=1):
+        locals = {}
+        for client in cohort:
+            if client in left_out:
+                continue
+            local = copy.deepcopy(net)
+            for batch in data.batches(client, round, 2 * -(-data.num_train(client) // 4)):
+                gradients = torch.autograd.grad(F.cross_entropy(local(batch.inputs), batch.targets), list(local.parameters()))
+                for weight, gradient in zip(local.parameters(), gradients):
+                    weight.data -= 0.1 * gradient
+            locals[client] = local
+        if round > 1:
+            before, after = [], []
+            for i in COHORTS[round - 2]:
+                before.append(mean_loss(net, data, i))
+                after.append(sum(mean_loss(local, data, i) for local in locals.values()) / len(locals))
+            values = sum(before) / len(before), sum(after) / len(after)
+            losses[round] = [*values, values[1] - values[0]]
+        sizes = {client: data.num_train(client) for client in locals}
+        for name, weight in net.named_parameters():
+            total = sum(sizes[client] * local.get_parameter(name).data for client, local in locals.items())
+            weight.data = total / sum(sizes.values())
+    return losses
+
+
+@pytest.fixture
+def expected(toy_data):
+    return plain_losses(toy_data(cohorts=COHORTS, batch_size=4))
+
+
+def assert_equal(actual, expected):
+    assert list(actual) == list(expected)
+    for round, values in expected.items():
+        assert actual[round] == pytest.approx(values, **EXACT), round
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_equals_plain_loops(logged, expected, engine):
+    """Clients of unequal size count alike; round 1 has no round before it; the losses do rise."""
+    actual, _ = logged(LossIncrease(every=1), engine=engine)
+    assert list(actual) == [2, 3, 4, 5, 6]
+    assert_equal(actual, expected)
+    assert max(values[2] for values in actual.values()) > 0.01
+
+
+@pytest.mark.parametrize(("settings", "due"), [({"every": 3}, [3, 6]), ({"rounds": [1, 4]}, [4]), ({"every": 0}, [])])
+def test_due_rounds_alone_keep_models(logged, expected, settings, due):
+    """The cohort before is known although its round was not due; models are asked for in the rounds that use them."""
+    callback = LossIncrease(**settings)
+    actual, _ = logged(callback)
+    assert_equal(actual, {round: expected[round] for round in due})
+    assert [round for round in range(1, 7) if callback.wants_models(round)] == [r for r in range(1, 7) if callback.due(r)]
+    assert not any(LossIncrease(**settings).wants_models(round) for round in range(1, 7))
+
+
+@pytest.mark.parametrize("cut", [2, 3])
+def test_a_resumed_run_logs_the_same(logged, tmp_path, cut):
+    """Round cut + 1 needs the cohort of a round before the cut."""
+    whole, _ = logged(LossIncrease(every=1))
+    first, trainer = logged(LossIncrease(every=1), rounds=cut)
+    trainer.save_checkpoint(tmp_path / "cut.ckpt")
+    rest, _ = logged(LossIncrease(every=1), ckpt_path=tmp_path / "cut.ckpt")
+    assert {**first, **rest} == whole
+    assert next(iter(rest)) == cut + 1
+
+
+def test_validation_samples_are_not_counted(logged, toy_data):
+    """A part of each client is validated on: the losses are those of the rest."""
+    actual, _ = logged(LossIncrease(every=1), val_fraction=0.4)
+    assert_equal(actual, plain_losses(toy_data(cohorts=COHORTS, batch_size=4, val_fraction=0.4)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_streamed_samples_give_the_same(logged, expected, num_workers):
+    actual, _ = logged(LossIncrease(every=1), storage="stream", num_workers=num_workers, eval_batch_size=7)
+    assert_equal(actual, expected)
+
+
+def test_a_model_that_is_not_finite_is_left_out(logged, toy_data):
+    """Client 2's samples are infinite, and so its model is NaN: in round 4, of clients 0 and 2, the model of 0 alone counts."""
+
+    def poison(data):
+        data.train_set.inputs[data.shards.train_indices(2)] = torch.inf
+
+    actual, _ = logged(LossIncrease(rounds=[4]), prepare=poison)
+    data = toy_data(cohorts=COHORTS, batch_size=4)
+    data.setup()
+    poison(data)
+    assert_equal(actual, {4: plain_losses(data, left_out=[2])[4]})
+
+
+def test_augmentation_plays_no_part(fit):
+    """Images that training crops and flips: what is measured is what evaluation would see."""
+
+    def run(augment):
+        settings = {"num_clients": 4, "clients_per_round": 2, "augment": augment, "batch_size": 64}
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        method = FedAvg(net, local_steps=1, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.0))
+        fit(method, FederatedDataModule("digits", **settings), 2, callbacks=[LossIncrease(every=2)])
+        return [method.newest[name] for name in NAMES]
+
+    plain, augmented = run([]), run([RandomCrop(padding=2), RandomHorizontalFlip()])
+    assert plain == pytest.approx(augmented)
+    assert plain[2] == pytest.approx(0, abs=1e-12)  # a rate of 0 moves nothing
+
+
+def test_the_command_line_takes_it(main, read_scalars, tmp_path):
+    """As docs/reading_the_heatmaps.md has it: added to the callbacks of a bundled config."""
+    (command,) = re.findall(r"^fl-lightning (.*LossIncrease.*)$", PAGE.read_text(), re.MULTILINE)
+    code, out, error = main(*shlex.split(command), "--trainer.callbacks.every", "1", "--trainer.max_steps", "4")
+    assert code == 0, error
+    assert "forgetting/loss_increase" in out
+    scalars = read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")
+    for name in NAMES:
+        assert sorted(scalars[name]) == [2, 3, 4]

@@ -1,0 +1,83 @@
+"""Rounds to a target accuracy: in results.json, in the table, and after a resume."""
+
+import json
+
+import pytest
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.callbacks import RunSummary
+
+
+@pytest.fixture
+def summarised(fit, toy_data, tmp_path, monkeypatch, capsys):
+    """Six rounds whose test accuracies are given, round 0 first; gives ``rounds_to_target`` of the file, and the table."""
+
+    def run(curve, targets, rounds=6, ckpt_path=None, **settings):
+        summary = RunSummary(targets=targets)
+        summary.folder = tmp_path
+
+        class Scripted(FedAvg):
+            def log_round(self, metrics, round):
+                script = {"test/accuracy": curve[round]} if "test/accuracy" in metrics else {}
+                super().log_round({**metrics, **script}, round)
+
+        method = Scripted(nn.Linear(4, 3).double())
+        data = toy_data(**{"monitor_test": 1, **settings})
+        trainer = fit(method, data, rounds, ckpt_path, precision="64-true", callbacks=[summary])
+        return json.loads((tmp_path / "results.json").read_text())["rounds_to_target"], capsys.readouterr().out, trainer
+
+    return run
+
+
+CURVE = [0.95, 0.1, 0.5, 0.4, 0.75, 0.9, 0.6]
+
+
+def test_the_first_round_that_reaches_it(summarised):
+    """Equal is enough, a later fall does not matter, and the untrained model's .95 is no training."""
+    reached, table, _ = summarised(CURVE, [0.5, 0.45, 0.9, 0.95, 1])
+    assert reached == {"0.5": 2, "0.45": 2, "0.9": 5, "0.95": None, "1": None}
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "reached" in line]
+    assert rows == [
+        ["0.5 of test accuracy reached", "in round 2"],
+        ["0.45 of test accuracy reached", "in round 2"],
+        ["0.9 of test accuracy reached", "in round 5"],
+        ["0.95 of test accuracy reached", "not reached"],
+        ["1 of test accuracy reached", "not reached"],
+    ]
+
+
+def test_rounds_without_an_evaluation_do_not_count(summarised):
+    """Measured in 0, 3 and 6: the .5 of round 2 and the .9 of round 5 are not seen."""
+    reached, _, _ = summarised(CURVE, [0.35, 0.5, 0.75], monitor_test=3)
+    assert reached == {"0.35": 3, "0.5": 6, "0.75": None}
+
+
+@pytest.mark.parametrize("settings", [{"monitor_test": 0}, {"test_inputs": None, "test_targets": None}])
+def test_without_a_test_curve_there_is_nothing_to_say(summarised, settings):
+    reached, table, _ = summarised(CURVE, [0.5], **settings)
+    assert reached == {}
+    assert "reached" not in table
+
+
+def test_no_targets_no_rows(summarised):
+    reached, table, _ = summarised(CURVE, [])
+    assert reached == {}
+    assert "reached" not in table
+
+
+def test_a_resumed_run_says_the_same(summarised, tmp_path):
+    """Reached before the cut, after it, and never."""
+    whole, _, _ = summarised(CURVE, [0.5, 0.75, 0.95])
+    _, _, trainer = summarised(CURVE, [0.5, 0.75, 0.95], rounds=3)
+    trainer.save_checkpoint(tmp_path / "cut.ckpt")
+    resumed, _, _ = summarised(CURVE, [0.5, 0.75, 0.95], ckpt_path=tmp_path / "cut.ckpt")
+    assert whole == resumed == {"0.5": 2, "0.75": 4, "0.95": None}
+
+
+@pytest.mark.parametrize("target", [0, -0.5, 90.0, float("nan")])
+def test_targets_out_of_range_are_refused(target):
+    """A percentage above all."""
+    message = f"^callback RunSummary: targets has {target}, must be above 0 and at most 1: 0.9 is 90 %$"
+    with pytest.raises(ValueError, match=message):
+        RunSummary(targets=[0.5, target])
