@@ -4,8 +4,9 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 order in which a round calls them.
 """
 
+import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -80,6 +81,12 @@ class FederatedModule(EvaluatedModule):
     keeps_weights: bool = False
     """Whether clients keep all their weights between visits, which those that do not receive go on from."""
 
+    learns_tasks: bool = False
+    """Whether clients learn the tasks of ``data.tasks``, one after another."""
+
+    sends_nonzeros: bool = False
+    """Whether only what is not 0 is sent, up and down, and counted as bytes: values, without their places."""
+
     def __init__(
         self,
         net: Net,
@@ -146,10 +153,11 @@ class FederatedModule(EvaluatedModule):
         """One communication round."""
         self._notify("on_round_start", round)
         keep_models = any(getattr(callback, "wants_models", _never)(round) for callback in self.trainer.callbacks)
-        fit = self.engine.run(round, self.cohort(round), keep_models)
+        visits = self.cohort(round)
+        fit = self.engine.run(round, visits, keep_models)
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
-        self._count_rounds_without_update(fit.report)
+        self._count_rounds_without_update(fit.report, any(visit.sends for visit in visits))
         with seeded_layers(self.seed, round, -1, "server", self.device):
             self.server_step(self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
             self.after_server_step(fit.probes)
@@ -163,6 +171,9 @@ class FederatedModule(EvaluatedModule):
             self.trainer.should_stop = True
 
     # Hooks, in the order of a round ---------------------------------------------------------------------------------
+
+    def adapt_net(self) -> None:
+        """Change the net once it is built, before anything is made of it."""
 
     def cohort(self, round: int) -> list[Visit]:
         """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
@@ -313,6 +324,11 @@ class FederatedModule(EvaluatedModule):
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
+        if self._trainer is not None and self.data.tasks is not None and not self.learns_tasks:
+            raise ValueError(
+                f"data.tasks is {self.data.tasks}, but {type(self).__name__} learns no tasks: use a method of "
+                "fl_lightning.continual, such as FedAvgOnTasks, or set data.tasks to null"
+            )
         if not hasattr(self, "net"):
             if self._trainer is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
@@ -321,6 +337,9 @@ class FederatedModule(EvaluatedModule):
                 build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
             with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
                 self.net = build(self.data.input_shape, len(self.data.classes))
+        if not hasattr(self, "_trained_names"):
+            with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
+                self.adapt_net()
         # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
         self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         if self._trainer is not None:
@@ -343,17 +362,37 @@ class FederatedModule(EvaluatedModule):
 
     def on_fit_start(self) -> None:
         self.place_data()
+        self._check_batches_of_one()
         cohorts = self.data.cohorts
         if cohorts is not None and self.trainer.max_steps > len(cohorts):
             raise ValueError(
                 f"trainer.max_steps is {self.trainer.max_steps}, but data.cohorts names {len(cohorts)} rounds: lower it"
             )
 
+    def _check_batches_of_one(self) -> None:
+        """Refuse clients' batches of one sample where the net, as BatchNorm may, cannot take one."""
+        if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.net.modules()):
+            return
+        clients: Iterable[int] = range(self.data.num_clients)
+        if self.data.cohorts is not None:
+            clients = {client for cohort in self.data.cohorts[: self.trainer.max_steps] for client in cohort}
+        alone = (client for client in clients if self.data.smallest_batch(client, self.num_local_steps(client)) == 1)
+        if (lonely := next(alone, None)) is None:
+            return
+        try:
+            copy.deepcopy(self.net).train()(self.data.first_inputs(1))
+        except ValueError as error:
+            raise ValueError(
+                f"data.batch_size is {self.data.batch_size}, which gives client {lonely} a batch of one sample, but BatchNorm "
+                "in model.net needs more: choose another batch size, or a net without"
+            ) from error
+
     def on_train_start(self) -> None:
         if self.device.type == "cpu":
             keep_freed_memory()
-        if any(weight.ndim == 4 for weight in self.net.parameters()):
-            self.net.to(memory_format=torch.channels_last)
+        for weight in self.net.parameters():
+            if weight.ndim == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.client_states = open_client_states(self, self._restored_states)
         self._restored_states = None
         self.engine = start_engine(self)
@@ -393,9 +432,9 @@ class FederatedModule(EvaluatedModule):
         schedulers = self.lr_schedulers() or []
         return schedulers if isinstance(schedulers, list) else [schedulers]
 
-    def _count_rounds_without_update(self, report: RoundReport) -> None:
-        """Count rounds in which every update was lost; a round in which nobody was to send is none."""
-        if report.num_updates > 0:
+    def _count_rounds_without_update(self, report: RoundReport, anybody_sends: bool) -> None:
+        """Count rounds in which every update was lost or, where nobody was to send, every client."""
+        if report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients):
             self.rounds_without_update = 0
         elif report.nonfinite:
             self.rounds_without_update += 1

@@ -1,6 +1,10 @@
 """What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
 
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # tests run side by side
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch counts processors
+
 import signal
 import subprocess
 import sys

@@ -20,7 +20,7 @@ from fl_lightning.callbacks import (
     RoundForgetting,
     RunSummary,
 )
-from fl_lightning.data import IID, Arrays, FederatedDataModule
+from fl_lightning.data import IID, Arrays, FederatedDataModule, from_arrays
 from fl_lightning.models import CNN2
 
 COHORTS = [[0, 2], [1, 2], [0, 1]]
@@ -428,3 +428,22 @@ class _Clock(FederatedCallback):
 
     def on_round_start(self, trainer, module, round):
         self.starts.append(time.perf_counter())
+
+
+@pytest.mark.parametrize(("steps", "refused"), [({"local_epochs": 1}, True), ({"local_steps": 1}, False)])
+def test_a_batch_of_one_sample_under_batch_norm_is_refused_before_training(fit, steps, refused):
+    """Client 1 has 5 samples: its second batch of 4 has one, which one local step does not reach."""
+    data = from_arrays(torch.randn(9, 3), torch.arange(9) % 2, [range(4), range(4, 9)], batch_size=4)
+    method = FedAvg(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)), **steps)
+    if not refused:
+        fit(method, data, 1)
+        return
+    with pytest.raises(ValueError, match=r"data.batch_size is 4, which gives client 1 a batch of one sample"):
+        fit(method, data, 1)
+
+
+def test_a_batch_of_one_image_under_batch_norm_is_taken(fit):
+    """One image has enough values of each channel."""
+    data = from_arrays(torch.randn(5, 1, 4, 4), torch.arange(5) % 2, [range(5)], batch_size=4)
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    assert fit(FedAvg(net, local_epochs=1), data, 1).global_step == 1

@@ -5,7 +5,7 @@ from fl_lightning.clients.choose import ENGINES, start_engine
 from fl_lightning.clients.client import Client, Objective, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
 from fl_lightning.clients.engine import Engine, predict_in_batches
-from fl_lightning.clients.reduction import Reduction, Upload, Weighted
+from fl_lightning.clients.reduction import Gathered, Reduction, Upload, Weighted
 
 __all__ = [
     "ENGINES",
@@ -13,6 +13,7 @@ __all__ = [
     "CohortFit",
     "CohortModels",
     "Engine",
+    "Gathered",
     "Objective",
     "Reduction",
     "RoundReport",

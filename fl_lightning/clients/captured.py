@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.clients.client import Client
+from fl_lightning.clients.layers import draws
 from fl_lightning.clients.sequential import SequentialEngine
 from fl_lightning.clients.step import LocalStep, facts_of
 from fl_lightning.data import Batch
@@ -21,10 +22,15 @@ class CapturedEngine(SequentialEngine):
 
     Batches all have one shape, short ones being filled up with samples that do not count, unless the net mixes samples: then
     every size is compiled for itself.
+
+    Raises:
+        ValueError: if the net draws: filled batches and compiled layers draw otherwise.
     """
 
     def __init__(self, method: "FederatedModule") -> None:
         super().__init__(method)
+        if draws(self.net, self._two_samples()):
+            raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
         self.full_batches = not self.mixes_samples
         self._client: Client | None = None  # whose visit it is, and its facts: they do not change from step to step
         self._untrained = [name for name in self.own if name not in self.trained]

@@ -81,7 +81,8 @@ def by_rule(method: "FederatedModule") -> tuple[str, str]:
     parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
     if type(method.local_optimizer(parameters)) not in ELEMENTWISE:
         return "sequential", f"{type(method.local_optimizer(parameters)).__name__} cannot be stacked"
-    samples = method.data.batch_size or max(method.data.num_train(visit.client) for visit in method.cohort(1))
+    shards = (method.data.num_train(visit.client) for visit in method.cohort(1))
+    samples = method.data.batch_size or max(shards, default=1)  # nobody comes where all tasks are learned
     work = samples * sum(weight.numel() for weight in method.net.parameters())
     name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
     return name, f"{work:,} weights times samples a step"

@@ -71,4 +71,4 @@ class CohortFit:
     reduced: Reduction
     report: RoundReport
     models: CohortModels | None  # None unless they were asked for
-    probes: list[dict[str, Tensor]]  # by position in the cohort
+    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite

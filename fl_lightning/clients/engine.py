@@ -16,7 +16,7 @@ from fl_lightning.clients.client import Client, Objective, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
 from fl_lightning.clients.layers import activation_bytes, mixes_samples
 from fl_lightning.clients.ranks import exchange, split_by_work
-from fl_lightning.clients.reduction import Reduction, Upload, are_finite
+from fl_lightning.clients.reduction import Gathered, Reduction, Upload, are_finite
 from fl_lightning.clients.step import Scope
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
@@ -60,7 +60,8 @@ class Engine(ABC):
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
-        self._download = num_bytes({name: tensor for name, tensor in self.own.items() if not method.is_personal(name)})
+        self._shared = {name: tensor for name, tensor in self.sent_down.items() if not method.is_personal(name)}
+        self._download = num_bytes(self._shared)
         self._kept = [name for name in self.own if method.keeps_weights or method.is_personal(name)]
         self._states: dict[int, State] = {}  # of this process's clients in this round, where their owners sent them
         self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
@@ -107,10 +108,13 @@ class Engine(ABC):
         if self._moves_states:
             self._send_states(round, visits, states, keeps_any=any(row[4] for row in rows))
         finite = [(visit.client, row[4]) for visit, row in zip(visits, rows, strict=True) if row[1]]
+        for client in report.nonfinite:
+            share.reduced.letters.pop(client, None)
         kept, cleared = ([client for client, has_state in finite if has_state == wanted] for wanted in (True, False))
         method.client_states.commit(round, kept, cleared)
         models = self._models(visits, share.models) if share.models is not None else None
-        return CohortFit(share.reduced, report, models, [share.probes[position] for position in sorted(share.probes)])
+        probes = [probe for position, probe in sorted(share.probes.items()) if rows[position][1]]
+        return CohortFit(share.reduced, report, models, probes)
 
     def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
         """Fit some visits and forget it; returns the largest state that a client would keep, in bytes.
@@ -178,7 +182,10 @@ class Engine(ABC):
             share.keep_state(position, state)
         if visit.sends:
             finite = share.reduced.add(upload, finite[0])[None]
-        sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) if visit.sends else 0
+            letters = {name: part.tensors for name, part in upload.items() if isinstance(part, Gathered)}
+            if letters:
+                share.reduced.letters[client.index] = {n: {k: t.clone() for k, t in p.items()} for n, p in letters.items()}
+        sent = sum(self.bytes_sent(part.tensors) for part in upload.values() if not part.derived) if visit.sends else 0
         share.record([position], loss, finite, [(self.bytes_down(visit, client), sent, bool(state))])
         if share.models is not None:
             share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
@@ -219,7 +226,16 @@ class Engine(ABC):
         return {f"net.{name}": tensors[name] for name in self._kept}
 
     def bytes_down(self, visit: Visit, client: Client) -> int:
-        return self._download + num_bytes(client.broadcast) if visit.receives else 0
+        if not visit.receives:
+            return 0
+        weights = self.bytes_sent(self._shared) if self.method.sends_nonzeros else self._download
+        return weights + self.bytes_sent(client.broadcast)
+
+    def bytes_sent(self, tensors: State) -> int:
+        """What some tensors take on their way: all their values, or those that are not 0."""
+        if self.method.sends_nonzeros:
+            return sum(int(tensor.count_nonzero()) * tensor.element_size() for tensor in tensors.values())
+        return num_bytes(tensors)
 
     @contextmanager
     def drawing(self, client: Client, purpose: str) -> Iterator[None]:
@@ -272,10 +288,12 @@ class Engine(ABC):
     def _gather(self, share: Share) -> None:
         """Every process gets all probes, and the sums over all processes."""
         everyone: list = [None] * self.method.trainer.world_size
-        torch.distributed.all_gather_object(everyone, tree_map_only(Tensor, Tensor.cpu, (share.reduced.layouts, share.probes)))
-        for layouts, probes in everyone:
+        own = (share.reduced.layouts, share.probes, share.reduced.letters)
+        torch.distributed.all_gather_object(everyone, tree_map_only(Tensor, Tensor.cpu, own))
+        for layouts, probes, letters in everyone:
             share.reduced.reserve(layouts)
-            share.probes.update(tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), probes))
+            for mine, theirs in ((share.probes, probes), (share.reduced.letters, letters)):
+                mine.update(tree_map_only(Tensor, lambda tensor: tensor.to(self.method.device), theirs))
         share.stats = share.reduced.sum_over_ranks(share.stats, partial(self.method.trainer.strategy.reduce, reduce_op="sum"))
 
     # After the fit --------------------------------------------------------------------------------------------------

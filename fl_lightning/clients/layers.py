@@ -23,6 +23,20 @@ def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:
     return not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+def draws(net: nn.Module, inputs: Tensor) -> bool:
+    """Whether, in train mode, the net draws from a global generator, as dropout does.
+
+    Args:
+        net: in train mode.
+        inputs: (2, ...), two samples.
+    """
+    state = torch.cuda.get_rng_state if inputs.is_cuda else torch.get_rng_state
+    with _always_the_same_draws(inputs.device):
+        before = state()
+        _outputs_and_buffers(net, inputs)
+        return not torch.equal(state(), before)
+
+
 def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
     """Bytes a sample that a forward pass keeps for the backward pass, beside the weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in net.parameters()}
@@ -39,12 +53,17 @@ def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
     return sum(kept.values()) // len(inputs) + outputs[0].numel() * outputs.element_size()
 
 
-@torch.no_grad()
 def _forward(net: nn.Module, inputs: Tensor) -> list[Tensor]:
     """The first sample's outputs and the buffers after it; the same buffers and draws to begin with every time."""
-    before = [buffer.clone() for buffer in net.buffers()]
     with _always_the_same_draws(inputs.device):
-        outputs = net(inputs)[0]
+        return _outputs_and_buffers(net, inputs)
+
+
+@torch.no_grad()
+def _outputs_and_buffers(net: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """The first sample's outputs and the buffers after it, which are put back."""
+    before = [buffer.clone() for buffer in net.buffers()]
+    outputs = net(inputs)[0]
     after = [buffer.clone() for buffer in net.buffers()]
     for buffer, old in zip(net.buffers(), before, strict=True):
         buffer.copy_(old)

@@ -18,7 +18,14 @@ class Weighted(NamedTuple):
     derived: bool = False  # what the server can tell from the rest: it does not count as sent
 
 
-Upload = dict[str, Weighted]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
+class Gathered(NamedTuple):
+    """Named tensors of a client that the server gets as they are, beside those of the other clients."""
+
+    tensors: State
+    derived = False
+
+
+Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
 Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
 _CPU_BLOCK = 1 << 18
@@ -52,6 +59,7 @@ class Reduction:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._totals: dict[str, _Total] = {}
+        self.letters: dict[int, dict[str, State]] = {}  # client -> name -> tensors, of what is gathered
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -59,11 +67,18 @@ class Reduction:
         return {name: total.layout for name, total in self._totals.items()}
 
     def add(self, upload: Upload, admissible: Tensor) -> Tensor:
-        """Count one client's upload if it is finite and ``admissible``; returns whether it was, a boolean on the device."""
+        """Count one client's upload if it is finite and ``admissible``; returns whether it was, a boolean on the device.
+
+        What is gathered is not counted here, but decides like the rest.
+        """
         stacked = {
             name: ({key: tensor.detach()[None] for key, tensor in sent.tensors.items()}, [sent.weight])
             for name, sent in upload.items()
+            if isinstance(sent, Weighted)
         }
+        for sent in upload.values():
+            if isinstance(sent, Gathered):
+                admissible = admissible & are_finite({key: t[None] for key, t in sent.tensors.items()}, 1)[0]
         return self.add_stacked(stacked, admissible[None])[0]
 
     def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
@@ -93,6 +108,10 @@ class Reduction:
         for total, part in zip(totals, parts, strict=True):
             total.flat = part
         return extra_sum.reshape(extra.shape)
+
+    def gathered(self, name: str) -> dict[int, State]:
+        """By client, the tensors that those who sent any under a name sent; without clients whose upload was not finite."""
+        return {client: letters[name] for client, letters in sorted(self.letters.items()) if name in letters}
 
     def total_weight(self, name: str) -> Tensor:
         """Sum of the weights counted under a name, a float64 scalar."""

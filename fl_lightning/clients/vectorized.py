@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.clients.client import Client, Visit
 from fl_lightning.clients.engine import Engine, Share, num_bytes, set_gradients
+from fl_lightning.clients.layers import draws
 from fl_lightning.clients.reduction import are_finite
 from fl_lightning.clients.step import LocalStep
 from fl_lightning.data import Batch
@@ -55,7 +56,7 @@ class VectorizedEngine(Engine):
     count, unless the net mixes samples (BatchNorm in train mode): then only clients with batches of equal sizes are stacked.
 
     Raises:
-        ValueError: if the local optimizer cannot be stacked.
+        ValueError: if the local optimizer cannot be stacked or the net draws.
     """
 
     def __init__(self, method: "FederatedModule") -> None:
@@ -65,6 +66,8 @@ class VectorizedEngine(Engine):
             raise ValueError(
                 f"model.optimizer {type(optimizer).__name__} is not known to treat every entry of a weight by itself"
             )
+        if draws(self.net, self._two_samples()):
+            raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
         self._local_step = LocalStep(method, self.net)
         self._rooms: State = {}  # memory of the stacks, by name of the weight or buffer
 
@@ -123,7 +126,7 @@ class VectorizedEngine(Engine):
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
         losses /= torch.tensor(steps, device=losses.device)
-        if self.method.overrides("client_result") or self.method.overrides("probe"):
+        if self.method.overrides("client_result") or self.method.overrides("probe") or self.method.sends_nonzeros:
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
                 member.client.state = {name: tensor[row] for name, tensor in stack.state.items()}

@@ -32,11 +32,11 @@ def empirical_fisher(
     others |= dict(net.named_buffers())
 
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        # In the weights' own precision: under autocast torch.vmap cannot take BatchNorm, and squares would lose much.
-        with torch.autocast(sample.device.type, enabled=False):
-            return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
+        return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
 
-    gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
+    # Under autocast torch.vmap cannot take BatchNorm.
+    in_own_precision = torch.autocast(next(iter(weights.values())).device.type, enabled=False)
+    gradients_of = in_own_precision(vmap(grad(loss_of_one), in_dims=(None, 0, 0)))
     fisher, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)
     for inputs, targets in batches:

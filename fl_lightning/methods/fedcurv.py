@@ -51,7 +51,7 @@ class FedCurv(FederatedModule):
         return {f"{kind}.{name}": tensor for kind in _KINDS for name, tensor in self.server_state(kind).items()}
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        if self.penalty == 0:
+        if self.penalty == 0 or not client.broadcast:  # a client that does not receive knows of no one
             return 0.0
         terms = []
         for name, weight in net.named_parameters():
@@ -68,6 +68,8 @@ class FedCurv(FederatedModule):
         return client.state[f"{kind}.{name}"] * counts
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
+        if not client.broadcast:  # nor does the server learn of it
+            return super().client_result(net, client)
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.loss(logits, targets, client.label_counts),

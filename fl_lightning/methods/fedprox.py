@@ -14,7 +14,7 @@ from fl_lightning.module import FederatedModule, Net
 
 
 class FedProx(FederatedModule):
-    """Clients minimise ``F_k(w) + mu/2 * ||w - w_t||^2``.
+    """Clients minimise ``F_k(w) + mu/2 * ||w - w_t||^2``; weights that stay with their client are not pulled.
 
     Args:
         mu: strength of the pull, at least 0; 0 is FedAvg exactly. Papers that leave out the half give half of this.
@@ -33,5 +33,5 @@ class FedProx(FederatedModule):
         if self.mu == 0:
             return 0.0
         # Squares, not norms: the gradient of a norm is undefined where a client starts.
-        moved = zip(net.parameters(), client.received, strict=True)
-        return self.mu / 2 * torch.stack([(weight - received).square().sum() for weight, received in moved]).sum()
+        moved = [weight - client.received_state[name] for name, weight in net.named_parameters() if not self.is_personal(name)]
+        return self.mu / 2 * torch.stack([way.square().sum() for way in moved]).sum()

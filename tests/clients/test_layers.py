@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.clients.layers import activation_bytes, mixes_samples
+from fl_lightning.clients.layers import activation_bytes, draws, mixes_samples
 
 
 class CentersBatch(nn.Module):
@@ -81,11 +81,33 @@ def test_asking_leaves_the_net_and_the_generator_alone():
     before = {name: value.clone() for name, value in net.state_dict().items()}
     inputs, state = torch.randn(2, 4), torch.get_rng_state()
     mixes_samples(net, inputs)
+    draws(net, inputs)
     activation_bytes(net.eval(), inputs)
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert all(weight.grad is None for weight in net.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Dropout(0.1), True),
+        (nn.Dropout2d(0.5), True),
+        (nn.RReLU(), True),
+        (nn.TransformerEncoderLayer(4, 2, 8), True),
+        (nn.Dropout(0.0), False),
+        (nn.Dropout(0.5).eval(), False),
+        (nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), False),
+        (nn.BatchNorm2d(3), False),
+        (nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU()), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else str(value),
+)
+def test_which_layers_draw(layer, expected):
+    """Dropout in train mode, inside other layers too, and whatever else reads torch's generator."""
+    shape = (2, 4) if isinstance(layer, nn.TransformerEncoderLayer) else (2, 3, 4, 4)
+    assert draws(layer, torch.randn(shape, generator=torch.Generator().manual_seed(0))) is expected
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8)])

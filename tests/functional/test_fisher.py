@@ -121,3 +121,12 @@ def test_keeps_the_dtype_of_the_weights(dtype):
         assert actual[name].dtype == dtype
         rough = 1e-5 if dtype == torch.float32 else 0.1
         torch.testing.assert_close(actual[name].double(), value, atol=rough * value.max().item(), rtol=0)
+
+
+def test_autocast_changes_nothing():
+    """Squares are taken in the weights' precision; BatchNorm, which torch.vmap cannot take under autocast, is none of it."""
+    net, batch = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), (torch.randn(6, 3), torch.arange(6) % 5)
+    expected = empirical_fisher(net, cross_entropy, [batch])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = empirical_fisher(net, cross_entropy, [batch])
+    assert_same(actual, expected)

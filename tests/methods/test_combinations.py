@@ -1,11 +1,10 @@
-"""What holds for every method: clients that are not finite, heads that stay at home, Adam with TCE, runs in two parts."""
+"""What holds for every method: clients that are not finite, heads that stay at home, runs in two parts."""
 
 import pytest
 import torch
 
 from fl_lightning import methods
 
-NO_ADAM = {"FedNova", "FedReg"}  # which say so themselves
 TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
 
 
@@ -52,15 +51,6 @@ def test_a_head_stays_at_home(tiny, name):
         assert (head - start.classifier.weight).abs().max() > 1e-3
         assert not any(torch.equal(head, other) for other in heads[:i])
     assert not any("classifier" in buffer for buffer, _ in method.named_buffers(recurse=False))
-
-
-@pytest.mark.parametrize("tiny", ["adam tce"], indirect=True)
-@pytest.mark.parametrize("name", sorted(set(methods.__all__) - NO_ADAM))
-def test_adam_and_tce(tiny, name):
-    """Both at once, with every method that takes them: finite, and away from where it began."""
-    method = tiny.train_any(name)
-    assert all(value.isfinite().all() for value in method.state_dict().values())
-    tiny.assert_moved(method.net)
 
 
 @pytest.mark.parametrize("name", methods.__all__)
