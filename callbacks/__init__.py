@@ -4,20 +4,26 @@ from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.label_counts import LabelCounts
+from fl_lightning.callbacks.loss_increase import LossIncrease
 from fl_lightning.callbacks.per_class_accuracy import PerClassAccuracy
 from fl_lightning.callbacks.predictions import PredictionWriter
 from fl_lightning.callbacks.progress import RoundProgressBar
+from fl_lightning.callbacks.pseudo_data_fisher import PseudoDataFisher
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
+from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 
 __all__ = [
     "ClientForgetting",
     "Communication",
     "FederatedCallback",
     "LabelCounts",
+    "LossIncrease",
     "PerClassAccuracy",
     "PredictionWriter",
+    "PseudoDataFisher",
     "RoundForgetting",
     "RoundProgressBar",
     "RunSummary",
+    "TaskAccuracy",
 ]

@@ -174,6 +174,23 @@ def _class_colors(count: int) -> list:
     return list(colormaps["tab10"].colors[:count]) if count <= 10 else list(colormaps["turbo"](np.linspace(0, 1, count)))
 
 
+def task_table(values: Tensor) -> Figure:
+    """Accuracy after each task, (T, T), row t after task t, column i on task i; NaN is left grey."""
+    names = [str(task) for task in range(1, len(values) + 1)]
+    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    heatmap(
+        figure.subplots(),
+        values,
+        names,
+        names,
+        title="accuracy, mean over clients",
+        row_title="after task",
+        column_title="on task",
+    )
+    return figure
+
+
 def _label(axis, names: Sequence[str], *, rotate: bool) -> None:
     step = -(-len(names) // _NAMES)
     axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0)

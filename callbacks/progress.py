@@ -56,7 +56,7 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, completed=round)
+            self._progress.update(self._task, completed=round, scores=_scores(module.newest))
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if self._progress is not None:
@@ -83,10 +83,11 @@ class _RoundsPerSecond(ProgressColumn):
 def _scores(newest: dict[str, float]) -> str:
     """The scores that exist, such as ``accuracy 0.812  forgetting 0.034``."""
     shown = []
-    accuracy = newest.get("val/accuracy", newest.get("test/accuracy"))
+    accuracy = next((newest[name] for name in ("val/accuracy", "test/accuracy", "tasks/accuracy") if name in newest), None)
     if accuracy is not None:
         shown.append(f"accuracy {accuracy:.3f}")
     drops = [value for name, value in newest.items() if name == "forgetting/round" or name.startswith("forgetting/every_")]
+    drops += [newest[name] for name in ("tasks/forgetting",) if name in newest]
     if drops:
         shown.append(f"forgetting {drops[-1]:.3f}")
     return "  ".join(shown)

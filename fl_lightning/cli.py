@@ -31,6 +31,7 @@ from fl_lightning.callbacks import (
     RoundForgetting,
     RoundProgressBar,
     RunSummary,
+    TaskAccuracy,
 )
 from fl_lightning.config_files import describe_configs, whole_configs
 from fl_lightning.data import FederatedDataModule
@@ -44,6 +45,7 @@ _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.client_forgetting": ClientForgetting,
     "callbacks.round_forgetting": RoundForgetting,
     "callbacks.label_counts": LabelCounts,
+    "callbacks.task_accuracy": TaskAccuracy,
     "callbacks.communication": Communication,
     "callbacks.summary": RunSummary,  # after the others: it reports what they logged
 }
@@ -212,7 +214,9 @@ class FederatedCLI(LightningCLI):
     def _checkpoints(self, config: Namespace) -> list[Callback]:
         """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
         common = {"dirpath": self.version / "checkpoints", "enable_version_counter": False}
-        if config.limit_val_batches == 0:  # no evaluation to wait for: every so many rounds, and at the end
+        if (
+            config.limit_val_batches == 0 or self.datamodule.tasks is not None
+        ):  # no evaluation to wait for: every so many rounds, and at the end
             every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
             return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
         best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)

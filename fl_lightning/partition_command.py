@@ -26,6 +26,8 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
         FileNotFoundError, ValueError: as ``data.setup()``.
         OSError: if a file cannot be written.
     """
+    if data.tasks is not None:
+        raise ValueError(f"data.tasks is {data.tasks!r}, but this command shows data.partition: leave data.tasks out")
     dataset = data.source.load(data.root)
     private, _ = data.set_public_aside(dataset)
     labels, seed = dataset.train.targets[private], data.seed

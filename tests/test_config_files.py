@@ -1,15 +1,19 @@
 """Configs put together from pieces, and what the bundled ones say of themselves."""
 
+import csv
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from fl_lightning import cli
 from fl_lightning.config_files import bundled_configs, describe_configs, read_config, whole_configs
+from fl_lightning.data import Arrays, Joined
+from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -148,15 +152,64 @@ def test_bundled_configs_are_what_the_command_line_takes(parser, name):
     assert config.model.class_path.startswith("fl_lightning.")
 
 
-@pytest.mark.parametrize("name", [name for name in bundled_configs() if name != "digits_tce.yaml"])
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if not name.startswith("digits_")])
 def test_bundled_configs_name_their_table_and_number(name):
     """The first line names paper, table or figure and setting; what it says of the rate is what is set."""
     first = (CONFIGS / name).read_text().splitlines()[0]
-    assert re.match(r"# (TCE paper, |WSM thesis, |FedReg paper, |Flashback paper, |FedA\w+: |FedYogi: )", first)
+    papers = "TCE paper, |WSM thesis, |FedReg paper, |Flashback paper, |FedWeIT paper, |FedA\\w+: |FedYogi: |MNIST in 5 tasks "
+    assert re.match(rf"# ({papers})", first)
     rate = re.search(r"lr ([\d.]+);", first)
     optimizer = read_config(CONFIGS / name)["model"]["init_args"]["optimizer"]["init_args"]
     assert optimizer["lr"] > 0
     assert rate is None or optimizer["lr"] == float(rate[1])
+
+
+STREAMS = {  # of the configs on task streams: tasks of a client, clients, images of a class that are enough
+    "fedweit_overlapped_fedprox_stable_sgd.yaml": (10, 5, 20),
+    "fedweit_overlapped_20_tasks_fedweit.yaml": (20, 5, 20),
+    "fedweit_overlapped_20_clients_apd.yaml": (10, 20, 40),
+    "fedweit_overlapped_100_clients_fedweit.yaml": (10, 100, 200),
+    "fedweit_overlapped_5_epochs.yaml": (10, 5, 20),
+    "fedweit_noniid50_fedavg_apd.yaml": (10, 5, 4),
+    "fedweit_noniid50_asynchronous.yaml": (10, 5, 4),
+    "fedweit_noniid50_resnet18_fedprox_apd.yaml": (10, 5, 4),
+    "mnist_tasks_fedweit.yaml": (5, 5, 50),
+}
+NUM_CLASSES = {"CIFAR100": 100, "FaceScrub": 100, "GTSRB": 43}  # ten of all others
+
+
+def blank(per_class, name, shape):
+    """A set with the shapes and numbers of classes of one that is not here."""
+    with open(CIFAR100_TABLE, newline="") as table:
+        names = sorted(row["class"] for row in csv.DictReader(table)) if name == "CIFAR100" else None
+    labels = torch.arange(NUM_CLASSES.get(name, 10)).repeat(per_class)
+    return Arrays(torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape), labels, classes=names)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_configs_on_task_streams_build_their_data_and_net(parser, name):
+    """On blank images: so many tasks and clients, and a net for the five classes of a task, or two."""
+    num_tasks, num_clients, per_class = STREAMS[name]
+    with whole_configs(["fit", "--config", name]) as arguments:
+        config = parser.parse_args(arguments).fit
+    data, model = (parser._subcommands_action._name_parser_map["fit"].instantiate(config)[key] for key in ("data", "model"))
+    if isinstance(data.source, Joined):
+        data.source.sources = {own: blank(per_class, own, (1, 28, 28)) for own in data.source.sources}
+    else:
+        data.source = blank(per_class, data.source.name, (1, 28, 28) if data.source.name == "MNIST" else (3, 32, 32))
+    data.setup()
+    assert data.streams.order.shape == (num_clients, num_tasks)
+    with torch.device("meta"):
+        net = model._build_net(data.input_shape, len(data.classes))
+        batch = torch.empty(1, *data.input_shape)
+        assert net.eval()(batch).shape == (1, 2 if name.startswith("mnist") else 5)
+
+
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if "tasks" in read_config(CONFIGS / name)["data"]])
+def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
+    config = read_config(CONFIGS / name)
+    num_tasks = config["data"]["tasks"]["init_args"].get("tasks_per_client", 5)
+    assert config["trainer"]["max_steps"] == num_tasks * config["model"]["init_args"]["rounds_per_task"]
 
 
 def test_no_setting_is_written_down_in_twenty_files():

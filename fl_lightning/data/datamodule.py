@@ -247,6 +247,12 @@ class FederatedDataModule(LightningDataModule):
         row = self._rows[client]
         return self._train_start[row + 1] - self._train_start[row]
 
+    def smallest_batch(self, client: int, steps: int) -> int:
+        """Samples of the smallest batch that a client's visit of so many steps has."""
+        size = self.num_train(client)
+        batch, reaches_last = min(self.batch_size or size, size), steps >= self.steps_per_epoch(client)
+        return size % batch or batch if reaches_last else batch
+
     def batches(self, client: int, round: int, steps: int, full: bool = False, purpose: str = "batch order") -> Iterator[Batch]:
         """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
 
@@ -390,6 +396,10 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             ValueError: if the source has none.
         """
+        if self.tasks is not None:
+            raise ValueError(
+                "data.tasks has test samples for clients' own models alone: a fit logs how they do, as tasks/accuracy"
+            )
         if not self.has_test:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
         return self._evaluation("test")

@@ -48,6 +48,8 @@ class Dataset:
     classes: tuple[str, ...]
     owners: Tensor | None = None
     """(n,) natural client of every training sample, counted from 0 (the writer of a digit, say); None: none is known."""
+    sources: tuple[str, ...] | None = None
+    """(C,) source that each class is of, where several are joined; None: all are of one."""
 
     def __post_init__(self) -> None:
         if len(self.test) > 0 and self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:

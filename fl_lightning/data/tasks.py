@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -35,20 +36,28 @@ class Streams:
         """T, tasks of each client."""
         return self.order.shape[1]
 
+    def digest(self) -> str:
+        """A short name of who learns which samples in which order."""
+        shards = (self.shards.train, self.shards.train_start, self.shards.validation)
+        parts = (self.order, self.dataset.train.targets, *shards, *self.test)
+        return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
+
 
 class TaskStream:
     """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one a client.
 
     Each client learns ``tasks_per_client`` of the tasks in an order of its own. Training and test samples of the source are
     pooled, shared out evenly at random, and a client's part is split into training, test and validation samples anew.
-    Overlapped-CIFAR-100 of the FedWeIT paper (Yoon et al., ICML 2021, Section 5) is ``by: superclasses``.
+    Of the FedWeIT paper (Yoon et al., ICML 2021, Section 5) Overlapped-CIFAR-100 is ``by: superclasses``, and NonIID-50
+    ``by: sources``, where a task is not shared: it is, whole, one client's.
 
     Args:
-        by: how classes make tasks: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed; or
+        by: how classes make tasks: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed; ``sources``,
+            likewise, but of one of :class:`~fl_lightning.data.Joined` sources each, and no two clients learn the same task; or
             ``superclasses``, the classes of each superclass.
-        classes_per_task: classes of a task, at least 2; what is left over is in no task. For ``by: classes``.
+        classes_per_task: classes of a task, at least 2; what is left over is in no task. Not for ``by: superclasses``.
         table: CSV file with the columns ``class,superclass``; by default that of CIFAR-100. For ``by: superclasses``.
-        tasks_per_client: length of a sequence; None for all tasks.
+        tasks_per_client: length of a sequence; None for all tasks, or as many for each client as there are.
         test_fraction: of a client's samples of a task, above 0.
         val_fraction: likewise, for what stops and slows training; above 0.
 
@@ -58,15 +67,15 @@ class TaskStream:
 
     def __init__(
         self,
-        by: Literal["classes", "superclasses"] = "classes",
+        by: Literal["classes", "sources", "superclasses"] = "classes",
         classes_per_task: int = 5,
         table: str | None = None,
         tasks_per_client: int | None = None,
         test_fraction: float = 0.2,
         val_fraction: float = 0.1,
     ) -> None:
-        if by not in ("classes", "superclasses"):
-            raise ValueError(f"data.tasks.by is {by!r}, must be classes or superclasses")
+        if by not in ("classes", "sources", "superclasses"):
+            raise ValueError(f"data.tasks.by is {by!r}, must be classes, sources or superclasses")
         if classes_per_task < 2:
             raise ValueError(f"data.tasks.classes_per_task is {classes_per_task}, must be at least 2: one class is no choice")
         if tasks_per_client is not None and tasks_per_client < 1:
@@ -90,21 +99,27 @@ class TaskStream:
             ValueError: if there are fewer tasks than a client shall learn, a task has one class, or a client is left without
                 training, validation or test samples of one.
         """
-        tasks = self._tasks(dataset.classes, seed)
-        num_positions = len(tasks) if self.tasks_per_client is None else self.tasks_per_client
-        if num_positions > len(tasks):
+        tasks = self._tasks(dataset, seed)
+        shared = self.by != "sources"
+        for_each = len(tasks) if shared else len(tasks) // num_clients
+        num_positions = for_each if self.tasks_per_client is None else self.tasks_per_client
+        if not 1 <= num_positions <= for_each:
+            each, cure = ("", "") if shared else (f", {for_each} for each of {num_clients} clients", " or data.num_clients")
             raise ValueError(
                 f"data.tasks.tasks_per_client is {num_positions}, but the {len(dataset.classes)} classes of data.source make "
-                f"{len(tasks)} tasks: lower it, or data.tasks.classes_per_task"
+                f"{len(tasks)} tasks{each}: lower it{cure}, or data.tasks.classes_per_task"
             )
         labels = torch.cat([dataset.train.targets, dataset.test.targets])
         task_of, place_of = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
         for task, members in enumerate(tasks.values()):
             task_of[members], place_of[members] = task, torch.arange(len(members))
         names = tuple(tasks)
-        order = torch.stack([_permutation(seed, client, len(tasks))[:num_positions] for client in range(num_clients)])
-        parts = [self._parts(task, task_of[labels] == task, num_clients, seed) for task in range(len(tasks))]
-        rows = [parts[task][client] for client in range(num_clients) for task in order[client].tolist()]
+        if shared:
+            order = torch.stack([_permutation(seed, client, len(tasks))[:num_positions] for client in range(num_clients)])
+        else:
+            order = _permutation(seed, -1, len(tasks))[: num_clients * num_positions].reshape(num_clients, num_positions)
+        parts = [self._parts(t, task_of[labels] == t, num_clients if shared else 1, seed) for t in range(len(tasks))]
+        rows = [parts[task][client if shared else 0] for client in range(num_clients) for task in order[client].tolist()]
         sizes = self._sizes(rows, order.flatten().tolist(), names, num_positions)
         split = [row.split([*own]) for row, own in zip(rows, sizes, strict=True)]
         train, test, validation = ([part[kind] for part in split] for kind in range(3))
@@ -114,15 +129,19 @@ class TaskStream:
         shards = shards_of_parts(train, validation, pooled.targets, len(classes))
         return Streams(Dataset(pooled, nothing, classes), names, order, shards, tuple(test))
 
-    def _tasks(self, classes: Sequence[str], seed: int) -> dict[str, list[int]]:
+    def _tasks(self, dataset: Dataset, seed: int) -> dict[str, list[int]]:
         """The classes of each task by its name."""
+        classes = dataset.classes
         if self.by == "superclasses":
             of_class = read_superclasses(self.table, classes)
             tasks = {name: [c for c, own in enumerate(of_class) if own == name] for name in sorted(set(of_class))}
         else:
             drawn = numpy_stream(seed, -1, -1, "classes of tasks").permutation(len(classes)).tolist()
+            sets = [drawn]
+            if self.by == "sources" and dataset.sources is not None:
+                sets = [[c for c in drawn if dataset.sources[c] == name] for name in dict.fromkeys(dataset.sources)]
             ends = range(0, len(classes) + 1, self.classes_per_task)
-            groups = [sorted(drawn[first:last]) for first, last in pairwise(ends)]
+            groups = [sorted(own[first:last]) for own in sets for first, last in pairwise(ends) if last <= len(own)]
             tasks = {", ".join(classes[c] for c in group): group for group in groups}
         if not tasks:
             raise ValueError(
@@ -148,8 +167,8 @@ class TaskStream:
         if sizes.min() < 1:
             row = int(sizes.min(axis=1).argmin())
             raise ValueError(
-                f"data.tasks leaves client {row // num_positions} with {held[row]} samples of the task {names[tasks[row]]}, too "
-                "few for training, test and validation samples: lower data.num_clients"
+                f"data.tasks leaves client {row // num_positions} with {held[row]} samples of the task {names[tasks[row]]}, "
+                "too few for training, test and validation samples: lower data.num_clients"
             )
         return sizes
 

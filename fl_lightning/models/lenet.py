@@ -24,18 +24,23 @@ class LeNet(Network):
     Args:
         input_shape: (channels, height, width).
         num_classes: at least 1.
+        dropout: share of each hidden layer's outputs that a training step leaves out, in [0, 1); Stable-SGD's scripts have .5.
 
     Raises:
-        ValueError: if the input is no image.
+        ValueError: if the input is no image or ``dropout`` out of range.
     """
 
-    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+    def __init__(self, input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(f"model.net.dropout is {dropout}, must be at least 0 and below 1: 0 leaves nothing out")
         if len(input_shape) != 3:
             raise ValueError(f"model.net LeNet needs images, the data gives shape {tuple(input_shape)}: use MLP")
         channels, height, width = input_shape
         half = (math.ceil(height / 2), math.ceil(width / 2))
         quarter = (math.ceil(height / 4), math.ceil(width / 4))
+        # No layer at 0: it would still draw, which not all engines take.
+        drop = [nn.Dropout(dropout)] if dropout > 0 else []
         self.features = nn.Sequential(
             nn.Conv2d(channels, 20, 5, padding=2),
             nn.ReLU(),
@@ -48,8 +53,10 @@ class LeNet(Network):
             nn.Flatten(),
             nn.Linear(50 * quarter[0] * quarter[1], 800),
             nn.ReLU(),
+            *drop,
             nn.Linear(800, 500),
             nn.ReLU(),
+            *drop,
         )
         self.classifier = nn.Linear(500, num_classes)
         for layer in self.modules():

@@ -248,6 +248,36 @@ def test_lenet_forward_matches_the_listing():
     torch.testing.assert_close(net.to(memory_format=torch.channels_last)(images), F.linear(x, w5, b5))
 
 
+def test_lenet_with_dropout_has_the_same_weights():
+    """Dropout holds none: the same draws give the same values, in order."""
+    plain, dropping = (build_seeded(lambda p=p: LeNet((3, 12, 8), 4, dropout=p)) for p in (0.0, 0.5))
+    assert not any(isinstance(layer, nn.Dropout) for layer in plain.modules())
+    for one, other in zip(plain.parameters(), dropping.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_lenet_drops_outputs_of_its_hidden_layers_in_training_alone():
+    """At .25 a quarter of what ReLU leaves becomes 0, and the others 4/3 of what they were; seen at the last hidden layer."""
+    net = build_seeded(lambda: LeNet((3, 12, 8), 4, dropout=0.25))
+    layers = [type(layer).__name__ for layer in net.features]
+    assert layers[8:] == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout"]
+    images = noise(40, 3, 12, 8)
+    hidden = net.features[:-1].eval()(images)
+    assert torch.equal(net.eval().features(images), hidden)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        dropped = net.features[-1].train()(hidden)
+    there = hidden > 0
+    assert (dropped[there] == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    torch.testing.assert_close(dropped[dropped != 0], hidden[dropped != 0] / 0.75)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_lenet_refuses_a_dropout_out_of_range(dropout):
+    with pytest.raises(ValueError, match=rf"^model\.net\.dropout is {dropout}, must be at least 0 and below 1"):
+        LeNet((3, 12, 8), 4, dropout=dropout)
+
+
 def test_lenet_starts_with_scaled_variance():
     """Weights have variance 1 / fan_in and none beyond 2 / .8796 standard deviations of that; biases are 0."""
     net = build_seeded(lambda: LeNet((3, 32, 32), 100))

@@ -5,6 +5,7 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.hugging_face import HuggingFace
 from fl_lightning.data.sources.image_folder import ImageFolder
+from fl_lightning.data.sources.joined import Joined
 from fl_lightning.data.sources.leaf import Leaf
 from fl_lightning.data.sources.source import Source
 from fl_lightning.data.sources.superclasses import Superclasses
@@ -15,6 +16,7 @@ __all__ = [
     "Digits",
     "HuggingFace",
     "ImageFolder",
+    "Joined",
     "Leaf",
     "Npz",
     "Source",

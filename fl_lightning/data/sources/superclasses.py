@@ -11,7 +11,6 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.data.sources.tables import read_rows
 
-
 CIFAR100_TABLE = Path(str(resources.files("fl_lightning.data") / "cifar100_superclasses.csv"))
 
 

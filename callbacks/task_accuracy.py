@@ -1,0 +1,66 @@
+"""TaskAccuracy: how well clients know the tasks that they learned one after another."""
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import task_table
+from fl_lightning.continual import TaskLearner
+from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
+from fl_lightning.module import FederatedModule
+
+
+class TaskAccuracy(FederatedCallback):
+    """Scalars of every round, and the table, of a federation on task streams; nothing for other methods.
+
+    Means over clients, each at its own place in its stream: ``tasks/accuracy``, over all tasks learned so far,
+    ``tasks/forgetting``, the largest drop of each earlier task (positive is forgetting), ``tasks/backward_transfer``, the
+    change since each was learned (negative is forgetting), ``tasks/learned``, tasks that are over, and ``task_accuracy/01``,
+    ``/02``, ..., of the task at that place of each stream. Tasks that a client did not learn are left out.
+    ``tasks/model_megabytes`` is what the models of all clients take, in 10^6 bytes of float32 without zeros. In the chosen
+    rounds and at the end ``tasks/accuracy_table`` draws accuracy after each task on each.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+        super().__init__(every, rounds)
+
+    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if not isinstance(module, TaskLearner):
+            return
+        table = module.task_accuracy.cpu()
+        module.log_round({**task_scalars(table), **self._counts(module)}, round)
+        if self.due(round) or trainer.should_stop or round == trainer.max_steps:
+            log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
+
+    @staticmethod
+    def _counts(module: TaskLearner) -> dict[str, Tensor]:
+        learned, values = module.position.double().mean(), module.model_values.double().sum()
+        return {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * values}
+
+
+def task_scalars(table: Tensor) -> dict[str, Tensor]:
+    """Means over clients of what their accuracies say.
+
+    Args:
+        table: (N, T, T), accuracy of each client after (or in the midst of) each task on each, NaN where it was not measured.
+    """
+    newest = {client: int(rows[-1]) for client, rows in enumerate(map(_known, table.transpose(1, 2))) if len(rows) > 0}
+    if not newest:
+        return {}
+    tasks = {client: _known(table[client, row, None]) for client, row in newest.items()}
+    known = [table[client][own][:, own] for client, own in tasks.items()]
+    scalars = {"tasks/accuracy": torch.stack([average_accuracy(client) for client in known]).mean()}
+    several = [client for client in known if len(client) > 1]
+    for name, score in (("forgetting", average_forgetting), ("backward_transfer", backward_transfer)):
+        if several:
+            scalars[f"tasks/{name}"] = torch.stack([score(client) for client in several]).mean()
+    of_each = torch.stack([table[client, row] for client, row in newest.items()])
+    for task in _known(of_each).tolist():
+        scalars[f"task_accuracy/{task + 1:02d}"] = of_each[:, task].nanmean()
+    return scalars
+
+
+def _known(table: Tensor) -> Tensor:
+    """Columns of which at least one entry was measured, ascending."""
+    return (~table.isnan()).any(dim=0).nonzero().flatten()

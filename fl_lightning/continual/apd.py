@@ -1,0 +1,151 @@
+"""APD: weights of a part that tasks share, masked, and a sparse part of each task.
+
+J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learning with Additive Parameter Decomposition.
+ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidation, which the FedWeIT paper does not mention.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.continual.decomposition import decompose, get_sparse, over_outputs, part_name, put_sparse, threshold
+from fl_lightning.continual.learner import TaskLearner
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import Net
+
+
+class APD(TaskLearner):
+    """``theta_t = B * sigmoid(m_t) + A_t`` for every linear and convolutional layer, biases and class layer of each task's own.
+
+    Clients, which train alone, minimise at task t::
+
+        loss + l1 * sum_{j<=t} |A_j| + l2/2 * sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2
+             + decay/2 * (||A_t||^2 + ||m_t||^2)
+
+    and in the first task ``decay/2 * ||B||^2`` too. Evaluation, and what is kept of a task, leave out the entries of A_t that
+    are not above ``l1`` in size.
+
+    Args:
+        l1: lambda_1, at least 0.
+        l2: lambda_2, at least 0.
+        decay: of what is being learned, at least 0.
+        retroactive: whether A_j of earlier tasks are trained on, as the paper has it, or fixed. A client keeps them whole if
+            so, which takes as much room as a net each, and only what is not 0 otherwise.
+
+    Raises:
+        ValueError: if a strength is negative.
+    """
+
+    federated = False
+    per_task: Sequence[str] = ("classifier.*", "*.bias", "*.mask", "*.adaptive")
+    personal: Sequence[str] = (*per_task, "*.earlier")
+
+    def __init__(
+        self, net: Net, l1: float = 6e-4, l2: float = 100.0, decay: float = 1e-4, retroactive: bool = True, **common: Any
+    ) -> None:
+        super().__init__(net, **common)
+        for name, value in (("l1", l1), ("l2", l2), ("decay", decay)):
+            if value < 0:
+                raise ValueError(f"model.{name} is {value}, must be at least 0: 0 leaves the term out")
+        self.l1, self.l2, self.decay, self.retroactive = l1, l2, decay, retroactive
+
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        self.layers = decompose(self.net, num_earlier=self.num_earlier)
+
+    @property
+    def num_earlier(self) -> int:
+        """Earlier tasks whose A are trained on."""
+        return self.data.num_tasks - 1 if self.retroactive else 0
+
+    def parts(self, net: nn.Module, part: str) -> dict[str, Tensor]:
+        """``base``, ``mask``, ``adaptive``, ... of every decomposed layer, by the layer's name; empty where there is none."""
+        weights = dict(net.named_parameters())
+        names = {layer: part_name(layer, part) for layer in self.layers}
+        return {layer: weights[name] for layer, name in names.items() if name in weights}
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+
+    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
+        super().begin_task(net, client, position)
+        base = {layer: tensor.detach() for layer, tensor in self.parts(net, "base").items()}
+        for layer, adaptive in self.parts(net, "adaptive").items():
+            self.start_adaptive(adaptive.detach(), base[layer])
+        if position > 0:
+            client.state.update({f"base.{layer}": tensor.clone() for layer, tensor in base.items()})
+            client.state.update({f"earlier.{layer}": t.detach().clone() for layer, t in self.parts(net, "earlier").items()})
+
+    def start_adaptive(self, adaptive: Tensor, base: Tensor) -> None:
+        """Where A of a new task begins, in place: at what tasks share."""
+        adaptive.copy_(base)
+
+    def end_task(self, net: nn.Module, client: Client, position: int) -> None:
+        super().end_task(net, client, position)
+        earlier = self.parts(net, "earlier")
+        for layer, adaptive in self.parts(net, "adaptive").items():
+            kept = f"{part_name(layer, 'adaptive')}@{position}"
+            del client.state[kept]
+            if layer in earlier and position < len(earlier[layer]):
+                earlier[layer].detach()[position] = adaptive.detach()
+            else:
+                put_sparse(client.state, kept, threshold(adaptive.detach(), self.l1))
+
+    def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
+        weights = super().task_weights(net, client, position)
+        earlier = self.parts(net, "earlier")
+        for layer, adaptive in self.parts(net, "adaptive").items():
+            name = part_name(layer, "adaptive")
+            if position == self.positions[client.index]:
+                weights[name] = threshold(adaptive.detach(), self.l1)
+            elif layer in earlier:
+                weights[name] = threshold(earlier[layer].detach()[position], self.l1)
+            else:
+                weights[name] = get_sparse(client.state, f"{name}@{position}", adaptive)
+        return weights
+
+    def num_values(self, net: nn.Module, client: Client) -> int:
+        earlier = self.parts(net, "earlier").values()
+        values = super().num_values(net, client) - sum(tensor.numel() for tensor in earlier)
+        return values + sum(int(threshold(tensor.detach(), self.l1).count_nonzero()) for tensor in earlier)
+
+    # Local steps ----------------------------------------------------------------------------------------------------
+
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        carry = super().client_start(net, client)
+        for layer, base in self.parts(net, "base").items():
+            if f"base.{layer}" in client.state:
+                carry[f"base.{layer}"] = client.state[f"base.{layer}"]
+                carry[f"masks.{layer}"] = self._earlier_masks(client, layer, base)
+            if f"earlier.{layer}" in client.state:
+                carry[f"earlier.{layer}"] = client.state[f"earlier.{layer}"]
+        return carry
+
+    def _earlier_masks(self, client: Client, layer: str, base: Tensor) -> Tensor:
+        """``sigmoid(m_j)`` of all tasks, (T - 1, outputs); 0 for those that are still to come or were never learned."""
+        masks = base.new_zeros(self.data.num_tasks - 1, len(base))
+        for position in range(self.positions[client.index]):
+            if self.has_learned(client, position):
+                kept = client.state.get(f"{part_name(layer, 'mask')}@{position}")
+                masks[position] = 1.0 if kept is None else kept.sigmoid()
+        return masks
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        bases, adaptives, earlier = (self.parts(net, part) for part in ("base", "adaptive", "earlier"))
+        terms = [super().client_penalty(net, client)]
+        terms += [self.l1 * adaptive.abs().sum() for adaptive in (*adaptives.values(), *earlier.values())]
+        learned = [*adaptives.values(), *self.parts(net, "mask").values()]
+        if any(name.startswith("base.") for name in client.carry):
+            terms += [self.l2 / 2 * self._drift(client.carry, layer, base, earlier) for layer, base in bases.items()]
+        else:  # the first task
+            learned += bases.values()
+        return sum(terms) + self.decay / 2 * sum(weight.square().sum() for weight in learned)
+
+    def _drift(self, carry: State, layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
+        """``sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2`` of a layer."""
+        way, masks = base - carry[f"base.{layer}"], carry[f"masks.{layer}"]
+        if layer not in earlier:  # the masks' squares add up, however many tasks there are
+            return (over_outputs(masks.square().sum(dim=0), way) * way.square()).sum()
+        masks = masks.reshape(*masks.shape, *[1] * (way.ndim - 1))
+        return (masks * way + earlier[layer] - carry[f"earlier.{layer}"]).square().sum()

@@ -1,0 +1,100 @@
+"""Weights that are made of a part that tasks share and a part of each task, for any net of linear and convolutional layers.
+
+J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learning with Additive Parameter Decomposition.
+ICLR 2020. arXiv 1902.09432. Equation 1.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from fl_lightning.functional.aggregation import State
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Decomposition(nn.Module):
+    """``theta = B * sigmoid(mask) + A``; ``mask`` has one number for each output of the layer.
+
+    Args:
+        weight: (outputs, ...), of the layer.
+        mask: whether there is one; without it B counts whole.
+        adaptive: whether there is A.
+        num_earlier: earlier tasks whose A are trained on, as ``earlier``, (tasks, outputs, ...); they play no part in theta.
+        num_foreign: A of other clients that methods may add; ``attention`` has a number for each.
+    """
+
+    def __init__(
+        self, weight: Tensor, mask: bool = True, adaptive: bool = True, num_earlier: int = 0, num_foreign: int = 0
+    ) -> None:
+        super().__init__()
+        outputs = len(weight)
+        self.mask = nn.Parameter(torch.randn(outputs).to(weight) / math.sqrt(outputs)) if mask else None
+        self.adaptive = nn.Parameter(weight.detach() / 3) if adaptive else None
+        self.earlier = nn.Parameter(weight.new_zeros(num_earlier, *weight.shape)) if num_earlier > 0 else None
+        self.attention = nn.Parameter(weight.new_full((num_foreign,), 1 / num_foreign)) if num_foreign > 0 else None
+
+    def forward(self, base: Tensor) -> Tensor:
+        if self.mask is not None:
+            base = base * over_outputs(self.mask.sigmoid(), base)
+        return base if self.adaptive is None else base + self.adaptive
+
+
+def decompose(net: nn.Module, leave: str = "classifier", **parts: bool | int) -> list[str]:
+    """Decompose the weights of all linear and convolutional layers in place; returns the layers' names.
+
+    Args:
+        leave: part of the net that stays as it is.
+        parts: of :class:`Decomposition`.
+
+    Raises:
+        ValueError: if there is no such layer.
+    """
+    layers = [name for name, layer in net.named_modules() if isinstance(layer, LAYERS) and name.split(".")[0] != leave]
+    if not layers:
+        raise ValueError(f"model.net has no linear or convolutional layer beside {leave}: there is nothing to decompose")
+    for name in layers:
+        layer = net.get_submodule(name)
+        parametrize.register_parametrization(layer, "weight", Decomposition(layer.weight, **parts), unsafe=True)
+    return layers
+
+
+def part_name(layer: str, part: str) -> str:
+    """Name of a part of a decomposed layer's weight: ``base``, which is B, or one of :class:`Decomposition`."""
+    return f"{layer}.parametrizations.weight.original" if part == "base" else f"{layer}.parametrizations.weight.0.{part}"
+
+
+def over_outputs(values: Tensor, weight: Tensor) -> Tensor:
+    """One value an output, (outputs,), in a shape that broadcasts over a weight (outputs, ...)."""
+    return values.reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def threshold(adaptive: Tensor, limit: float) -> Tensor:
+    """Entries whose size is not above ``limit`` become 0."""
+    return adaptive.masked_fill(adaptive.abs() <= limit, 0.0)
+
+
+def to_sparse(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions (n,), int32 into the flattened tensor, and values (n,) of all that is not 0."""
+    flat = tensor.reshape(-1)
+    positions = flat.nonzero().flatten()
+    return positions.to(torch.int32), flat[positions]
+
+
+def to_dense(positions: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """What :func:`to_sparse` was given, in the shape of ``like``."""
+    flat = values.new_zeros(like.numel())
+    flat[positions.long()] = values
+    return flat.reshape(like.shape)
+
+
+def put_sparse(state: State, name: str, tensor: Tensor) -> None:
+    """Keep a tensor with few values that are not 0 in a state."""
+    state[f"{name}:positions"], state[f"{name}:values"] = to_sparse(tensor)
+
+
+def get_sparse(state: State, name: str, like: Tensor) -> Tensor:
+    """What :func:`put_sparse` kept."""
+    return to_dense(state[f"{name}:positions"], state[f"{name}:values"], like)

@@ -1,0 +1,63 @@
+"""EWC: weights that mattered to earlier tasks are held back.
+
+J. Kirkpatrick et al.: Overcoming catastrophic forgetting in neural networks. PNAS 2017. arXiv 1612.00796. Equation 3, with a
+term for each earlier task, and the empirical Fisher information of single samples with their true labels.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client
+from fl_lightning.continual.learner import TaskLearner
+from fl_lightning.functional import empirical_fisher
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import Net
+
+
+class EWC(TaskLearner):
+    """The loss plus ``penalty/2 * sum_j sum_i F_ji (w_i - theta_ji)^2`` over earlier tasks j of the client, which trains alone.
+
+    theta_j are the client's weights after task j, F_j their empirical Fisher information on its training samples. The sum is
+    expanded: a client keeps the sums of F_j and of ``F_j theta_j``, however many tasks it has learned.
+
+    Args:
+        penalty: lambda, at least 0. The paper searched .01 to 1; it scales with the loss' gradients of single samples.
+
+    Raises:
+        ValueError: if ``penalty`` is negative.
+    """
+
+    federated = False
+
+    def __init__(self, net: Net, penalty: float = 1.0, **common: Any) -> None:
+        super().__init__(net, **common)
+        if penalty < 0:
+            raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 holds nothing back")
+        self.penalty = penalty
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        terms = [super().client_penalty(net, client)]
+        for name, weight in self.trained_weights(net).items():
+            if f"fisher.{name}" in client.state:
+                fisher, anchor = client.state[f"fisher.{name}"], client.state[f"anchor.{name}"]
+                terms.append(self.penalty * (fisher * weight.square() / 2 - anchor * weight).sum())
+        return sum(terms)
+
+    def end_task(self, net: nn.Module, client: Client, position: int) -> None:
+        super().end_task(net, client, position)
+        for name, fisher in self._fisher(net, client).items():
+            weight = net.get_parameter(name).detach()
+            for key, term in ((f"fisher.{name}", fisher), (f"anchor.{name}", fisher * weight)):
+                client.state[key] = client.state.get(key, torch.zeros_like(weight)) + term
+
+    def _fisher(self, net: nn.Module, client: Client) -> State:
+        """Of the weights that tasks share."""
+        fisher = empirical_fisher(
+            net,
+            lambda logits, targets: self.loss(logits, targets, client.label_counts),
+            ((batch.inputs, batch.targets) for batch in client.samples()),
+        )
+        own = self.own_tensors(net).keys()
+        return {name: tensor for name, tensor in fisher.items() if name not in own}

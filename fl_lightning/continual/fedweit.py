@@ -1,0 +1,267 @@
+"""FedWeIT: clients build on sparse parts of each other's tasks, weighted by attention.
+
+J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
+arXiv 2003.03196. Equations 1 and 2, Algorithm 1. Where text and code differ, ``upload`` and ``retroactive`` choose; A of
+earlier tasks is fixed by default, as in the code, and the mask has no l1 term of its own.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
+
+from fl_lightning.clients import Client, Gathered, Reduction, Upload, Weighted
+from fl_lightning.continual.apd import APD
+from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, put_sparse, threshold
+from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import Net, Update
+from fl_lightning.streams import numpy_stream
+
+
+class FedWeIT(APD):
+    """``theta_t = B * sigmoid(m_t) + A_t + sum_i alpha_i A_i``, A_i of other clients' tasks from the server's knowledge base.
+
+    Clients send B, at those outputs where the mask is largest, after every round, and A_t, without what is not above ``l1``,
+    when a task ends. The server averages what it got of each entry of B; a client takes over what is not 0. Only what is not 0
+    is sent, and counted as bytes: values without their places.
+
+    Args:
+        l1, l2, decay, retroactive: of :class:`APD`.
+        density: share of each layer's outputs whose B is sent, above 0 and at most 1.
+        upload: what is sent of B: ``recommended``, as above, averaged over those who sent an entry; ``code``, the outputs whose
+            mask, before the sigmoid, is not among the smallest ``density`` in size, averaged likewise; ``paper``,
+            ``B * sigmoid(m)`` at the chosen outputs, divided by the number of all who sent.
+        knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, of which as
+            many are drawn as there is room for.
+        num_foreign: the room, tasks; by default as many as other clients can be in a cohort. 0 for none.
+        share_base: whether B goes through the server at all.
+        mask: whether B is masked; if not, all of it is sent.
+        adaptive: whether there is A at all.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    federated = True
+    per_task = (*APD.per_task, "*.attention")
+    personal = ("*",)  # B goes through broadcast and client_result: the server's does not replace it, but is worked in
+    sends_nonzeros = True
+
+    def __init__(
+        self,
+        net: Net,
+        l1: float = 1e-3,
+        l2: float = 100.0,
+        decay: float = 1e-4,
+        retroactive: bool = False,
+        density: float = 0.3,
+        upload: Literal["recommended", "code", "paper"] = "recommended",
+        knowledge: Literal["last", "all"] = "last",
+        num_foreign: int | None = None,
+        share_base: bool = True,
+        mask: bool = True,
+        adaptive: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(net, l1, l2, decay, retroactive, **common)
+        if not 0 < density <= 1:
+            raise ValueError(f"model.density is {density}, must be above 0 and at most 1: the paper uses 0.3")
+        if upload not in ("recommended", "code", "paper"):
+            raise ValueError(f"model.upload is {upload!r}, must be recommended, code or paper")
+        if knowledge not in ("last", "all"):
+            raise ValueError(f"model.knowledge is {knowledge!r}, must be last or all")
+        if num_foreign is not None and num_foreign < 0:
+            raise ValueError(f"model.num_foreign is {num_foreign}, must be at least 0: 0 leaves other clients' tasks alone")
+        self.density, self.upload, self.knowledge, self.num_foreign = density, upload, knowledge, num_foreign
+        self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
+        self.knowledge_base: dict[int, dict[int, State]] = {}  # client -> position -> sparse A of each layer
+
+    def adapt_net(self) -> None:
+        if self.num_foreign is None:
+            size = self.data.cohort_size or max(map(len, self.data.cohorts))
+            self.num_foreign = min(size, self.data.num_clients - 1)
+        if not self.adaptive:
+            self.num_foreign = 0
+        self.layers = decompose(
+            self.net, mask=self.mask, adaptive=self.adaptive, num_earlier=self.num_earlier, num_foreign=self.num_foreign
+        )
+
+    @property
+    def num_earlier(self) -> int:
+        return super().num_earlier if self.adaptive else 0
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if not hasattr(self, "served"):
+            # The task for which each client got, when it first received in it, what others know; -1 for none.
+            self.register_buffer("served", torch.full((self.data.num_clients,), -1))
+            for layer, base in self.parts(self.net, "base").items():
+                self.register_buffer(f"initial:{layer.replace('.', '/')}", base.detach().clone())
+
+    # Down -----------------------------------------------------------------------------------------------------------
+
+    def broadcast(self, client: int) -> State:
+        """The server's B and, when a client first receives in a task, what it gets of others."""
+        bases = self.parts(self.net, "base").items() if self.share_base else ()
+        down = {f"base.{layer}": base.detach() for layer, base in bases}
+        if self._is_to_be_served(client):
+            for place, (other, position) in enumerate(self._choose(client)):
+                known = self.knowledge_base[other][position]
+                down |= {f"knowledge.{place}.{layer}": known[f"{layer}:values"] for layer in self.layers}
+        return down
+
+    def _is_to_be_served(self, client: int) -> bool:
+        return self._served[client] != self.positions[client]
+
+    def _choose(self, client: int) -> list[tuple[int, int]]:
+        """Clients and positions of the tasks that a client gets if it is served now."""
+        known = {other: sorted(tasks) for other, tasks in sorted(self.knowledge_base.items()) if other != client}
+        chosen = [(other, position) for other, tasks in known.items() for position in tasks]
+        if self.knowledge == "last":
+            chosen = [(other, tasks[-1]) for other, tasks in known.items()]
+        if len(chosen) <= self.num_foreign:
+            return chosen
+        rng = numpy_stream(self.seed, self.positions[client], client, "knowledge")
+        return [chosen[place] for place in sorted(rng.choice(len(chosen), self.num_foreign, replace=False))]
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def start_adaptive(self, adaptive: Tensor, base: Tensor) -> None:
+        """A of a new task begins at a third of the initial weights, as the code has it."""
+
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        bases = {layer: base.detach() for layer, base in self.parts(net, "base").items()}
+        if "position" not in client.state:  # its first visit: the server's B may lack what nobody sent
+            for layer, initial in self.server_state("initial").items():
+                bases[layer].copy_(initial)
+        carry = super().client_start(net, client)
+        for layer, base in bases.items():
+            if f"base.{layer}" in client.broadcast:
+                received = client.broadcast[f"base.{layer}"]
+                base.copy_(torch.where(received != 0, received, base))
+        if client.broadcast and self._is_to_be_served(client.index):
+            self._take_knowledge(net, client, self._choose(client.index))
+        known = client.state["known"].tolist()
+        for layer in self.parts(net, "attention") if known else ():
+            carry.update({f"foreign.{layer}.{key}": part for key, part in self._foreign(known, layer).items()})
+        return carry
+
+    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
+        super().begin_task(net, client, position)
+        self._take_knowledge(net, client, [])
+
+    def _take_knowledge(self, net: nn.Module, client: Client, known: list[tuple[int, int]]) -> None:
+        """Build on these clients' tasks, by their positions, each as much as the other."""
+        client.state["known"] = torch.tensor(known, dtype=torch.int64, device=client.label_counts.device).reshape(-1, 2)
+        for attention in self.parts(net, "attention").values() if known else ():
+            attention.detach().fill_(1 / len(known))
+
+    def _foreign(self, known: list[list[int]], layer: str) -> State:
+        """A of some tasks in one list: places in the flattened weight, values, and which of the tasks each is of."""
+        parts = [self.knowledge_base[client][position] for client, position in known]
+        places = [part[f"{layer}:positions"] for part in parts]
+        owners = [torch.full((len(part),), place, device=part.device) for place, part in enumerate(places)]
+        values = torch.cat([part[f"{layer}:values"] for part in parts])
+        return {"positions": torch.cat(places).long(), "values": values, "owners": torch.cat(owners)}
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        attention = self.parts(net, "attention")
+        composed = {
+            part_name(layer, "adaptive"): _add_foreign(adaptive, attention[layer], client.carry, f"foreign.{layer}")
+            for layer, adaptive in self.parts(net, "adaptive").items()
+            if f"foreign.{layer}.values" in client.carry
+        }
+        logits = functional_call(net, composed, (batch.inputs,)) if composed else net(batch.inputs)
+        return self.loss(logits, batch.targets, client.label_counts)
+
+    def end_task(self, net: nn.Module, client: Client, position: int) -> None:
+        super().end_task(net, client, position)
+        client.state[f"known@{position}"] = client.state["known"]
+
+    def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
+        weights = super().task_weights(net, client, position)
+        is_present = position == self.positions[client.index]
+        known = client.state["known" if is_present else f"known@{position}"].tolist()
+        for layer in self.parts(net, "attention") if known else ():
+            adaptive, attention = (part_name(layer, part) for part in ("adaptive", "attention"))
+            foreign = {f".{key}": part for key, part in self._foreign(known, layer).items()}
+            weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], foreign, "")
+        return weights
+
+    # Up -------------------------------------------------------------------------------------------------------------
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload = super().client_result(net, client)
+        if self.share_base:
+            masks, bases = self.parts(net, "mask"), self.parts(net, "base")
+            sent = {layer: self._sent_outputs(masks.get(layer), base) for layer, base in bases.items()}
+            values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
+            upload["base"] = Weighted(values, self.update_weight(client))
+            upload["contributors"] = Weighted(sent, self.update_weight(client), derived=True)
+        if self.num_foreign > 0 and self.has_learned(client, self.positions[client.index]):
+            adaptive = self.parts(net, "adaptive").items()
+            upload["adaptive"] = Gathered({layer: threshold(tensor.detach(), self.l1) for layer, tensor in adaptive})
+        return upload
+
+    def _sent_outputs(self, mask: Tensor | None, base: Tensor) -> Tensor:
+        """1 for the outputs of a layer whose B is sent, (outputs,), else 0."""
+        sent = torch.ones_like(base[(slice(None), *[0] * (base.ndim - 1))].detach())
+        if mask is None:
+            return sent
+        if self.upload == "code":
+            sizes = mask.detach().abs()
+            return (sizes > sizes.quantile(self.density)).to(sent)
+        chosen = mask.detach().topk(max(round(self.density * len(mask)), 1)).indices
+        return torch.zeros_like(sent).index_fill(0, chosen, 1.0)
+
+    def _sent_values(self, base: Tensor, mask: Tensor | None, sent: Tensor) -> Tensor:
+        if self.upload == "paper" and mask is not None:
+            sent = sent * mask.detach().sigmoid()
+        return base.detach() * over_outputs(sent, base)
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        for client, adaptive in reduced.gathered("adaptive").items():
+            entry = self.knowledge_base.setdefault(client, {}).setdefault(self.positions[client], {})
+            for layer, tensor in adaptive.items():
+                put_sparse(entry, layer, tensor)
+        if not self.share_base:
+            return Update({}, {})
+        mean, contributors = reduced.mean("base"), reduced.mean("contributors")
+        gradient = {}
+        for layer, base in self.parts(self.net, "base").items():
+            share = torch.ones_like(contributors[layer]) if self.upload == "paper" else contributors[layer]
+            merged = mean[layer] / over_outputs(share.masked_fill(share == 0, 1.0), base)
+            gradient[part_name(layer, "base")] = torch.empty_like(base).copy_(base.detach().double() - merged)
+        return Update(gradient, {})
+
+    def after_server_step(self, probes: list[State]) -> None:
+        sampled = set(self.data.cohort(self.trainer.global_step))
+        for client in (int(probe["client"]) for probe in probes):
+            if client in sampled:
+                self.served[client] = self.positions[client]
+        super().after_server_step(probes)
+
+    def read_clocks(self) -> None:
+        super().read_clocks()
+        self._served = self.served.tolist()
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()  # what a checkpoint held lies on the CPU
+        self.knowledge_base = tree_map_only(Tensor, lambda part: part.to(self.device), self.knowledge_base)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["federated"]["knowledge_base"] = self.knowledge_base
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.knowledge_base = checkpoint["federated"]["knowledge_base"]
+
+
+def _add_foreign(adaptive: Tensor, attention: Tensor, carry: State, name: str) -> Tensor:
+    """``A + sum_i attention_i A_i`` with what :meth:`FedWeIT._foreign` made."""
+    weighted = carry[f"{name}.values"] * attention[carry[f"{name}.owners"]]
+    return adaptive.reshape(-1).index_add(0, carry[f"{name}.positions"], weighted).reshape(adaptive.shape)

@@ -1,0 +1,295 @@
+"""TaskLearner: clients that learn their own sequences of tasks, round by round.
+
+J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
+arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks: who is at which task is state of the federation,
+so that synchronous and asynchronous streams, and resumed ones, run through the same loop.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.clients import Client, Upload, Visit
+from fl_lightning.continual.clock import Clock
+from fl_lightning.data import EvaluationInputs
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+
+
+class TaskLearner(FederatedModule):
+    """Learns the tasks of ``data.tasks``; with its defaults FedAvg on task streams, each task with a class layer of its own.
+
+    The class layer, ``classifier``, stays with the client: it is fresh when a task begins and kept when it ends. Clients'
+    models are evaluated as they are after a local fit, on the test samples of every task learned so far. A client that is not
+    visited while a task lasts, or whose last update in it is not finite, does not learn that task.
+
+    Args:
+        rounds_per_task: R, rounds after which a task is over.
+        schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
+            ``rounds_per_task`` rounds or once its rate has fallen to ``smallest_rate``.
+        patience: rounds without a lower validation loss after which a client divides its learning rate.
+        rate_divisor: by what, above 1. The rate is whole again when a task begins.
+        smallest_rate: learning rate below which a client is done with its task.
+        train_unsampled: whether clients that are not in the cohort train too, without receiving or sending.
+        evaluate_every: rounds between evaluations of all tasks learned; the end of a task is always evaluated.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    federated: bool = True
+    """Whether clients receive and send at all; if not, all of them train alone in every round."""
+
+    per_task: Sequence[str] = ("classifier.*",)
+    """Name patterns of weights that each task has of its own."""
+
+    personal = ("classifier.*",)
+    keeps_weights = True
+    learns_tasks = True
+
+    def __init__(
+        self,
+        net: Net,
+        rounds_per_task: int = 20,
+        schedule: Literal["synchronous", "asynchronous"] = "synchronous",
+        patience: int = 5,
+        rate_divisor: float = 3.0,
+        smallest_rate: float = 1e-7,
+        train_unsampled: bool = False,
+        evaluate_every: int = 1,
+        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        **common: Any,
+    ) -> None:
+        super().__init__(net, server_weighting=server_weighting, **common)
+        for name, value in (("rounds_per_task", rounds_per_task), ("patience", patience), ("evaluate_every", evaluate_every)):
+            if value < 1:
+                raise ValueError(f"model.{name} is {value}, must be at least 1")
+        if schedule not in ("synchronous", "asynchronous"):
+            raise ValueError(f"model.schedule is {schedule!r}, must be synchronous or asynchronous")
+        if not rate_divisor > 1:
+            raise ValueError(f"model.rate_divisor is {rate_divisor}, must be above 1: the paper uses 3")
+        if smallest_rate < 0:
+            raise ValueError(f"model.smallest_rate is {smallest_rate}, must be at least 0: 0 never ends a task early")
+        self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
+        self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
+        self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
+
+    def configure_model(self) -> None:
+        if self.data.streams is None:
+            raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
+        super().configure_model()
+        if not self.own_tensors(self.net):
+            raise ValueError(
+                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has its own: call "
+                "its class layer classifier"
+            )
+        if hasattr(self, "position"):  # a second fit goes on
+            return
+        num_clients, num_tasks = self.data.streams.order.shape
+        self.register_buffer("position", torch.zeros(num_clients, dtype=torch.int64))  # in each client's sequence; T: done
+        self.register_buffer("rounds_in_task", torch.zeros(num_clients, dtype=torch.int64))
+        self.register_buffer("rate_factor", torch.ones(num_clients, dtype=torch.float64))
+        # (N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured.
+        self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
+        self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))  # that a client's model consists of
+        self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+        if not self.first_rate > 0:
+            raise ValueError(f"model.optimizer has the learning rate {self.first_rate}, must be above 0 on task streams")
+        self._smallest_factor = self.smallest_rate / self.first_rate
+
+    # Who is where ---------------------------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.read_clocks()
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        if min(self.positions) == self.data.num_tasks:
+            self.trainer.should_stop = True
+
+    def read_clocks(self) -> None:
+        """Clients' places on the host, for what is decided there, and for the data module."""
+        self.positions: list[int] = self.position.tolist()
+        self._factors, self._rounds_in_task = self.rate_factor.tolist(), self.rounds_in_task.tolist()
+        self.data.go_to(self.positions)
+
+    def cohort(self, round: int) -> list[Visit]:
+        """The sampled clients that still learn and, where they train without the server, the others."""
+        sampled = set(self.data.cohort(round)) if self.federated else set()
+        return [
+            Visit(client, receives=client in sampled, sends=client in sampled)
+            for client in range(self.data.num_clients)
+            if self._learns(client) and (client in sampled or self.train_unsampled or not self.federated)
+        ]
+
+    def _learns(self, client: int) -> bool:
+        in_stream = self.positions[client] < self.data.num_tasks
+        return in_stream and self._factors[client] >= self._smallest_factor
+
+    def client_learning_rate(self, round: int, client: int) -> float:
+        return self._factors[client] * super().client_learning_rate(round, client)
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        position = self.positions[client.index]
+        if int(client.state.get("position", -1)) != position:
+            self.begin_task(net, client, position)
+            device = client.label_counts.device
+            client.state["position"] = torch.tensor(position, device=device)
+            client.state["clock"] = Clock().to_tensor(device)
+        return super().client_start(net, client)
+
+    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
+        """A client's first visit in a task, ``net`` as received: what each task has of its own becomes fresh.
+
+        Args:
+            position: of the task in the client's sequence, from 0.
+        """
+        fresh = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        for name, tensor in self.own_tensors(net).items():
+            tensor.copy_(fresh[name].detach())
+
+    def end_task(self, net: nn.Module, client: Client, position: int) -> None:
+        """A client's last visit in a task, after its fit: what the task has of its own is kept as ``<name>@<position>``."""
+        for name, tensor in self.own_tensors(net).items():
+            client.state[f"{name}@{position}"] = tensor.clone()
+
+    def own_tensors(self, net: nn.Module) -> State:
+        """Weights and buffers that each task has of its own."""
+        tensors = (*net.named_parameters(), *net.named_buffers())
+        return {name: t.detach() for name, t in tensors if any(fnmatch(name, pattern) for pattern in self.per_task)}
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        position = self.positions[client.index]
+        loss = self._validation_loss(net, client, position)
+        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.patience, self.rate_divisor)
+        client.state["clock"] = clock.to_tensor(client.label_counts.device)
+        if self._is_last_visit(client, clock):
+            self.end_task(net, client, position)
+        return super().client_result(net, client)
+
+    def _is_last_visit(self, client: Client, clock: Clock) -> bool:
+        """Whether a client that is at this point will not be visited again in its task."""
+        left = self.rounds_per_task - self._rounds_in_task[client.index] - 1
+        if clock.factor < self._smallest_factor or left <= 0:
+            return True
+        if self.schedule == "asynchronous" or self.train_unsampled or not self.federated:
+            return False
+        last = client.round + left if self.data.cohorts is None else min(client.round + left, len(self.data.cohorts))
+        return not any(client.index in self.data.cohort(round) for round in range(client.round + 1, last + 1))
+
+    def _validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
+        inputs, targets = self.data.task_samples(client.index, position, "validation")
+        logits = self.predict_task(net, client, position, inputs)
+        return float(self.loss(logits, targets, client.label_counts).mean())
+
+    # Evaluation -----------------------------------------------------------------------------------------------------
+
+    def predict_task(self, net: nn.Module, client: Client, position: int, inputs: EvaluationInputs) -> Tensor:
+        """Logits (samples, classes of a task) of a client's model, with what the task has of its own, in evaluation mode.
+
+        Args:
+            net: the client's, at its present task.
+            position: of the task in the client's sequence.
+        """
+        weights = self.task_weights(net, client, position)
+
+        def predict(frozen: nn.Module) -> Tensor:
+            return torch.cat([frozen(part) for part in inputs.split(self.data.eval_batch_size)])
+
+        return client.evaluate(weights, predict)
+
+    def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
+        """All weights and buffers of a client's model for a task that it learns, or has learned."""
+        weights = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+        if position != self.positions[client.index]:
+            kept = {name: client.state.get(f"{name}@{position}") for name in self.own_tensors(net)}
+            weights |= {name: tensor for name, tensor in kept.items() if tensor is not None}
+        return weights
+
+    def num_values(self, net: nn.Module, client: Client) -> int:
+        """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
+        weights, own = dict(net.named_parameters()), self.own_tensors(net)
+        shared = sum(weight.numel() for name, weight in weights.items() if name not in own)
+        kept = {name: t for name, t in client.state.items() if "@" in name and not name.endswith(":positions")}
+        return shared + sum(tensor.numel() for name, tensor in kept.items() if name.split("@")[0] in weights)
+
+    def probe(self, net: nn.Module, client: Client) -> State:
+        """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
+        position, num_tasks = self.positions[client.index], self.data.num_tasks
+        accuracy = torch.full((num_tasks,), float("nan"), dtype=torch.float64, device=client.label_counts.device)
+        if self.has_learned(client, position) or client.round % self.evaluate_every == 0:
+            for seen in range(position + 1):
+                if seen == position or self.has_learned(client, seen):
+                    inputs, targets = self.data.task_samples(client.index, seen, "test")
+                    hits = self.predict_task(net, client, seen, inputs).argmax(dim=1) == targets
+                    accuracy[seen] = hits.double().mean()
+        return {
+            **super().probe(net, client),
+            "client": torch.tensor(client.index),
+            "rate_factor": client.state["clock"][0],
+            "task_accuracy": accuracy,
+            "model_values": torch.tensor(self.num_values(net, client)),
+        }
+
+    @staticmethod
+    def has_learned(client: Client, position: int) -> bool:
+        """Whether a client has come to the end of a task."""
+        return any(name.endswith(f"@{position}") for name in client.state)
+
+    # The clocks of all ----------------------------------------------------------------------------------------------
+
+    def after_server_step(self, probes: list[State]) -> None:
+        """All clocks tick; who is done goes on to the next task."""
+        super().after_server_step(probes)
+        clients = [int(probe["client"]) for probe in probes]
+        for probe, client in zip(probes, clients, strict=True):
+            self.rate_factor[client] = probe["rate_factor"]
+            if not probe["task_accuracy"].isnan().all():
+                self.task_accuracy[client, self.positions[client]] = probe["task_accuracy"].to(self.device)
+            self.model_values[client] = probe["model_values"]
+        synchronous, num_tasks = self.schedule == "synchronous", self.data.num_tasks
+        self.rounds_in_task[slice(None) if synchronous else clients] += 1
+        stopped = self.rate_factor < self._smallest_factor
+        done = (self.rounds_in_task >= self.rounds_per_task) | (stopped.all() if synchronous else stopped)
+        done &= self.position < num_tasks
+        self.position += done
+        self.rounds_in_task.masked_fill_(done, 0)
+        self.rate_factor.masked_fill_(done, 1.0)
+        self.read_clocks()
+        self._stop_if_over()
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["federated"]["streams"] = self._streams_in_short()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        stored, own = checkpoint.get("federated", {}).get("streams", {}), self._streams_in_short()
+        for name in own:
+            if name in stored and stored[name] != own[name]:
+                raise ValueError(
+                    f"ckpt_path holds a run on other tasks: {name} is {stored[name]} there and {own[name]} here: use the data "
+                    "of that run"
+                )
+        super().on_load_checkpoint(checkpoint)
+
+    def _streams_in_short(self) -> dict[str, Any]:
+        """What a run that goes on must share with the one that it goes on with."""
+        streams = self.data.streams
+        return {
+            "data.num_clients": self.data.num_clients,
+            "data.seed": self.data.seed,
+            "data.tasks": ", ".join(f"({name})" for name in streams.names),
+            "data.tasks.tasks_per_client": streams.num_tasks,
+            "the digest of all clients' samples": streams.digest(),
+        }

@@ -1,0 +1,14 @@
+"""SingleTask: a new network for every task, trained by each client alone. An upper reference that cannot forget.
+
+STL in J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML
+2021.
+"""
+
+from fl_lightning.continual.learner import TaskLearner
+
+
+class SingleTask(TaskLearner):
+    """Each task has all weights of its own: nothing is shared between tasks, and nothing sent."""
+
+    federated = False
+    per_task = personal = ("*",)

@@ -1,0 +1,52 @@
+"""StableSGD: a training regime that forgets less, without a term in the loss.
+
+S. I. Mirzadeh, M. Farajtabar, R. Pascanu, H. Ghasemzadeh: Understanding the Role of Training Regimes in Continual Learning.
+NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, which is an argument of the net.
+"""
+
+from typing import Any
+
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+
+from fl_lightning.continual.learner import TaskLearner
+from fl_lightning.module import Net
+
+
+class StableSGD(TaskLearner):
+    """SGD with momentum whose rate falls from task to task, ``max(rate * task_decay ** t, lowest_rate)``, t from 1.
+
+    Args:
+        optimizer: builds the clients' optimizer, whose rate is that of t = 0.
+        task_decay: factor from one task to the next, above 0 and at most 1.
+        lowest_rate: the rate never falls below it.
+
+    Raises:
+        ValueError: if ``task_decay`` or ``lowest_rate`` is out of range.
+    """
+
+    federated = False
+
+    def __init__(
+        self,
+        net: Net,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.8),
+        task_decay: float = 0.8,
+        lowest_rate: float = 5e-5,
+        **common: Any,
+    ) -> None:
+        super().__init__(net, optimizer=optimizer, **common)
+        if not 0 < task_decay <= 1:
+            raise ValueError(f"model.task_decay is {task_decay}, must be above 0 and at most 1: the paper uses 0.8")
+        if lowest_rate < 0:
+            raise ValueError(f"model.lowest_rate is {lowest_rate}, must be at least 0: the paper uses 5e-5")
+        self.task_decay, self.lowest_rate = task_decay, lowest_rate
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        self._smallest_factor = 0.0  # within a task the rate does not fall, and so cannot end it
+
+    def client_learning_rate(self, round: int, client: int) -> float:
+        """The decay from task to task, in the place of that within a task."""
+        factor = max(self.task_decay ** (self.positions[client] + 1), self.lowest_rate / self.first_rate)
+        return factor * self.learning_rate_decay ** (round - 1)

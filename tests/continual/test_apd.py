@@ -1,0 +1,131 @@
+"""APD against its objective in a plain loop, parts and penalties written out task by task."""
+
+import pytest
+import torch
+
+from fl_lightning.continual import APD, FedAvgAPD, FedProxAPD
+
+L1, L2, DECAY, MU = 0.02, 3.0, 0.05, 0.3
+LAYERS = ("conv", "hidden")
+
+
+def over_outputs(mask, weight):
+    """``sigmoid`` of a mask, (outputs,), times a weight (outputs, ...)."""
+    return torch.stack([torch.sigmoid(m) * row for m, row in zip(mask, weight)])
+
+
+def hard(adaptive):
+    return torch.where(adaptive.abs() > L1, adaptive, 0.0)
+
+
+def plain_apd(tiny, masks, retroactive, method):
+    """The server's B, every client's B and tasks (m, A, bias, head), and what it says of its test samples.
+
+    ``CE + l1 sum_{j<=t} |A_j| + l2/2 sum_{j<t} ||theta_j - theta_j at the end of t-1||^2 + decay/2 (||A_t||^2 + ||m_t||^2)``,
+    in the first task ``decay/2 ||B||^2`` too, for FedProx ``mu/2 ||B - B_received||^2``. A_j of earlier tasks, if fixed, are
+    what the threshold left.
+    """
+    server = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
+    B, tasks, before = {c: dict(server) for c in range(3)}, {c: [] for c in range(3)}, {}
+    outputs = {}
+    fresh = {name: tiny.weights[name] for name in ("conv.bias", "hidden.bias", *tiny.head)}
+
+    def theta(flat, layer, j):
+        return over_outputs(flat[f"m{j}.{layer}"], flat[f"B.{layer}"]) + flat[f"A{j}.{layer}"]
+
+    for round, t, _ in tiny.rounds():
+        for c in range(3):
+            if method.federated:
+                B[c] = dict(server)
+            if len(tasks[c]) == t:
+                start = {f"m{t}.{layer}": masks[layer] for layer in LAYERS} | {f"A{t}.{layer}": B[c][layer] for layer in LAYERS}
+                tasks[c].append(start | fresh)
+                old = {f"B.{layer}": B[c][layer] for layer in LAYERS} | {k: v for task in tasks[c][:t] for k, v in task.items()}
+                before[c] = {(layer, j): theta(old, layer, j) for layer in LAYERS for j in range(t)}
+            received = {f"B.{layer}": B[c][layer] for layer in LAYERS}
+            fixed = {k: v for task in tasks[c][:t] for k, v in task.items() if k not in fresh}
+            trained = {**received, **tasks[c][t]}
+            if retroactive:
+                trained |= {k: fixed.pop(k) for k in list(fixed) if k.startswith("A")}
+
+            def objective(w, inputs, targets, t=t, fixed=fixed, c=c, received=received):
+                flat = {**w, **fixed}
+                net = {name: w[name] for name in fresh} | {f"{layer}.weight": theta(flat, layer, t) for layer in LAYERS}
+                value = tiny.loss(net, inputs, targets)
+                for layer in LAYERS:
+                    value = value + L1 * sum(flat[f"A{j}.{layer}"].abs().sum() for j in range(t + 1))
+                    for j in range(t):
+                        value = value + L2 / 2 * ((theta(flat, layer, j) - before[c][layer, j]) ** 2).sum()
+                    value = value + DECAY / 2 * ((w[f"A{t}.{layer}"] ** 2).sum() + (w[f"m{t}.{layer}"] ** 2).sum())
+                    value = value + (t == 0) * DECAY / 2 * (w[f"B.{layer}"] ** 2).sum()
+                    if method is FedProxAPD:
+                        value = value + MU / 2 * ((w[f"B.{layer}"] - received[f"B.{layer}"]) ** 2).sum()
+                return value
+
+            after = tiny.fit(trained, c, round, objective)
+            B[c] = {layer: after[f"B.{layer}"] for layer in LAYERS}
+            for task in tasks[c]:
+                task.update({name: after[name] for name in task if name in after and (task is tasks[c][t] or name[0] == "A")})
+            for j, task in enumerate(tasks[c]):
+                flat = {**after, **task, **{f"A{j}.{layer}": hard(task[f"A{j}.{layer}"]) for layer in LAYERS}}
+                net = {name: task[name] for name in fresh} | {f"{layer}.weight": theta(flat, layer, j) for layer in LAYERS}
+                outputs[c, round, j] = tiny.logits(net, tiny.samples(c, j, "test")[0])
+            if round % tiny.rounds_per_task == 0 and not retroactive:
+                tasks[c][t].update({f"A{t}.{layer}": hard(tasks[c][t][f"A{t}.{layer}"]) for layer in LAYERS})
+        server = {layer: sum(B[c][layer] for c in range(3)) / 3 for layer in LAYERS}
+    return server, B, tasks, outputs
+
+
+@pytest.mark.parametrize("retroactive", [True, False], ids=["retroactive", "fixed"])
+@pytest.mark.parametrize("method", [APD, FedAvgAPD, FedProxAPD])
+def test_all_tasks_equal_the_objective(tiny, method, retroactive):
+    """B, all parts of all tasks, outputs with the hard threshold, and the size of the models without zeros."""
+    settings = {"mu": MU} if method is FedProxAPD else {}
+    trained = tiny.train(method, l1=L1, l2=L2, decay=DECAY, retroactive=retroactive, **settings)
+    weight = "{}.parametrizations.weight.{}".format
+    masks = {layer: trained.net.get_parameter(weight(layer, "0.mask")).detach() for layer in LAYERS}
+    server, B, tasks, outputs = plain_apd(tiny, masks, retroactive, method)
+    if method.federated:
+        tiny.assert_same({layer: trained.net.get_parameter(weight(layer, "original")) for layer in LAYERS}, server)
+    tiny.assert_outputs(trained, outputs)
+    for c in range(3):
+        state, size = trained.client_states.read(c), 0
+        for layer in LAYERS:
+            tiny.assert_same({"B": state[f"net.{weight(layer, 'original')}"]}, {"B": B[c][layer]})
+            size += B[c][layer].numel()
+            for j, task in enumerate(tasks[c]):
+                kept = {"m": state[f"{weight(layer, '0.mask')}@{j}"], "bias": state[f"{layer}.bias@{j}"]}
+                tiny.assert_same(kept, {"m": task[f"m{j}.{layer}"], "bias": task[f"{layer}.bias"]})
+                adaptive = task[f"A{j}.{layer}"]
+                name = f"{weight(layer, '0.adaptive')}@{j}"
+                if retroactive and j < 2:
+                    tiny.assert_same({"A": state[f"net.{weight(layer, '0.earlier')}"][j]}, {"A": adaptive})
+                else:
+                    dense = torch.zeros(adaptive.numel(), dtype=torch.float64)
+                    dense[state[f"{name}:positions"].long()] = state[f"{name}:values"]
+                    tiny.assert_same({"A": dense.reshape(adaptive.shape)}, {"A": hard(adaptive)})
+                size += int(hard(adaptive).count_nonzero()) + len(task[f"m{j}.{layer}"]) + len(task[f"{layer}.bias"])
+        for j, task in enumerate(tasks[c]):
+            tiny.assert_same({n: state[f"{n}@{j}"] for n in tiny.head}, {n: task[n] for n in tiny.head})
+            size += sum(task[n].numel() for n in tiny.head)
+        assert trained.model_values[c] == size
+    zeros = sum(int((hard(task[f"A{j}.conv"]) == 0).sum()) for j, task in enumerate(tasks[0]))
+    assert 5 < zeros < 3 * 32  # the threshold bites, and leaves something
+    sent = 8 * sum(B[0][layer].numel() for layer in LAYERS) * method.federated
+    assert all(report.bytes_up == report.bytes_down == 3 * sent for report in trained.seen.rounds)
+
+
+def test_a_task_that_was_never_learned_holds_nothing_back(tiny):
+    """Client 2 first comes in the second task: however large l2 is, it trains as without it, bit for bit. Client 0 does not."""
+    data = tiny.new_data(cohorts=[[0, 1], [0, 1], [0, 1, 2]])
+    free, bound = (tiny.train(FedAvgAPD, data, l2=l2) for l2 in (0.0, 100.0))
+    tiny.assert_same(bound.client_states.read(2), free.client_states.read(2), atol=0)
+    name = "net.conv.parametrizations.weight.original"
+    assert (bound.client_states.read(0)[name] - free.client_states.read(0)[name]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "decay"])
+def test_settings_out_of_range_are_refused(tiny, name):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError, match=rf"^model.{name} is -1.0, must be at least 0: 0 leaves the term out$"):
+        APD(tiny.new_net(), **{name: -1.0})

@@ -1,0 +1,215 @@
+"""What holds for every method on task streams: runs in two parts, engines, clients that are not finite, processes."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fl_lightning import continual
+from fl_lightning.clients import Gathered, Reduction, Weighted
+from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
+
+NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"})
+LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
+FEDERATED = [name for name in NAMES if name not in LOCAL]
+
+
+def adam(weights):
+    return torch.optim.Adam(weights, lr=0.02)
+
+
+def method_of(name):
+    """With a weaker l2 than that of the papers, which with SGD at this rate would drive weights apart."""
+    method = getattr(continual, name)
+    return partial(method, l2=1.0, l1=0.02) if issubclass(method, continual.APD) else method
+
+
+# In two parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
+    """From a checkpoint in the middle of the second task, some clients trained without the server: the same bits in the end."""
+    settings = {"optimizer": adam, "train_unsampled": True}
+    whole, resumed = (
+        tiny.train(method_of(name), tiny.new_data(cohorts=tiny.cohorts), checkpoints=folder, ckpt_path=path, **settings)
+        for folder, path in ((tmp_path, None), (None, tmp_path / "step=3.ckpt"))
+    )
+    tiny.assert_same_end(resumed, whole)
+    assert resumed.seen.positions == [[1, 1, 1], [2, 2, 2], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("name", ["FedAvgOnTasks", "FedWeIT"])
+def test_clients_at_several_places_go_on_from_there(tiny, tmp_path, name):
+    """Asynchronous clients, two a round, whose rates fall when their losses do not; cut at three places."""
+    settings = {"schedule": "asynchronous", "patience": 1, "rate_divisor": 2.0, "smallest_rate": 0.05, "rounds_per_task": 3}
+    whole = tiny.train(method_of(name), tiny.new_data(clients_per_round=2), checkpoints=tmp_path, **settings)
+    assert len(set(map(tuple, whole.seen.positions))) > 5
+    for cut in (1, 3, 4):
+        path = tmp_path / f"step={cut}.ckpt"
+        resumed = tiny.train(method_of(name), tiny.new_data(clients_per_round=2), ckpt_path=path, **settings)
+        tiny.assert_same_end(resumed, whole)
+
+
+@pytest.mark.parametrize("name", ["FedAvgOnTasks", "FedWeIT", "EWC"])
+def test_a_run_that_is_over_does_not_go_on(tiny, tmp_path, name):
+    """Resumed, it trains no round more and ends as it was, whole shards as batches and an engine to be chosen too."""
+    over = tiny.train(method_of(name), net=tiny.new_linear_net())
+    over.trainer.save_checkpoint(tmp_path / "end.ckpt")
+    data, net = tiny.new_data(batch_size=None), tiny.new_linear_net()
+    again = tiny.train(method_of(name), data, net, ckpt_path=tmp_path / "end.ckpt", engine="auto")
+    assert again.seen.rounds == []
+    tiny.assert_same_end(again, over)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [(FedAvgOnTasks, {}), (FedWeIT, {"adaptive": False}), (FedWeIT, {"num_foreign": 1}), (FedWeIT, {"mask": False})],
+)
+def test_knowledge_of_another_net_is_refused(tiny, tmp_path, method, settings):
+    """One line: a checkpoint of FedWeIT with all its parts."""
+    tiny.train(FedWeIT, rounds=3).trainer.save_checkpoint(tmp_path / "3.ckpt")
+    with pytest.raises(ValueError, match=r"^ckpt_path holds another net: .* use model.net of that run$"):
+        tiny.train(method, ckpt_path=tmp_path / "3.ckpt", **settings)
+
+
+# Engines ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engines_agree(tiny, name):
+    """One client after another and stacked, in cohorts of a part of the clients: the same to rounding, and the same bytes."""
+    one, other = (
+        tiny.train(method_of(name), tiny.new_data(cohorts=tiny.cohorts), engine=engine, optimizer=adam, train_unsampled=True)
+        for engine in ("sequential", "vectorized")
+    )
+    tiny.assert_same_end(one, other, atol=1e-8)
+    for mine, theirs in zip(one.seen.rounds, other.seen.rounds, strict=True):
+        assert (mine.clients, mine.bytes_down, mine.bytes_up) == (theirs.clients, theirs.bytes_down, theirs.bytes_up)
+        assert mine.losses == pytest.approx(theirs.losses, abs=1e-8)
+
+
+# Clients that are not finite ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
+    """Infinite samples at client 2, in three of four rounds: the run ends as one that it never took part in."""
+    cohorts = [[0, 1, 2], [0, 1], [0, 2], [1, 2]]
+    without = [[client for client in cohort if client != 2] for cohort in cohorts]
+    settings = {"num_foreign": 2} if name == "FedWeIT" else {}
+    poisoned = tiny.train(method_of(name), tiny.new_data(cohorts=cohorts), poisoned=2, **settings)
+    assert [report.nonfinite for report in poisoned.seen.rounds] == [[2], [], [2], [2]]
+    tiny.assert_same_end(poisoned, tiny.train(method_of(name), tiny.new_data(cohorts=without), **settings))
+    assert 2 not in poisoned.client_states.clients()
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_clients_that_train_alone_do_not_notice_one_that_is_not_finite(tiny, name):
+    """The others end as without it."""
+    poisoned, healthy = (tiny.train(method_of(name), poisoned=client) for client in (2, None))
+    assert [report.nonfinite for report in poisoned.seen.rounds] == [[2]] * 6
+    assert poisoned.client_states.clients() == [0, 1]
+    for client in (0, 1):
+        tiny.assert_same(poisoned.client_states.read(client), healthy.client_states.read(client), atol=0)
+    tiny.assert_same({"accuracy": poisoned.task_accuracy[:2]}, {"accuracy": healthy.task_accuracy[:2]}, atol=0)
+    assert poisoned.task_accuracy[2].isnan().all()
+
+
+def test_where_nobody_sends_all_must_be_lost_to_stop_the_run(tiny):
+    """More rounds than a federation goes on without an update; and ten in which no client is finite."""
+    assert len(tiny.train(SingleTask, poisoned=2, rounds_per_task=4).seen.rounds) == 12
+    data = tiny.new_data()
+    data.setup()
+    data.train_set.inputs.fill_(float("inf"))
+    with pytest.raises(FloatingPointError, match="10 rounds in a row .last: clients 0, 1, 2."):
+        tiny.train(SingleTask, data, rounds_per_task=4)
+
+
+def breaks(name, round):
+    """A method whose client 2 has a NaN in its bias after its fit in a round."""
+
+    def client_result(self, net, client):
+        if client.index == 2 and client.round == round:
+            net.hidden.bias.detach().fill_(float("nan"))
+        return super(broken, self).client_result(net, client)
+
+    broken = type(f"Broken{name}", (getattr(continual, name),), {"client_result": client_result})
+    return partial(broken, l2=1.0, l1=0.02) if issubclass(broken, continual.APD) else broken
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", ["FedAvgOnTasks", "FedWeIT", "FedProxEWC", "FedProxAPD"])
+def test_a_task_whose_last_update_is_lost_is_not_learned(tiny, name, engine):
+    """Round 2 ends the first task. Client 2 goes on with the second, and nobody builds on its first."""
+    method = tiny.train(breaks(name, 2), engine=engine)
+    assert [report.nonfinite for report in method.seen.rounds] == [[], [2], [], [], [], []]
+    state = method.client_states.read(2)
+    assert not any("@0" in key for key in state)
+    assert {"classifier.weight@1", "classifier.weight@2"} <= state.keys()
+    assert (~method.task_accuracy[2].isnan()).tolist() == [[True, False, False], [False, True, False], [False, True, True]]
+    if name == "FedWeIT":
+        assert {client: sorted(tasks) for client, tasks in method.knowledge_base.items()} == {
+            0: [0, 1, 2],
+            1: [0, 1, 2],
+            2: [1, 2],
+        }
+        assert method.client_states.read(0)["known@1"].tolist() == [[1, 0]]
+        assert method.client_states.read(0)["known@2"].tolist() == [[1, 1], [2, 1]]
+
+
+def test_knowledge_is_sent_again_where_its_taker_was_lost(tiny):
+    """Client 2 gets what others know in round 3, which it does not survive, and then in round 4: begins there as others did."""
+    lost, whole = (tiny.train(method, rounds=5) for method in (breaks("FedWeIT", 3), method_of("FedWeIT")))
+    knowledge = sum(int(lost.knowledge_base[c][0][f"{layer}:values"].numel()) for c in (0, 1) for layer in ("conv", "hidden"))
+    assert knowledge > 0
+    assert lost.seen.rounds[2].bytes_down == whole.seen.rounds[2].bytes_down
+    assert lost.client_states.read(2)["known@1"].tolist() == [[0, 0], [1, 0]]
+    base = sum(int(lost.net.get_parameter(f"{layer}.parametrizations.weight.original").numel()) for layer in ("conv", "hidden"))
+    assert lost.seen.rounds[3].bytes_down >= 8 * knowledge
+    assert lost.seen.rounds[3].bytes_down <= 8 * (knowledge + 3 * base)
+
+
+def test_a_lost_round_does_not_count_for_an_asynchronous_client(tiny):
+    """Client 2 makes up for round 2, and ends a round later."""
+    method = tiny.train(breaks("FedAvgOnTasks", 2), schedule="asynchronous")
+    assert [report.clients for report in method.seen.rounds] == [[0, 1, 2]] * 6 + [[2]]
+    assert "classifier.weight@0" in method.client_states.read(2)
+
+
+def test_what_is_gathered_decides_like_the_rest():
+    """Not finite itself, it takes the client's other tensors out of the mean; finite, it is handed over by the client."""
+    reduction, ones = Reduction(torch.device("cpu")), torch.ones(2)
+    for value, counts in ((float("inf"), False), (1.0, True)):
+        upload = {"weights": Weighted({"w": ones}, 1.0), "own": Gathered({"a": torch.tensor([value])})}
+        assert bool(reduction.add(upload, torch.tensor(True))) == counts
+    assert float(reduction.total_weight("weights")) == 1.0
+    reduction.letters = {3: {"own": {"a": ones}}, 1: {"other": {}}, 0: {"own": {"a": ones}}}
+    assert list(reduction.gathered("own")) == [0, 3]
+
+
+# Processes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["FedWeIT", "FedProxEWC"])
+def test_two_processes_give_the_end_of_one(tiny, tmp_path, name):
+    """Model, knowledge, clients' states and clocks in the last checkpoint; clients 0 and 1, or 1 and 2, are apart."""
+    ends = []
+    for num_processes in (1, 2):
+        folder = tmp_path / str(num_processes)
+        data = tiny.new_data(cohorts=tiny.cohorts)
+        tiny.train(method_of(name), data, checkpoints=folder, num_processes=num_processes, train_unsampled=True)
+        end = torch.load(folder / "step=6.ckpt", weights_only=True)
+        ends.append(dict(leaves({"state_dict": end["state_dict"], **end["federated"]})))
+    assert any("knowledge_base" in path for path in ends[0]) == (name == "FedWeIT")
+    assert any("client_states" in path for path in ends[0])
+    tiny.assert_same(ends[1], ends[0], atol=1e-10)
+
+
+def leaves(tree, name=""):
+    """All tensors in nested dicts, by path."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{name}/{key}")
+        elif isinstance(value, torch.Tensor):
+            yield f"{name}/{key}", value

@@ -1,0 +1,83 @@
+"""B * sigmoid(m) + A, its parts, and what is kept of it."""
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning.continual.decomposition import decompose, get_sparse, part_name, put_sparse, threshold
+
+LAYERS = [nn.Linear(5, 3), nn.Conv1d(2, 3, 2), nn.Conv2d(2, 3, 2), nn.Conv3d(2, 3, 1), nn.Conv2d(4, 6, 1, groups=2)]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=repr)
+def test_a_mask_has_a_number_for_each_output(layer):
+    """``theta[o, ...] = B[o, ...] / (1 + exp(-m[o])) + A[o, ...]``, entry by entry; A begins at a third of the weight."""
+    net, weight = nn.ModuleDict({"body": layer}), layer.weight.detach().clone()
+    assert decompose(net) == ["body"]
+    base, mask, adaptive = (net.get_parameter(part_name("body", part)) for part in ("base", "mask", "adaptive"))
+    assert torch.equal(base, weight)
+    assert mask.shape == (len(weight),)
+    torch.testing.assert_close(adaptive, weight / 3)
+    expected = torch.empty_like(weight)
+    for place in torch.cartesian_prod(*map(torch.arange, weight.shape)).tolist():
+        place = tuple(place)
+        expected[place] = weight[place] / (1 + torch.exp(-mask[place[0]])) + weight[place] / 3
+    torch.testing.assert_close(net["body"].weight, expected)
+
+
+def test_masks_begin_at_variance_scaling_over_outputs():
+    """A standard deviation of 1 over the square root of the number of outputs, which are 10,000 here."""
+    net = nn.ModuleDict({"body": nn.Linear(1, 10000)})
+    decompose(net)
+    mask = net.get_parameter(part_name("body", "mask")).detach()
+    assert float(mask.std()) == pytest.approx(0.01, rel=0.03)
+    assert abs(float(mask.mean())) < 0.0005
+
+
+def test_parts_may_be_left_out():
+    """Without mask and A it is the weight itself; the classifier, biases and other layers stay as they are."""
+    net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 3), nn.GroupNorm(1, 3)), "classifier": nn.Linear(3, 2)})
+    weight = net["body"][0].weight.detach().clone()
+    assert decompose(net, mask=False, adaptive=False, num_foreign=4, num_earlier=2) == ["body.0"]
+    assert torch.equal(net["body"][0].weight, weight)
+    shapes = {name: tuple(tensor.shape) for name, tensor in net.named_parameters()}
+    assert shapes == {
+        "body.0.bias": (3,),
+        "body.0.parametrizations.weight.original": (3, 2),
+        "body.0.parametrizations.weight.0.earlier": (2, 3, 2),
+        "body.0.parametrizations.weight.0.attention": (4,),
+        "body.1.weight": (3,),
+        "body.1.bias": (3,),
+        "classifier.weight": (2, 3),
+        "classifier.bias": (2,),
+    }
+    assert net.get_parameter("body.0.parametrizations.weight.0.attention").tolist() == [0.25] * 4
+
+
+def test_a_net_with_nothing_to_decompose_is_refused():
+    """One line."""
+    with pytest.raises(ValueError) as error:
+        decompose(nn.ModuleDict({"classifier": nn.Linear(3, 2)}))
+    assert str(error.value) == (
+        "model.net has no linear or convolutional layer beside classifier: there is nothing to decompose"
+    )
+
+
+def test_the_threshold_is_hard():
+    """Entries of that size are gone, larger ones as they were."""
+    values = torch.tensor([-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3])
+    assert threshold(values, 0.2).tolist() == values.where(values.abs() > 0.2, 0).tolist()
+    assert torch.equal(threshold(values, 0.0), values)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_what_is_kept_sparse_comes_back(memory_format):
+    """Whatever the memory format: places count in the order of indices."""
+    tensor = torch.randn(3, 2, 4, 5).relu().to(memory_format=memory_format)
+    state = {}
+    put_sparse(state, "a", tensor)
+    assert state["a:positions"].dtype == torch.int32
+    assert len(state["a:values"]) == len(state["a:positions"]) == tensor.count_nonzero()
+    assert torch.equal(get_sparse(state, "a", tensor), tensor)
+    put_sparse(state, "a", torch.zeros(3, 2))
+    assert torch.equal(get_sparse(state, "a", torch.ones(3, 2)), torch.zeros(3, 2))

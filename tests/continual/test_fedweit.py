@@ -1,0 +1,327 @@
+"""FedWeIT whole, against its equations in a plain loop: clients, server, knowledge base, bytes and outputs."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning.continual import FedAvgOnTasks, FedWeIT
+
+L1, L2, DECAY, DENSITY = 0.02, 3.0, 0.05, 0.4
+LAYERS = ("conv", "hidden")
+# Client 2 first comes in round 2, and client 1 not in the first round of the second task. The third ends without client 1.
+COHORTS = [[0, 1], [1, 2], [0, 2], [0, 1, 2], [0, 1, 2], [0, 2]]
+
+
+class Even(FedWeIT):
+    """Masks start so close to each other that clients come to choose other outputs than their neighbours."""
+
+    def adapt_net(self):
+        super().adapt_net()
+        for mask in self.parts(self.net, "mask").values():
+            mask.data.mul_(1e-3)
+
+
+def weight(layer, part):
+    return f"{layer}.parametrizations.weight.{'original' if part == 'base' else f'0.{part}'}"
+
+
+def hard(adaptive):
+    return torch.where(adaptive.abs() > L1, adaptive, 0.0)
+
+
+def rows(factors, tensor):
+    """Each output's row times its factor."""
+    return torch.stack([factor * row for factor, row in zip(factors, tensor)])
+
+
+class Plain:
+    """FedWeIT: what clients and server hold, in dicts by layer.
+
+    Args:
+        tiny: the federation.
+        masks: m at the beginning of each task.
+    """
+
+    def __init__(
+        self,
+        tiny,
+        masks,
+        cohorts=None,
+        train_unsampled=False,
+        upload="recommended",
+        retroactive=False,
+        share_base=True,
+        mask=True,
+        adaptive=True,
+    ):
+        self.tiny, self.masks, self.upload, self.retroactive = tiny, masks, upload, retroactive
+        self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
+        self.initial = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
+        self.G, self.kb = dict(self.initial), {}
+        self.clients = [SimpleNamespace(B=dict(self.initial), at=-1, served=-1, tasks={}) for _ in range(3)]
+        self.outputs, self.bytes, self.contributions = {}, [], set()
+        plan = [(t, range(3) if train_unsampled else cohort) for _, t, cohort in tiny.rounds(cohorts)]
+        for round, t, cohort in tiny.rounds(cohorts):
+            down = up = 0
+            sent, learned = [], {}
+            for c in plan[round - 1][1]:
+                me = self.clients[c]
+                if me.at != t:
+                    self.begin(me, t)
+                if c in cohort:
+                    down += self.receive(c, me, t)
+                self.train(c, me, t, round)
+                is_last = not any(place == t and c in others for place, others in plan[round:])
+                me.tasks[t].over = is_last
+                self.evaluate(c, me, t, round)
+                if is_last and not retroactive and adaptive:
+                    me.tasks[t].A = {layer: hard(me.tasks[t].A[layer]) for layer in LAYERS}
+                if c in cohort:
+                    if share_base:
+                        sent.append(self.choose(me, t))
+                        up += sum(int(B.count_nonzero()) for B, _ in sent[-1].values())
+                    if is_last and adaptive:
+                        learned[c, t] = {layer: hard(me.tasks[t].A[layer]) for layer in LAYERS}
+                        up += sum(int(A.count_nonzero()) for A in learned[c, t].values())
+            if share_base:
+                self.merge(sent)
+            self.kb |= learned
+            self.bytes.append((8 * down, 8 * up))
+
+    def factor(self, m):
+        return torch.sigmoid(m) if self.mask else torch.ones_like(m)
+
+    def own(self, w, layer, t):
+        """``B * m_t + A_t``, from a flat dict."""
+        theta = rows(self.factor(w[f"m{t}.{layer}"]), w[f"B.{layer}"])
+        return theta + w[f"A{t}.{layer}"] if self.adaptive else theta
+
+    def composed(self, w, layer, t, alpha, known):
+        """``B * m_t + A_t + sum_i alpha_i A_i``."""
+        return self.own(w, layer, t) + sum(alpha[i] * self.kb[entry][layer] for i, entry in enumerate(known))
+
+    def flat(self, me):
+        parts = {f"B.{layer}": me.B[layer] for layer in LAYERS}
+        for t, task in me.tasks.items():
+            parts |= {f"m{t}.{layer}": task.m[layer] for layer in LAYERS} | {f"A{t}.{layer}": task.A[layer] for layer in LAYERS}
+        return parts
+
+    def begin(self, me, t):
+        """Old tasks' weights before anything of the new task is received; m, A, biases and head afresh."""
+        me.old = [j for j, task in me.tasks.items() if task.over]
+        me.before = {(layer, j): self.own(self.flat(me), layer, j) for layer in LAYERS for j in me.old}
+        own = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias", *self.tiny.head)}
+        A = {layer: self.initial[layer] / 3 for layer in LAYERS}
+        me.at, me.tasks[t] = t, SimpleNamespace(m=dict(self.masks), A=A, own=own, known=[], alpha={}, over=False)
+
+    def receive(self, c, me, t):
+        """Non-zeros of theta_G replace B; on the first time in a task, each other client's newest task. Returns how many."""
+        count = 0
+        if self.share_base:
+            count = sum(int(G.count_nonzero()) for G in self.G.values())
+            me.B = {layer: torch.where(self.G[layer] != 0, self.G[layer], me.B[layer]) for layer in LAYERS}
+        if me.served != t:
+            newest = [max((j for i, j in self.kb if i == other), default=None) for other in range(3)]
+            known = [(i, j) for i, j in enumerate(newest) if j is not None and i != c]
+            me.tasks[t].known = known
+            me.tasks[t].alpha = {layer: torch.tensor([1 / len(known)] * len(known)).double() for layer in LAYERS if known}
+            count += sum(int(A.count_nonzero()) for entry in known for A in self.kb[entry].values())
+            me.served = t
+        return count
+
+    def train(self, c, me, t, round):
+        task = me.tasks[t]
+        trained = {f"B.{layer}": me.B[layer] for layer in LAYERS} | {f"m{t}.{layer}": task.m[layer] for layer in LAYERS}
+        trained |= {f"A{t}.{layer}": task.A[layer] for layer in LAYERS} | task.own
+        trained |= {f"alpha.{layer}": alpha for layer, alpha in task.alpha.items()}
+        if self.retroactive:
+            trained |= {f"A{j}.{layer}": me.tasks[j].A[layer] for layer in LAYERS for j in me.old}
+        rest = {name: tensor for name, tensor in self.flat(me).items() if name not in trained}
+
+        def objective(w, inputs, targets):
+            flat = {**w, **rest}
+            thetas = {layer: self.composed(flat, layer, t, w.get(f"alpha.{layer}"), task.known) for layer in LAYERS}
+            net = {name: w[name] for name in task.own} | {f"{layer}.weight": thetas[layer] for layer in LAYERS}
+            value = self.tiny.loss(net, inputs, targets)
+            for layer in LAYERS:
+                for j in me.old:
+                    value = value + L2 / 2 * ((self.own(flat, layer, j) - me.before[layer, j]) ** 2).sum()
+                    value = value + L1 * flat[f"A{j}.{layer}"].abs().sum()
+                if self.adaptive:
+                    A = w[f"A{t}.{layer}"]
+                    value = value + L1 * A.abs().sum() + DECAY / 2 * (A**2).sum()
+                if self.mask:
+                    value = value + DECAY / 2 * (w[f"m{t}.{layer}"] ** 2).sum()
+                value = value + (t == 0) * DECAY / 2 * (w[f"B.{layer}"] ** 2).sum()
+            return value
+
+        after = self.tiny.fit(trained, c, round, objective)
+        me.B = {layer: after[f"B.{layer}"] for layer in LAYERS}
+        task.m, task.own = {layer: after[f"m{t}.{layer}"] for layer in LAYERS}, {name: after[name] for name in task.own}
+        task.alpha = {layer: after[f"alpha.{layer}"] for layer in task.alpha}
+        for j in (t, *(me.old if self.retroactive else ())):
+            me.tasks[j].A = {layer: after[f"A{j}.{layer}"] for layer in LAYERS}
+
+    def evaluate(self, c, me, t, round):
+        flat = {name: hard(tensor) if name[0] == "A" else tensor for name, tensor in self.flat(me).items()}
+        for j in (*me.old, t):
+            task = me.tasks[j]
+            thetas = {f"{layer}.weight": self.composed(flat, layer, j, task.alpha.get(layer), task.known) for layer in LAYERS}
+            self.outputs[c, round, j] = self.tiny.logits({**task.own, **thetas}, self.tiny.samples(c, j, "test")[0])
+
+    def choose(self, me, t):
+        """Per layer what is sent of B, and a 1 for each output that is."""
+        chosen = {}
+        for layer in LAYERS:
+            B, m = me.B[layer], me.tasks[t].m[layer]
+            if not self.mask:
+                outputs = torch.ones(len(m))
+            elif self.upload == "code":
+                outputs = (m.abs() > float(np.quantile(m.abs().numpy(), DENSITY))).float()
+            else:
+                best = sorted(range(len(m)), key=lambda o: -float(m[o]))[: max(round(DENSITY * len(m)), 1)]
+                outputs = torch.tensor([float(o in best) for o in range(len(m))])
+            outputs = outputs.double()
+            factors = outputs * torch.sigmoid(m) if self.upload == "paper" and self.mask else outputs
+            chosen[layer] = (rows(factors, B), outputs)
+        return chosen
+
+    def merge(self, sent):
+        for layer in LAYERS:
+            total = sum(client[layer][0] for client in sent)
+            count = sum(client[layer][1] for client in sent)
+            self.contributions |= set(count.tolist())
+            divisor = torch.full_like(count, len(sent)) if self.upload == "paper" else count.clamp_min(1)
+            self.G[layer] = rows(1 / divisor, total)
+
+
+SETTINGS = {
+    "recommended": {},
+    "code": {"upload": "code"},
+    "paper": {"upload": "paper"},
+    "retroactive": {"retroactive": True},
+    "part of the clients": {"cohorts": COHORTS},
+    "the others train too": {"cohorts": COHORTS, "train_unsampled": True},
+    "B not shared": {"share_base": False},
+    "no mask": {"mask": False},
+    "no A": {"adaptive": False},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_all_tasks_equal_the_equations(tiny, settings):
+    """Everything at the end of three tasks, and every round's bytes: what is not 0, 8 bytes each."""
+    settings = dict(settings)
+    cohorts = settings.pop("cohorts", None)
+    method = tiny.train(Even, tiny.new_data(cohorts=cohorts), l1=L1, l2=L2, decay=DECAY, density=DENSITY, **settings)
+    masks = {layer: method.parts(method.net, "mask")[layer].detach() for layer in LAYERS if settings.get("mask", True)}
+    masks = masks or {layer: torch.zeros(len(tiny.weights[f"{layer}.weight"])).double() for layer in LAYERS}
+    plain = Plain(tiny, masks, cohorts, **settings)
+    assert [(report.bytes_down, report.bytes_up) for report in method.seen.rounds] == plain.bytes
+    tiny.assert_same({layer: method.net.get_parameter(weight(layer, "base")) for layer in LAYERS}, plain.G)
+    tiny.assert_outputs(method, plain.outputs)
+    entries = {(c, t): parts for c, tasks in method.knowledge_base.items() for t, parts in tasks.items()}
+    assert entries.keys() == plain.kb.keys()
+    for entry, parts in entries.items():
+        tiny.assert_same({layer: dense(parts, layer, tiny) for layer in LAYERS}, plain.kb[entry])
+    for c, me in enumerate(plain.clients):
+        assert_client(tiny, method, c, me, settings)
+    if settings.get("mask", True) and settings.get("share_base", True):
+        assert len(plain.contributions) > 2  # entries that nobody sent, some sent, all sent
+    tiny.assert_moved(
+        {f"{layer}.weight": plain.clients[0].B[layer] for layer in LAYERS}, [f"{layer}.weight" for layer in LAYERS]
+    )
+
+
+def dense(parts, name, tiny):
+    tensor = torch.zeros_like(tiny.weights[f"{name.split('.')[0]}.weight"])
+    tensor.view(-1)[parts[f"{name}:positions"].long()] = parts[f"{name}:values"]
+    return tensor
+
+
+def assert_client(tiny, method, c, me, settings):
+    """B, and of every task m, A, biases, head, attention and what it is paid to; and how many numbers that is."""
+    state, size = method.client_states.read(c), 0
+    for layer in LAYERS:
+        tiny.assert_same({"B": state[f"net.{weight(layer, 'base')}"]}, {"B": me.B[layer]})
+        size += me.B[layer].numel()
+    for t, task in me.tasks.items():
+        assert task.over
+        tiny.assert_same({name: state[f"{name}@{t}"] for name in task.own}, task.own)
+        size += sum(tensor.numel() for tensor in task.own.values())
+        for layer in LAYERS:
+            if settings.get("mask", True):
+                tiny.assert_same({"m": state[f"{weight(layer, 'mask')}@{t}"]}, {"m": task.m[layer]})
+                size += len(task.m[layer])
+            if not settings.get("adaptive", True):
+                continue
+            if settings.get("retroactive") and t < 2:
+                tiny.assert_same({"A": state[f"net.{weight(layer, 'earlier')}"][t]}, {"A": task.A[layer]})
+            else:
+                tiny.assert_same({"A": dense(state, f"{weight(layer, 'adaptive')}@{t}", tiny)}, {"A": hard(task.A[layer])})
+            attention = state[f"{weight(layer, 'attention')}@{t}"]
+            size += int(hard(task.A[layer]).count_nonzero()) + len(attention)
+            if task.known:
+                tiny.assert_same({"alpha": attention[: len(task.known)]}, {"alpha": task.alpha[layer]})
+        if settings.get("adaptive", True):
+            assert [tuple(entry) for entry in state[f"known@{t}"].tolist()] == task.known
+    assert method.model_values[c] == size
+
+
+def test_stripped_of_its_parts_it_is_fedavg(tiny):
+    """Without mask, A, attention and penalties: uniform FedAvg with biases and heads of each task's own, to rounding."""
+
+    class OwnBiases(FedAvgOnTasks):
+        per_task = personal = ("classifier.*", "*.bias")
+
+    bare = {"num_foreign": 0, "adaptive": False, "mask": False, "l1": 0.0, "l2": 0.0, "decay": 0.0}
+    weit, plain = tiny.train(FedWeIT, **bare), tiny.train(OwnBiases)
+    for layer in LAYERS:
+        actual, expected = weit.net.get_parameter(weight(layer, "base")), plain.net.get_parameter(f"{layer}.weight")
+        torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
+    tiny.assert_same({"accuracy": weit.task_accuracy}, {"accuracy": plain.task_accuracy}, atol=0)
+    assert [report.bytes_up for report in weit.seen.rounds] == [report.bytes_up for report in plain.seen.rounds]
+
+
+def test_all_earlier_tasks_may_be_known(tiny):
+    """``knowledge: all`` with room for 3 of 4 in the third task: drawn by the seed, never its own, none twice."""
+    method = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
+    for c in range(3):
+        state = method.client_states.read(c)
+        others = [[other, t] for other in range(3) if other != c for t in range(2)]
+        assert state["known@0"].shape == (0, 2)
+        assert state["known@1"].tolist() == [entry for entry in others if entry[1] == 0]
+        known = state["known@2"].tolist()
+        assert len(known) == 3
+        assert all(entry in others for entry in known)
+        assert len(set(map(tuple, known))) == 3
+        attention = state[f"{weight('conv', 'attention')}@1"]
+        assert attention[2] == 0.5 != attention[0]  # begins at 1 over the two that there are; the third place is not trained
+    again = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
+    assert all(torch.equal(again.client_states.read(c)["known@2"], method.client_states.read(c)["known@2"]) for c in range(3))
+
+
+def test_the_room_for_knowledge_is_a_cohort_without_oneself(tiny):
+    """One number of attention for each other client that can be in a cohort; by name the largest cohort counts."""
+    for settings, room in (({"clients_per_round": 3}, 2), ({"clients_per_round": 1}, 1), ({"cohorts": [[0], [0, 1]]}, 2)):
+        method = tiny.train(FedWeIT, tiny.new_data(**settings), rounds=1)
+        assert method.net.get_parameter(weight("conv", "attention")).shape == (room,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"density": 0.0}, "model.density is 0.0, must be above 0 and at most 1: the paper uses 0.3"),
+        ({"density": 1.1}, "model.density is 1.1, must be above 0 and at most 1: the paper uses 0.3"),
+        ({"upload": "all"}, "model.upload is 'all', must be recommended, code or paper"),
+        ({"knowledge": "none"}, "model.knowledge is 'none', must be last or all"),
+        ({"num_foreign": -1}, "model.num_foreign is -1, must be at least 0: 0 leaves other clients' tasks alone"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tiny, settings, message):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError) as error:
+        FedWeIT(tiny.new_net(), **settings)
+    assert str(error.value) == message

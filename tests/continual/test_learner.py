@@ -1,0 +1,247 @@
+"""TaskLearner: FedAvg on task streams against a plain loop, who takes part, how tasks end, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.continual import EWC, FedAvgOnTasks, FedProxOnTasks, TaskLearner, TaskStream
+from fl_lightning.continual.clock import Clock
+
+# Against a plain loop -------------------------------------------------------------------------------------------------
+
+
+def test_all_tasks_equal_a_plain_loop(tiny):
+    """Six rounds: bodies averaged, heads fresh in each task and kept, accuracies of every task seen, on all tasks seen."""
+    method, expected = tiny.train(FedAvgOnTasks), tiny.plain()
+    tiny.assert_plain(method, expected)
+    tiny.assert_moved(expected.server, tiny.body)
+    assert method.position.tolist() == [3, 3, 3]
+    assert len(method.seen.rounds) == 6
+
+
+@pytest.mark.parametrize("train_unsampled", [False, True])
+def test_cohorts_of_a_part_of_the_clients(tiny, train_unsampled):
+    """Who is not sampled rests, or trains from its own weights, unheard. A task ends with a client's last visit in it."""
+    data = tiny.new_data(cohorts=tiny.cohorts)
+    method = tiny.train(FedAvgOnTasks, data, train_unsampled=train_unsampled)
+    tiny.assert_plain(method, tiny.plain(cohorts=tiny.cohorts, train_unsampled=train_unsampled))
+    weights = 8 * sum(tiny.weights[name].numel() for name in tiny.body)
+    for report, cohort in zip(method.seen.rounds, tiny.cohorts, strict=True):
+        assert report.clients == ([0, 1, 2] if train_unsampled else cohort)
+        assert report.bytes_up == report.bytes_down == weights * len(cohort)
+        assert report.num_updates == len(cohort)
+
+
+def test_a_task_that_a_client_never_comes_to_is_left_out(tiny):
+    """Client 2 pauses in the second task: nothing is kept of it nor measured, and the third begins afresh."""
+    cohorts = [[0, 1, 2], [0, 1], [0, 1], [0, 1], [0, 2], [1, 2]]
+    method = tiny.train(FedAvgOnTasks, tiny.new_data(cohorts=cohorts))
+    tiny.assert_plain(method, tiny.plain(cohorts=cohorts))
+    assert "classifier.weight@1" not in method.client_states.read(2)
+    measured = ~method.task_accuracy[2].isnan()
+    assert measured.tolist() == [[True, False, False], [False, False, False], [True, False, True]]
+
+
+def test_cohorts_by_name_may_end_before_the_tasks_do(tiny):
+    """Nobody looks for visits that have no cohort."""
+    method = tiny.train(FedAvgOnTasks, tiny.new_data(cohorts=tiny.cohorts[:3]))
+    assert method.position.tolist() == [1, 1, 1]
+
+
+def test_the_rate_decays_from_round_to_round_where_that_is_asked_for(tiny):
+    """``learning_rate_decay`` of every method: factors 1, .5, .25 on the clients' rate."""
+    method = tiny.train(FedAvgOnTasks, learning_rate_decay=0.5, rounds=3)
+    assert [method.client_learning_rate(round, 0) for round in (1, 2, 3)] == [1.0, 0.5, 0.25]
+
+
+# Clocks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_by_hand():
+    """Patience 2, divisor 3: two rounds without a new best divide the rate, equal is not new, and the count starts again."""
+    clock, factors = Clock(), []
+    for loss in [1.0, 0.9, 0.9, 1.1, 0.95, 0.8, 0.85, 0.85, 0.8, 0.8, 0.8]:
+        clock = clock.tick(loss, patience=2, divisor=3.0)
+        factors.append(round(1 / clock.factor))
+        assert Clock.from_tensor(clock.to_tensor(torch.device("cpu"))) == clock
+    assert factors == [1, 1, 1, 3, 3, 3, 3, 9, 9, 27, 27]
+    assert clock.best == 0.8
+
+
+class Scripted(FedAvgOnTasks):
+    """Validation losses come from a script: from client and round."""
+
+    def _validation_loss(self, net, client, position):
+        return self.script(client.index, client.round)
+
+
+def test_all_change_tasks_together_once_every_rate_is_too_small(tiny):
+    """Of .1, the second division by 2 falls below .04; patience 1. In the first task clients 0 and 1 get there in round 3 and
+    wait for client 2, which had a new best in round 3, until round 4. Then all losses fall: tasks take all 5 rounds."""
+
+    class Two(Scripted):
+        @staticmethod
+        def script(client, round):
+            better = (client == 2 and round == 3) or round > 4
+            return -float(round) if better or round == 1 else 0.0
+
+    settings = {"rounds_per_task": 5, "patience": 1, "rate_divisor": 2.0, "smallest_rate": 0.04}
+    method = tiny.train(Two, rounds=10, **settings)
+    assert [report.clients for report in method.seen.rounds] == [[0, 1, 2]] * 3 + [[2]] + [[0, 1, 2]] * 6
+    assert method.seen.positions == [[0, 0, 0]] * 4 + [[1, 1, 1]] * 5 + [[2, 2, 2]]
+    for client in range(3):
+        assert {"classifier.weight@0", "classifier.weight@1"} <= method.client_states.read(client).keys()
+
+
+def test_each_goes_on_by_itself(tiny):
+    """Asynchronous, R = 3: client 0 is through a task after two rounds, by its rate, the others after three. It ends first."""
+
+    class Hasty(Scripted):
+        @staticmethod
+        def script(client, round):
+            return 0.0 if client == 0 else -float(round)
+
+    settings = {"rounds_per_task": 3, "patience": 1, "rate_divisor": 4.0, "smallest_rate": 0.03, "schedule": "asynchronous"}
+    method = tiny.train(Hasty, **settings)
+    assert [report.clients for report in method.seen.rounds] == [[0, 1, 2]] * 6 + [[1, 2]] * 3
+    assert [positions[0] for positions in method.seen.positions] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+    assert [positions[1] for positions in method.seen.positions] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert method.rate_factor.tolist() == [1.0] * 3
+    measured = ~method.task_accuracy.isnan()
+    assert torch.equal(measured, torch.ones(3, 3).tril().bool().expand(3, 3, 3))
+
+
+def test_the_rate_falls_within_a_task_and_is_whole_again(tiny):
+    """Losses that never fall, patience 1, divisor 2: what a client's optimizer gets in two tasks of three rounds."""
+
+    class Watched(Scripted):
+        rates = []
+
+        @staticmethod
+        def script(client, round):
+            return 0.0
+
+        def probe(self, net, client):
+            if client.index == 1:
+                self.rates.append(client.learning_rate)
+            return super().probe(net, client)
+
+    tiny.train(Watched, rounds=6, rounds_per_task=3, patience=1, rate_divisor=2.0)
+    # The first loss is a new best. One visit more is the rehearsal before the first round.
+    assert Watched.rates[-6:] == pytest.approx([0.1, 0.1, 0.05] * 2)
+
+
+@pytest.mark.parametrize("train_unsampled", [False, True])
+def test_asynchronous_clients_count_the_rounds_that_they_trained_in(tiny, train_unsampled):
+    """R = 2 visits to a task. Client 2 comes to three of six rounds."""
+    data = tiny.new_data(cohorts=[[0, 1, 2], [0, 1], [0, 1], [0, 1, 2], [0, 1], [0, 1, 2]])
+    method = tiny.train(FedAvgOnTasks, data, schedule="asynchronous", train_unsampled=train_unsampled)
+    assert method.position.tolist() == ([3, 3, 3] if train_unsampled else [3, 3, 1])
+    assert method.rounds_in_task[2] == (0 if train_unsampled else 1)
+
+
+def test_max_steps_is_a_bound(tiny):
+    """Four of six rounds."""
+    method = tiny.train(FedAvgOnTasks, rounds=4)
+    assert len(method.seen.rounds) == 4
+    assert method.position.tolist() == [2, 2, 2]
+
+
+def test_accuracies_at_other_times(tiny):
+    """Evaluated every fourth round, and always when a task ends: of R = 3 rounds in 3, 4, 6, 8 and 9."""
+
+    class Watched(FedAvgOnTasks):
+        def probe(self, net, client):
+            seen = super().probe(net, client)
+            if client.index == 0 and not seen["task_accuracy"].isnan().all():
+                self.evaluated.append(client.round)
+            return seen
+
+        evaluated = []
+
+    tiny.train(Watched, rounds_per_task=3, evaluate_every=4)
+    assert Watched.evaluated == [3, 4, 6, 8, 9]
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds_per_task": 0}, "model.rounds_per_task is 0, must be at least 1"),
+        ({"patience": 0}, "model.patience is 0, must be at least 1"),
+        ({"evaluate_every": 0}, "model.evaluate_every is 0, must be at least 1"),
+        ({"schedule": "both"}, "model.schedule is 'both', must be synchronous or asynchronous"),
+        ({"rate_divisor": 1.0}, "model.rate_divisor is 1.0, must be above 1: the paper uses 3"),
+        ({"smallest_rate": -1.0}, "model.smallest_rate is -1.0, must be at least 0: 0 never ends a task early"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tiny, settings, message):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError) as error:
+        FedAvgOnTasks(tiny.new_net(), **settings)
+    assert str(error.value) == message
+
+
+def test_a_method_and_data_that_do_not_match_are_refused(tiny, fit):
+    """Tasks without a method that learns them, and the other way round."""
+    with pytest.raises(ValueError) as error:
+        tiny.train(FedAvgOnTasks, tiny.new_data(tasks=None))
+    assert str(error.value) == "data.tasks is null, but FedAvgOnTasks learns tasks: give data.tasks a TaskStream"
+    with pytest.raises(ValueError) as error:
+        fit(FedAvg(tiny.new_net()), tiny.new_data(), 1, precision="64-true")
+    assert str(error.value) == (
+        "data.tasks is TaskStream(by=classes, tasks_per_client=None), but FedAvg learns no tasks: use a method of "
+        "fl_lightning.continual, such as FedAvgOnTasks, or set data.tasks to null"
+    )
+
+
+def test_a_net_without_a_class_layer_of_its_own_is_refused(tiny):
+    """Its last layer would be shared by all tasks without a word."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(18, 2)).double()
+    with pytest.raises(ValueError, match=r"^model.net has no weight that is called classifier.\*, .*: call its class layer"):
+        tiny.train(FedAvgOnTasks, net=net)
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "tasks", "message"),
+    [
+        ({"num_clients": 4, "clients_per_round": 4}, {}, "data.num_clients is 3 there and 4 here"),
+        ({"seed": 1}, {}, "data.seed is 0 there and 1 here"),
+        ({}, {"by": "superclasses", "table": "table.csv"}, r"data.tasks is \(a, b, e\), .* there and \(big\), \(small\) here"),
+        ({}, {"tasks_per_client": 1}, "data.tasks.tasks_per_client is 2 there and 1 here"),
+        ({}, {"test_fraction": 0.3}, r"the digest of all clients' samples is \w+ there and"),
+    ],
+)
+def test_other_tasks_than_those_of_a_checkpoint_are_refused(tiny, tmp_path, monkeypatch, changed, tasks, message):
+    """One line that names what differs."""
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("class,superclass\na,small\nb,small\nc,small\nd,big\ne,big\nf,big\n")
+    net = tiny.new_linear_net(num_classes=3)
+    tiny.train(FedAvgOnTasks, tiny.new_data(TaskStream(classes_per_task=3)), net, rounds=1).trainer.save_checkpoint("1.ckpt")
+    other = tiny.new_data(TaskStream(**{"classes_per_task": 3, **tasks}), **changed)
+    with pytest.raises(ValueError, match=f"^ckpt_path holds a run on other tasks: {message}") as error:
+        tiny.train(FedAvgOnTasks, other, net, ckpt_path="1.ckpt")
+    assert "\n" not in str(error.value)
+
+
+def test_fewer_rounds_a_task_take_effect_on_resume(tiny, tmp_path):
+    """From R = 5, after three rounds, to R = 2: the fourth ends the task."""
+    tiny.train(FedAvgOnTasks, rounds=3, rounds_per_task=5).trainer.save_checkpoint(tmp_path / "3.ckpt")
+    resumed = tiny.train(FedAvgOnTasks, rounds=5, ckpt_path=tmp_path / "3.ckpt")
+    assert resumed.seen.positions == [[0, 0, 0], [1, 1, 1]]
+    assert "classifier.weight@0" in resumed.client_states.read(0)
+
+
+@pytest.mark.parametrize("method", [TaskLearner, FedProxOnTasks, EWC])
+def test_initial_heads_are_those_of_the_net(tiny, method):
+    """The global head is never touched."""
+    trained = tiny.train(method, rounds=2)
+    tiny.assert_same({name: trained.net.get_parameter(name) for name in tiny.head}, {n: tiny.weights[n] for n in tiny.head}, 0)

@@ -1,0 +1,284 @@
+"""Task streams: who learns which classes in which order, from which samples, and what the data module serves of it."""
+
+import pytest
+import torch
+
+from fl_lightning.data import Arrays, Dataset, FederatedDataModule, Samples
+from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
+from fl_lightning.data.tasks import TaskStream
+
+
+def numbered(num_classes=6, per_class=40, sources=None):
+    """Sample i is the number i and of class ``i % num_classes``; two thirds are training samples."""
+    count = num_classes * per_class
+    inputs, targets, cut = torch.arange(count).float()[:, None], torch.arange(count) % num_classes, count * 2 // 3
+    classes = tuple("abcdefghijkl"[:num_classes])
+    return Dataset(Samples(inputs[:cut], targets[:cut]), Samples(inputs[cut:], targets[cut:]), classes, sources=sources)
+
+
+def parts_of(streams, client, position):
+    """A client's training, validation and test samples of a task: numbers of samples."""
+    row = client * streams.num_tasks + position
+    return streams.shards.train_indices(row), streams.shards.validation_indices(row), streams.test[row]
+
+
+def all_rows(streams):
+    return [(client, position) for client in range(len(streams.order)) for position in range(streams.num_tasks)]
+
+
+# Who gets what ----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_disjoint_and_of_their_task():
+    """Six classes in three tasks of two, 80 samples each, 26 at each of three clients: 5 for testing, 2 for validation."""
+    dataset = numbered()
+    streams = TaskStream(classes_per_task=2).share_out(dataset, num_clients=3, seed=0)
+    assert sorted(", ".join(streams.names).split(", ")) == list("abcdef")
+    everything = torch.cat([part for row in all_rows(streams) for part in parts_of(streams, *row)])
+    assert len(everything) == len(set(everything.tolist())) == 3 * 3 * 26
+    labels = torch.cat([dataset.train.targets, dataset.test.targets])
+    assert torch.equal(streams.dataset.train.inputs[:, 0].long(), torch.arange(240))  # numbers are places
+    for client, position in all_rows(streams):
+        parts = parts_of(streams, client, position)
+        assert list(map(len, parts)) == [19, 2, 5]
+        members = streams.names[streams.order[client, position]].split(", ")
+        held = torch.cat(parts)
+        assert {dataset.classes[label] for label in labels[held]} == set(members)
+        assert members == sorted(members)
+        # Within a task labels count its classes, which are in the order of the source.
+        expected = [members.index(dataset.classes[label]) for label in labels[held]]
+        assert streams.dataset.train.targets[held].tolist() == expected
+    assert streams.dataset.classes == ("0", "1")
+    assert len(streams.dataset.test) == 0
+
+
+def test_training_and_test_samples_of_the_source_are_pooled():
+    """Both kinds are in every kind of part."""
+    streams = TaskStream(classes_per_task=3).share_out(numbered(), num_clients=2, seed=0)
+    for kind in range(3):
+        joined = torch.cat([parts_of(streams, *row)[kind] for row in all_rows(streams)])
+        assert (joined < 160).any()
+        assert (joined >= 160).any()
+
+
+@pytest.mark.parametrize(("fractions", "sizes"), [((0.2, 0.1), [70, 20, 10]), ((0.5, 0.25), [25, 50, 25])])
+def test_fractions(fractions, sizes):
+    """Of 100 samples of a client's task: training, test, validation."""
+    stream = TaskStream(classes_per_task=2, test_fraction=fractions[0], val_fraction=fractions[1])
+    streams = stream.share_out(numbered(2, 50), num_clients=1, seed=3)
+    train, validation, test = parts_of(streams, 0, 0)
+    assert [len(train), len(test), len(validation)] == sizes
+
+
+def test_each_client_has_an_order_of_its_own():
+    """Five tasks, 40 clients: each learns all, many orders; with ``tasks_per_client`` the first ones of them."""
+    dataset = numbered(10, 240)
+    whole = TaskStream(classes_per_task=2).share_out(dataset, num_clients=40, seed=0)
+    assert all(sorted(row) == [0, 1, 2, 3, 4] for row in whole.order.tolist())
+    assert len(set(map(tuple, whole.order.tolist()))) > 20
+    short = TaskStream(classes_per_task=2, tasks_per_client=2).share_out(dataset, num_clients=40, seed=0)
+    assert torch.equal(short.order, whole.order[:, :2])
+    for client, position in all_rows(short):
+        assert all(map(torch.equal, parts_of(short, client, position), parts_of(whole, client, position)))
+
+
+def test_streams_are_a_function_of_the_seed_alone():
+    """Twice the same, whatever was drawn before; another seed gives other tasks, orders and samples."""
+    first = TaskStream(classes_per_task=2).share_out(numbered(), num_clients=3, seed=1)
+    torch.manual_seed(9)
+    again, other = (TaskStream(classes_per_task=2).share_out(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
+    assert (first.names, first.digest()) == (again.names, again.digest())
+    assert torch.equal(first.order, again.order)
+    assert all(all(map(torch.equal, parts_of(first, *row), parts_of(again, *row))) for row in all_rows(first))
+    assert first.names != other.names
+    assert first.digest() != other.digest()
+    assert not torch.equal(first.order, other.order)
+    one, two = (TaskStream(classes_per_task=6).share_out(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
+    assert one.names == two.names
+    assert not torch.equal(one.shards.train, two.shards.train)
+
+
+def test_classes_that_are_left_over_are_in_no_task():
+    """Seven classes in tasks of three: one class is nobody's."""
+    streams = TaskStream(classes_per_task=3).share_out(numbered(7), num_clients=2, seed=0)
+    held = torch.cat([part for row in all_rows(streams) for part in parts_of(streams, *row)])
+    assert len(streams.names) == 2
+    assert len((held % 7).unique()) == 6
+
+
+def test_superclasses_of_cifar100():
+    """Twenty tasks of five classes, named and put together as the table says; label places are alphabetical."""
+    lines = [line.split(",") for line in CIFAR100_TABLE.read_text().split()[1:]]
+    superclass, classes = dict(lines), tuple(sorted(name for name, _ in lines))
+    targets = torch.arange(100).repeat_interleave(10)
+    samples = Samples(torch.arange(1000).float()[:, None], targets)
+    dataset = Dataset(samples, Samples(samples.inputs[:0], targets[:0]), classes)
+    streams = TaskStream(by="superclasses").share_out(dataset, num_clients=2, seed=0)
+    assert streams.names == tuple(sorted(set(superclass.values())))
+    assert streams.dataset.classes == ("0", "1", "2", "3", "4")
+    for client, position in all_rows(streams):
+        name, held = streams.names[streams.order[client, position]], torch.cat(parts_of(streams, client, position))
+        assert len(held) == 25
+        assert {superclass[classes[label]] for label in targets[held]} == {name}
+        members = [c for c in classes if superclass[c] == name]
+        assert [members.index(classes[label]) for label in targets[held]] == streams.dataset.train.targets[held].tolist()
+
+
+def test_by_sources_a_task_is_one_clients():
+    """Classes of two sources, tasks of two of one source each: five tasks, whole, no two clients the same; one is left over."""
+    dataset = numbered(11, 40, sources=("x",) * 5 + ("y",) * 6)
+    streams = TaskStream(by="sources", classes_per_task=2).share_out(dataset, num_clients=2, seed=0)
+    assert streams.order.shape == (2, 2)
+    assert len(set(streams.order.flatten().tolist())) == 4
+    assert len(streams.names) == 5
+    for client, position in all_rows(streams):
+        members = streams.names[streams.order[client, position]].split(", ")
+        assert len({member in "abcde" for member in members}) == 1
+        assert sum(map(len, parts_of(streams, client, position))) == 80
+
+
+# What the data module serves --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data():
+    """Three clients; sample i is the number i."""
+    dataset = numbered()
+    source = Arrays(dataset.train.inputs, dataset.train.targets, dataset.test.inputs, dataset.test.targets, dataset.classes)
+    module = FederatedDataModule(
+        source, num_clients=3, clients_per_round=3, batch_size=8, mean=[0.0], std=[1.0], tasks=TaskStream(classes_per_task=2)
+    )
+    module.setup()
+    return module
+
+
+def test_the_module_follows_the_positions(data):
+    """Sizes, label counts, batches and samples are of each client's own present task; after the last they stay with it."""
+    assert data.classes == ("0", "1")
+    assert data.num_tasks == 3
+    assert not data.has_validation
+    assert not data.has_test
+    for positions in ([0, 0, 0], [2, 0, 1], [3, 2, 3]):
+        data.go_to(positions)
+        for client, position in enumerate(positions):
+            train, validation, _ = parts_of(data.streams, client, min(position, 2))
+            assert data.num_train(client) == len(train) == 19
+            assert data.steps_per_epoch(client) == 3
+            labels = data.streams.dataset.train.targets
+            assert data.train_label_counts[client].tolist() == torch.bincount(labels[train], minlength=2).tolist()
+            counted = torch.bincount(labels[torch.cat([train, validation])], minlength=2)
+            assert data.label_counts[client].tolist() == counted.tolist()
+            batches = list(data.batches(client, round=4, steps=3))
+            assert sorted(torch.cat([batch.inputs[:, 0] for batch in batches]).int().tolist()) == sorted(train.tolist())
+            assert all(torch.equal(batch.targets, labels[batch.inputs[:, 0].long()]) for batch in batches)
+            (samples,) = data.client_samples(client)
+            assert samples.inputs[:, 0].int().tolist() == train.tolist()
+
+
+def test_the_batches_of_several_clients_are_those_of_each(data):
+    """Side by side, at different places of their streams."""
+    data.go_to([2, 0, 1])
+    stacked = list(data.stacked_batches([0, 1, 2], 4, [3, 3, 3]))
+    for client in range(3):
+        for one, all_of_them in zip(data.batches(client, 4, 3), stacked, strict=True):
+            assert torch.equal(one.inputs, all_of_them.inputs[client])
+
+
+def test_validation_and_test_samples_of_any_task(data):
+    """Whatever the present one."""
+    data.go_to([1, 1, 1])
+    for client in range(3):
+        for position in range(3):
+            _, validation, test = parts_of(data.streams, client, position)
+            for part, expected in (("validation", validation), ("test", test)):
+                inputs, targets = data.task_samples(client, position, part)
+                assert torch.cat([*inputs.split(2)])[:, 0].int().tolist() == expected.tolist()
+                assert torch.equal(targets, data.streams.dataset.train.targets[expected])
+
+
+def test_without_tasks_there_are_no_streams():
+    """One task, which is all there is."""
+    module = FederatedDataModule(Arrays(torch.randn(40, 2), torch.arange(40) % 2), num_clients=2, clients_per_round=2)
+    module.setup()
+    assert module.streams is None
+    assert module.num_tasks == 1
+
+
+# What is refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"by": "colour"}, "data.tasks.by is 'colour', must be classes, sources or superclasses"),
+        ({"classes_per_task": 1}, "data.tasks.classes_per_task is 1, must be at least 2: one class is no choice"),
+        ({"tasks_per_client": 0}, "data.tasks.tasks_per_client is 0, must be at least 1: null for all tasks"),
+        *(
+            (
+                {"test_fraction": test, "val_fraction": validation},
+                f"data.tasks.test_fraction is {test} and val_fraction is {validation}, must be above 0 and below 1 together: "
+                "the paper uses 0.2 and 0.1",
+            )
+            for test, validation in ((0.0, 0.1), (0.2, 0.0), (0.6, 0.4), (-0.1, 0.1), (float("nan"), 0.1))
+        ),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError) as error:
+        TaskStream(**settings)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_clients", "message"),
+    [
+        (
+            {"classes_per_task": 2, "tasks_per_client": 4},
+            3,
+            "data.tasks.tasks_per_client is 4, but the 6 classes of data.source make 3 tasks: lower it, or "
+            "data.tasks.classes_per_task",
+        ),
+        (
+            {"by": "sources", "classes_per_task": 2},
+            4,
+            "data.tasks.tasks_per_client is 0, but the 6 classes of data.source make 3 tasks, 0 for each of 4 clients: lower "
+            "it or data.num_clients, or data.tasks.classes_per_task",
+        ),
+        (
+            {"classes_per_task": 7},
+            3,
+            "data.tasks.classes_per_task is 7, but data.source has 6 classes: lower it",
+        ),
+        (
+            {"classes_per_task": 2},
+            9,
+            "data.tasks leaves client 0 with 8 samples of the task {}, too few for training, test and validation samples: "
+            "lower data.num_clients",
+        ),
+        (
+            {"classes_per_task": 2},
+            81,
+            "data.tasks leaves client 0 with 0 samples of the task {}, too few for training, test and validation samples: "
+            "lower data.num_clients",
+        ),
+    ],
+)
+def test_data_that_do_not_suffice_are_refused(settings, num_clients, message):
+    """One line with the cure; of the tasks that are too small the first that the first client learns is named."""
+    stream = TaskStream(**settings)
+    with pytest.raises(ValueError) as error:
+        stream.share_out(numbered(), num_clients, seed=0)
+    if "{}" in message:
+        few = stream.share_out(numbered(), 2, seed=0)
+        message = message.format(few.names[few.order[0, 0]])
+    assert str(error.value) == message
+
+
+def test_a_superclass_of_one_class_is_refused(tmp_path):
+    """There would be nothing to choose."""
+    table = tmp_path / "table.csv"
+    table.write_text("class,superclass\na,one\nb,two\nc,two\nd,two\ne,two\nf,two\n")
+    with pytest.raises(ValueError) as error:
+        TaskStream(by="superclasses", table=str(table)).share_out(numbered(), 2, seed=0)
+    assert str(error.value) == "data.tasks has the task one with one class, must have at least two: one is no choice"
