@@ -14,6 +14,7 @@ from benchmarks.measurements import (
     analysis_share,
     compare,
     memory_growth,
+    methods,
     population_growth,
     start_up,
     two_processes,
@@ -28,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     "two-processes": two_processes,
     "memory": memory_growth,
     "start-up": start_up,
+    "methods": methods,
 }
 
 _QUIET = 0.5  # processes that want to run, averaged over a minute

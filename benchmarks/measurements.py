@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import matmul, reference
+from benchmarks.methods import METHODS
 from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
 from benchmarks.protocol import Weights
 from benchmarks.workloads import Workload, load
@@ -25,6 +26,7 @@ _POPULATIONS = ("W5-1000", "W5-10000", "W5-100000")
 Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measured
 _FIRST_ROUND = 100  # from which on memory may not grow
 _STARTS = 5
+_METHODS_AT_A_TIME = 4  # programs that wait hold their memory
 
 
 @dataclass
@@ -65,6 +67,41 @@ def compare(name: str, options: Namespace) -> Table:
     arithmetic = f"{flops / 1e9:.4g} GFLOP a round."
     notes = [f"Medians of {protocol}, {arithmetic}", *_remarks(samples)]
     return Table(f"{name}: all programs", rows, notes, {"warm-up": warm_up, "rounds": samples})
+
+
+def methods(options: Namespace) -> Table:
+    """Every method against FedAvg, which takes part in each group's turns, and against the passes that it needs."""
+    workload, rows, samples = load("methods"), [], {}
+    rounds = options.rounds or workload.rounds
+    names = [name for name in METHODS if name != "FedAvg"]
+    for group in (names[first : first + _METHODS_AT_A_TIME] for first in range(0, len(names), _METHODS_AT_A_TIME)):
+        commands = {name: f"benchmarks.ours --engine sequential --method {name}" for name in ("FedAvg", *group)}
+        with running(commands, "methods", options.threads) as programs:
+            interleave(programs, max(options.warm_up, 2))  # some methods begin in their second round
+            measured = interleave(programs, rounds)
+            peaks = {name: program.quit() for name, program in programs.items()}
+        for name in group:
+            cost, last = METHODS[name], measured[name][-1]
+            ratios = [own["seconds"] / first["seconds"] for own, first in zip(measured[name], measured["FedAvg"], strict=True)]
+            needed = cost.passes(workload) / METHODS["FedAvg"].passes(workload)
+            rows.append(
+                {
+                    "method": name,
+                    "s a round": median_of(measured[name]),
+                    "to FedAvg": median(ratios),
+                    "passes needed": needed,
+                    "above them": median(ratios) / needed - 1,
+                    "client keeps (nets)": last["client_state"],
+                    "server keeps (nets)": last["server_state"],
+                    "expected": f"{cost.client_state}, {cost.server_state}",
+                    "peak MiB above FedAvg": peaks[name] - peaks["FedAvg"],
+                }
+            )
+        samples |= {f"{name} ({', '.join(group)})": measured[name] for name in measured}
+    note = (
+        f"Medians of {rounds} rounds in turns of 1, FedAvg among each {_METHODS_AT_A_TIME} others, {options.threads} threads."
+    )
+    return Table("Methods", rows, [note], samples)
 
 
 def _remarks(samples: Samples) -> list[str]:

@@ -11,11 +11,14 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
+import fl_lightning
 from benchmarks.memory import resident_mib
+from benchmarks.methods import METHODS
 from benchmarks.protocol import Driver, option_parser
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import Workload, load, random_images, random_labels
-from fl_lightning import FedAvg, FederatedDataModule
+from fl_lightning import FederatedDataModule, FederatedModule
+from fl_lightning.clients.engine import num_bytes
 
 _ENDLESS = 10**9  # rounds; the driver says when it is over
 _TEST_SAMPLES = 10_000
@@ -31,23 +34,26 @@ class RoundTimer(pl.Callback):
     def __init__(self) -> None:
         self.driver = Driver() if rank_zero_only.rank == 0 else None
 
-    def on_train_start(self, trainer: pl.Trainer, module: FedAvg) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: FederatedModule) -> None:
         self._say(ready=True)
         self._wait(trainer, module)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: FedAvg, batch: int, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: FederatedModule, batch: int, batch_idx: int) -> None:
         if batch_idx == 0:
             module.engine.run = self._timed(module.engine.run)
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: FedAvg, outputs: None, batch: int, batch_idx: int) -> None:
-        self._say(seconds=perf_counter() - self.start, engine_seconds=self.engine_seconds, resident_mib=resident_mib())
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: FederatedModule, outputs: None, batch: int, batch_idx: int
+    ) -> None:
+        seconds = perf_counter() - self.start
+        self._say(seconds=seconds, engine_seconds=self.engine_seconds, resident_mib=resident_mib(), **kept(module))
         self._wait(trainer, module)
 
     def _say(self, **facts: Any) -> None:
         if self.driver is not None:
             self.driver.say(**facts)
 
-    def _wait(self, trainer: pl.Trainer, module: FedAvg) -> None:
+    def _wait(self, trainer: pl.Trainer, module: FederatedModule) -> None:
         goes_on = self.driver is not None and self.driver.asks_for_round(module.net.state_dict)
         if not trainer.strategy.broadcast(goes_on):
             trainer.should_stop = True
@@ -63,17 +69,27 @@ class RoundTimer(pl.Callback):
         return timed
 
 
-def data_module(workload: Workload) -> FederatedDataModule:
+def kept(method: FederatedModule) -> dict[str, float]:
+    """What a client and the server keep between rounds beside the global model, in nets."""
+    size = num_bytes(dict(method.net.named_parameters()))
+    clients = method.client_states.clients()
+    state = method.client_states.read(clients[0]) if clients else {}
+    server = num_bytes(dict(method.named_buffers(recurse=False)))
+    return {"client_state": num_bytes(state) / size, "server_state": server / size}
+
+
+def data_module(workload: Workload, public_size: int) -> FederatedDataModule:
     """The workload's data; W6 has a validation part and a test set, whether they are looked at or not."""
     if workload.name != "W6":
-        return workload.data_module()
+        return workload.data_module(public_size=public_size)
     test = {"test_inputs": random_images(_TEST_SAMPLES, seed=1), "test_targets": random_labels(_TEST_SAMPLES, seed=1)}
     return workload.data_module(val_fraction=0.1, monitor_test=10, **test)
 
 
 def main() -> None:
     parser = option_parser(__doc__)
-    parser.add_argument("--engine", default="auto", help="of FedAvg: auto, sequential, vectorized or captured")
+    parser.add_argument("--method", choices=METHODS, default="FedAvg", help="%(choices)s")
+    parser.add_argument("--engine", default="auto", help="auto, sequential, vectorized or captured")
     parser.add_argument("--processes", type=int, default=1, help="that share a cohort")
     parser.add_argument("--analysis", action="store_true", help="with callbacks, logger, validation and test set")
     options = parser.parse_args()
@@ -81,19 +97,21 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     workload = load(options.workload)
-    method = FedAvg(
+    cost = METHODS[options.method]
+    method = getattr(fl_lightning, options.method)(
         workload.build_net(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=workload.learning_rate),
         local_steps=workload.local_steps,
         local_epochs=workload.local_epochs,
         engine=options.engine,
+        **cost.settings,
     )
     processes = {"strategy": "federated", "devices": options.processes} if options.processes > 1 else {}
     with TemporaryDirectory() as folder:
         settings = trainer_settings(options.analysis, folder)
         settings["callbacks"].append(RoundTimer())
         trainer = pl.Trainer(max_steps=_ENDLESS, accelerator="cpu", **settings, **processes)
-        trainer.fit(method, datamodule=data_module(workload))
+        trainer.fit(method, datamodule=data_module(workload, workload.num_public if cost.needs_public else 0))
 
 
 if __name__ == "__main__":

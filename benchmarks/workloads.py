@@ -36,11 +36,12 @@ class Workload:
     local_epochs: int | None = None  # passes over the client's samples
     rounds: int = 7  # that are timed unless asked otherwise
     turn: int = 1  # rounds in a row of one program, before it is the next one's turn
+    num_public: int = 0  # samples that no client holds
 
     @property
     def num_samples(self) -> list[int]:
         """Samples of each client."""
-        return [len(self.inputs) // self.num_clients] * self.num_clients
+        return [(len(self.inputs) - self.num_public) // self.num_clients] * self.num_clients
 
     def build_net(self) -> nn.Module:
         """The net with its initial weights, the same at every call."""
@@ -63,7 +64,7 @@ class Workload:
 
     def data_module(self, inputs: Tensor | None = None, **settings: object) -> FederatedDataModule:
         """The data as our program takes it."""
-        inputs, size = self.inputs if inputs is None else inputs, len(self.inputs) // self.num_clients
+        inputs, size = self.inputs if inputs is None else inputs, self.num_samples[0]
         if inputs.dtype == torch.uint8:
             settings |= {"mean": _MEAN, "std": _STD}
         clients = [range(client * size, (client + 1) * size) for client in range(self.num_clients)]
@@ -108,11 +109,12 @@ def random_labels(count: int, seed: int = _SEED) -> Tensor:
     return torch.randint(0, _NUM_CLASSES, (count,), generator=torch.Generator().manual_seed(seed + 1))
 
 
-def _images(name: str, num_clients: int, samples_per_client: int, net: Callable, **settings: object) -> Workload:
-    count = num_clients * samples_per_client
-    return Workload(
-        name, random_images(count), random_labels(count), num_clients, net=partial(net, _IMAGE, _NUM_CLASSES), **settings
-    )
+def _images(
+    name: str, num_clients: int, samples_per_client: int, net: Callable, num_public: int = 0, **settings: object
+) -> Workload:
+    images, labels = (make(num_clients * samples_per_client + num_public) for make in (random_images, random_labels))
+    net = partial(net, _IMAGE, _NUM_CLASSES)
+    return Workload(name, images, labels, num_clients, net=net, num_public=num_public, **settings)
 
 
 def _vectors(name: str, num_clients: int) -> Workload:
@@ -142,6 +144,19 @@ WORKLOADS: dict[str, Callable[[str], Workload]] = {
     "W5-1000": partial(_vectors, num_clients=1_000),
     "W5-10000": partial(_vectors, num_clients=10_000),
     "W5-100000": partial(_vectors, num_clients=100_000),
+    # For the methods beside FedAvg: a few epochs on a small shard, as their papers train.
+    "methods": partial(
+        _images,
+        num_clients=20,
+        samples_per_client=100,
+        net=CNN2,
+        cohort_size=5,
+        batch_size=50,
+        local_epochs=5,
+        learning_rate=0.01,
+        rounds=5,
+        num_public=1000,
+    ),
     # As W1, with a tenth of each client's samples for validation, which leaves it 450 to train on.
     "W6": partial(_three_steps, samples_per_client=500, net=CNN2, learning_rate=0.1, rounds=100),
 }

@@ -12,19 +12,23 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Study:
-    """Bundled configs that are run to the same round.
+    """Bundled configs that are compared.
 
     Args:
         configs: the seeds of each config.
+        rounds: of every run; None: the config's own.
         options: further options of all runs.
         own_options: further options of single configs.
     """
 
     configs: dict[str, list[int]]
-    rounds: int
+    rounds: int | None = None
     options: tuple[str, ...] = ()
     own_options: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+
+_ON_TASKS = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
+_ON_TASKS += ("fedprox_apd", "fedweit")
 
 STUDIES = {
     "fedreg_mnist": Study(
@@ -46,6 +50,11 @@ STUDIES = {
         options=("--callbacks.round_forgetting.clients_every", "2"),
         own_options={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
     ),
+    "mnist_tasks": Study({f"mnist_tasks_{method}": [0, 1, 2] for method in ("fedavg", *_ON_TASKS)}),
+    "overlapped_cifar100": Study(
+        {f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedweit") else [0] for method in _ON_TASKS},
+        options=("--model.evaluate_every", "5"),
+    ),
 }
 
 
@@ -61,8 +70,10 @@ def run(study: Study, out: Path, options: list[str]) -> None:
             versions = sorted((folder / config).glob("version_*"))
             if versions and (versions[-1] / "results.json").exists():
                 continue
-            command = ["fl-lightning", "fit", "--config", f"{config}.yaml", "--trainer.max_steps", str(study.rounds)]
-            command += ["--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
+            command = ["fl-lightning", "fit", "--config", f"{config}.yaml", "--seed_everything", str(seed)]
+            command += ["--trainer.default_root_dir", str(folder)]
+            if study.rounds is not None:
+                command += ["--trainer.max_steps", str(study.rounds)]
             command += [*study.options, *study.own_options.get(config, ()), *options]
             if versions and any(versions[-1].glob("checkpoints/*.ckpt")):
                 command += ["--ckpt_path", "last"]
