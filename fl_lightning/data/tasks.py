@@ -100,27 +100,15 @@ class TaskStream:
                 training, validation or test samples of one.
         """
         tasks = self._tasks(dataset, seed)
-        shared = self.by != "sources"
-        for_each = len(tasks) if shared else len(tasks) // num_clients
-        num_positions = for_each if self.tasks_per_client is None else self.tasks_per_client
-        if not 1 <= num_positions <= for_each:
-            each, cure = ("", "") if shared else (f", {for_each} for each of {num_clients} clients", " or data.num_clients")
-            raise ValueError(
-                f"data.tasks.tasks_per_client is {num_positions}, but the {len(dataset.classes)} classes of data.source make "
-                f"{len(tasks)} tasks{each}: lower it{cure}, or data.tasks.classes_per_task"
-            )
-        labels = torch.cat([dataset.train.targets, dataset.test.targets])
+        order = self._order(len(tasks), num_clients, len(dataset.classes), seed)
+        labels, names = torch.cat([dataset.train.targets, dataset.test.targets]), tuple(tasks)
         task_of, place_of = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
         for task, members in enumerate(tasks.values()):
             task_of[members], place_of[members] = task, torch.arange(len(members))
-        names = tuple(tasks)
-        if shared:
-            order = torch.stack([_permutation(seed, client, len(tasks))[:num_positions] for client in range(num_clients)])
-        else:
-            order = _permutation(seed, -1, len(tasks))[: num_clients * num_positions].reshape(num_clients, num_positions)
-        parts = [self._parts(t, task_of[labels] == t, num_clients if shared else 1, seed) for t in range(len(tasks))]
-        rows = [parts[task][client if shared else 0] for client in range(num_clients) for task in order[client].tolist()]
-        sizes = self._sizes(rows, order.flatten().tolist(), names, num_positions)
+        num_parts = 1 if self._deals_whole_tasks else num_clients
+        parts = [self._parts(task, task_of[labels] == task, num_parts, seed) for task in range(len(tasks))]
+        rows = [parts[task][client % num_parts] for client in range(num_clients) for task in order[client].tolist()]
+        sizes = self._sizes(rows, order.flatten().tolist(), names, order.shape[1])
         split = [row.split([*own]) for row, own in zip(rows, sizes, strict=True)]
         train, test, validation = ([part[kind] for part in split] for kind in range(3))
         classes = tuple(map(str, range(max(map(len, tasks.values())))))
@@ -128,6 +116,26 @@ class TaskStream:
         nothing = Samples(pooled.inputs[:0], pooled.targets[:0])
         shards = shards_of_parts(train, validation, pooled.targets, len(classes))
         return Streams(Dataset(pooled, nothing, classes), names, order, shards, tuple(test))
+
+    @property
+    def _deals_whole_tasks(self) -> bool:
+        """Whether no two clients learn the same task; else every task's samples are shared out among all of them."""
+        return self.by == "sources"
+
+    def _order(self, num_tasks: int, num_clients: int, num_classes: int, seed: int) -> Tensor:
+        """(N, T), which task each client learns at each position."""
+        whole = self._deals_whole_tasks
+        for_each = num_tasks // num_clients if whole else num_tasks
+        count = for_each if self.tasks_per_client is None else self.tasks_per_client
+        if not 1 <= count <= for_each:
+            each, cure = (f", {for_each} for each of {num_clients} clients", " or data.num_clients") if whole else ("", "")
+            raise ValueError(
+                f"data.tasks.tasks_per_client is {count}, but the {num_classes} classes of data.source make {num_tasks} "
+                f"tasks{each}: lower it{cure}, or data.tasks.classes_per_task"
+            )
+        if whole:
+            return _permutation(seed, -1, num_tasks)[: num_clients * count].reshape(num_clients, count)
+        return torch.stack([_permutation(seed, client, num_tasks)[:count] for client in range(num_clients)])
 
     def _tasks(self, dataset: Dataset, seed: int) -> dict[str, list[int]]:
         """The classes of each task by its name."""
