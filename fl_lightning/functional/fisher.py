@@ -1,17 +1,18 @@
 """How much each weight matters to some data."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 _GRADIENT_VALUES = 1 << 25  # of single samples that are held at a time
+_Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def empirical_fisher(
-    net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
-) -> dict[str, Tensor]:
+def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Diagonal of the empirical Fisher information: the mean over samples of the squared gradient of a sample's loss.
 
     Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels in the place of
@@ -27,22 +28,113 @@ def empirical_fisher(
     """
     was_training = net.training
     net.eval()
-    weights = {name: weight.detach() for name, weight in net.named_parameters() if weight.requires_grad}
-    others = {name: weight.detach() for name, weight in net.named_parameters() if not weight.requires_grad}
-    others |= dict(net.named_buffers())
+    fisher = {name: torch.zeros_like(weight) for name, weight in net.named_parameters() if weight.requires_grad}
+    count, layers = 0, _plain_layers(net)
+    # Under autocast torch.vmap cannot take BatchNorm.
+    with torch.autocast(next(iter(fisher.values())).device.type, enabled=False):
+        for inputs, targets in batches:
+            squares = _squares_of_layers(net, layers, loss, inputs, targets)
+            squares |= _squares_of_samples(net, fisher.keys() - squares.keys(), loss, inputs, targets)
+            for name, total in squares.items():
+                fisher[name] += total
+            count += len(targets)
+    net.train(was_training)
+    return {name: total / count for name, total in fisher.items()}
+
+
+def _plain_layers(net: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
+    """Layers whose gradient of one sample is a product of what they got and their outputs' gradient, weights their own."""
+    users = Counter(id(weight) for module in net.modules() for weight in module.parameters(recurse=False))
+    return {
+        name: layer
+        for name, layer in net.named_modules()
+        if (type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"))
+        and not isinstance(getattr(layer, "padding", None), str)
+        and any(weight.requires_grad for weight in layer.parameters())
+        and all(users[id(weight)] == 1 for weight in layer.parameters())
+    }
+
+
+def _squares_of_layers(
+    net: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d], loss: _Loss, inputs: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
+    """Sums over samples of squared gradients of these layers' weights, from one backward pass.
+
+    Layers that are not called exactly once, or not on one row a sample, are left out.
+    """
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+
+    def recorder(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def record(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            calls[name].append((arguments[0].detach(), output))
+            return output.clone()  # what follows may change it in place
+
+        return record
+
+    handles = [layer.register_forward_hook(recorder(name)) for name, layer in layers.items()]
+    try:
+        with torch.enable_grad():
+            value = loss(net(inputs), targets).sum()
+    finally:
+        for handle in handles:
+            handle.remove()
+    once = {name: call[0] for name, call in calls.items() if len(call) == 1 and len(call[0][0]) == len(inputs)}
+    if not once:
+        return {}
+    gradients = torch.autograd.grad(value, [output for _, output in once.values()], materialize_grads=True)
+    squares = {}
+    for (name, (received, _)), gradient in zip(once.items(), gradients, strict=True):
+        for own, total in _squares_of_layer(layers[name], received, gradient).items():
+            if layers[name].get_parameter(own).requires_grad:
+                squares[f"{name}.{own}" if name else own] = total
+    return squares
+
+
+def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+    """``sum_i (dL_i/dW)^2`` and the same of the bias.
+
+    Args:
+        received: (B, ...), what the layer got.
+        gradient: (B, ...), of the summed loss by what it gave.
+    """
+    if isinstance(layer, nn.Linear) and received.ndim == 2:  # an outer product, whose squares are one too
+        squares = {"weight": gradient.square().T @ received.square(), "bias": gradient.square().sum(dim=0)}
+    else:
+        num_places = gradient.numel() // (len(gradient) * len(layer.weight))
+        per_sample = layer.weight.numel() + num_places * layer.weight[0].numel()
+        parts = zip(*(part.split(max(_GRADIENT_VALUES // per_sample, 1)) for part in (received, gradient)), strict=True)
+        totals = [_squares_at_places(layer, *part) for part in parts]
+        squares = {"weight": sum(weight for weight, _ in totals), "bias": sum(bias for _, bias in totals)}
+    return squares if layer.bias is not None else {"weight": squares["weight"]}
+
+
+def _squares_at_places(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Likewise where each sample has several places (pixels, tokens), whose products add up before they are squared."""
+    if isinstance(layer, nn.Conv2d):
+        received = F.unfold(received, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (B, inputs, places)
+        gradient = gradient.flatten(2)  # (B, outputs, places)
+    else:
+        received, gradient = (part.flatten(1, -2).transpose(1, 2) for part in (received, gradient))
+    products = gradient @ received.transpose(1, 2)
+    return products.square().sum(dim=0).reshape(layer.weight.shape), gradient.sum(dim=2).square().sum(dim=0)
+
+
+def _squares_of_samples(
+    net: nn.Module, names: Iterable[str], loss: _Loss, inputs: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
+    """Sums over samples of squared gradients of any weights, from a gradient for each sample."""
+    weights = {name: net.get_parameter(name).detach() for name in sorted(names)}
+    if not weights:
+        return {}
+    others = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers()) if name not in weights}
 
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
         return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
 
-    # Under autocast torch.vmap cannot take BatchNorm.
-    in_own_precision = torch.autocast(next(iter(weights.values())).device.type, enabled=False)
-    gradients_of = in_own_precision(vmap(grad(loss_of_one), in_dims=(None, 0, 0)))
-    fisher, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
+    gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)
-    for inputs, targets in batches:
-        for some, labels in zip(inputs.split(at_a_time), targets.split(at_a_time), strict=True):
-            for name, gradients in gradients_of(weights, some, labels).items():
-                fisher[name] += gradients.square().sum(dim=0)
-        count += len(targets)
-    net.train(was_training)
-    return {name: total / count for name, total in fisher.items()}
+    squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for part in zip(inputs.split(at_a_time), targets.split(at_a_time), strict=True):
+        for name, gradients in gradients_of(weights, *part).items():
+            squares[name] += gradients.square().sum(dim=0)
+    return squares

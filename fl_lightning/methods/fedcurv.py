@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.data import Batch
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
@@ -50,22 +51,28 @@ class FedCurv(FederatedModule):
     def broadcast(self, client: int) -> State:
         return {f"{kind}.{name}": tensor for kind in _KINDS for name, tensor in self.server_state(kind).items()}
 
-    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        if self.penalty == 0 or not client.broadcast:  # a client that does not receive knows of no one
-            return 0.0
-        terms = []
-        for name, weight in net.named_parameters():
-            if f"fisher.{name}" in client.broadcast:
-                fisher, anchor = (client.broadcast[f"{kind}.{name}"] - self._own(client, kind, name) for kind in _KINDS)
-                terms.append((fisher * weight.square() - 2 * anchor * weight).sum())
-        return self.penalty * torch.stack(terms).sum()
+    def client_start(self, net: nn.Module, client: Client) -> State:
+        """The sums over the other clients; a client that does not receive knows of none."""
+        others = {name: total - self._own(client, name) for name, total in client.broadcast.items()} if self.penalty > 0 else {}
+        return {**super().client_start(net, client), **others}
 
-    def _own(self, client: Client, kind: str, name: str) -> Tensor | float:
-        """The client's own part of the server's sum."""
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
+        """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added as it is, which spares many passes."""
+        gradients, loss = super().client_gradients(net, batch, client)
+        pulled = []
+        for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
+            if f"fisher.{name}" in client.carry:
+                pull = client.carry[f"fisher.{name}"] * weight.detach() - client.carry[f"anchor.{name}"]
+                gradient = gradient.add(pull, alpha=2 * self.penalty)
+            pulled.append(gradient)
+        return pulled, loss
+
+    def _own(self, client: Client, name: str) -> Tensor | float:
+        """The client's own part of one of the server's sums."""
         if "round" not in client.state:
             return 0.0
         counts = client.state["round"] == client.round - 1 if self.remember == "last_round" else client.state["round"] > 0
-        return client.state[f"{kind}.{name}"] * counts
+        return client.state[name] * counts
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if not client.broadcast:  # nor does the server learn of it

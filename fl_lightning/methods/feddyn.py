@@ -7,10 +7,10 @@ some code does; the server's state h always takes the plain sum over clients.
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.data import Batch
 from fl_lightning.module import FederatedModule, Net, Update
 
 
@@ -36,13 +36,14 @@ class FedDyn(FederatedModule):
         super().configure_model()
         self.add_server_state("h")
 
-    def client_penalty(self, net: nn.Module, client: Client) -> Tensor:
-        pulls = []
-        for (name, weight), received in zip(net.named_parameters(), client.received, strict=True):
-            pulls.append(self.alpha / 2 * (weight - received).square().sum())
-            if name in client.state:
-                pulls.append(-(client.state[name] * weight).sum())
-        return torch.stack(pulls).sum()
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
+        """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added as it is, which spares passes over all weights."""
+        gradients, loss = super().client_gradients(net, batch, client)
+        pulled = []
+        for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
+            gradient = gradient.add(weight.detach() - client.received_state[name], alpha=self.alpha)
+            pulled.append(gradient - client.state[name] if name in client.state else gradient)
+        return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         way = {name: weight.detach() - client.received_state[name] for name, weight in net.named_parameters()}

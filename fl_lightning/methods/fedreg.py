@@ -16,6 +16,7 @@ from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 
+_BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
 
 
@@ -141,6 +142,19 @@ class FedReg(FederatedModule):
 
 def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
     """``max(0, <way, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is."""
-    product = torch.stack([(d.double() * g.double()).sum() for d, g in zip(way, gradient, strict=True)]).sum()
-    square = torch.stack([g.double().square().sum() for g in gradient]).sum()
+    product, square = _inner_product(way, gradient), _inner_product(gradient, gradient)
     return (product / (square + _TINY)).clamp_min(0).to(gradient[0].dtype)
+
+
+def _inner_product(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """Added up in float64, a block at a time: copies of whole weights in float64 would not stay in the processor's cache."""
+    blocks = [
+        (a.double() * b.double()).sum()
+        for one, other in zip(first, second, strict=True)
+        for a, b in zip(*(_blocks(tensor) for tensor in (one, other)), strict=True)
+    ]
+    return torch.stack(blocks).sum()
+
+
+def _blocks(tensor: Tensor) -> tuple[Tensor, ...]:
+    return tensor.reshape(-1).split(_BLOCK if tensor.device.type == "cpu" else max(tensor.numel(), 1))

@@ -57,6 +57,33 @@ def test_equals_a_loop_over_samples(size):
     assert_same(empirical_fisher(net, cross_entropy, split(inputs, targets, size)), expected)
 
 
+class Odd(nn.Module):
+    """Strides, gaps, borders, groups, tokens, a layer that is called twice, a shared weight, changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, stride=2, padding=1, dilation=2, bias=False)
+        self.grouped = nn.Conv2d(4, 4, 1, groups=2)
+        self.mirrored = nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")
+        self.relu = nn.ReLU(inplace=True)
+        self.tokens, self.again, self.head = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+        self.tied, self.rows = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.tied.weight = self.again.weight
+
+    def forward(self, images):
+        features = self.relu(self.mirrored(self.grouped(self.relu(self.conv(images)))))
+        tokens = self.relu(self.tokens(features.flatten(2).transpose(1, 2)))
+        tokens = self.tied(self.again(self.again(tokens).tanh()))
+        return self.head(self.rows(tokens.flatten(0, 1)).tanh().reshape(tokens.shape).mean(dim=1))
+
+
+def test_layers_of_all_kinds_equal_a_loop_over_samples():
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        net, inputs, targets = Odd().double(), torch.randn(5, 2, 8, 8).double(), torch.arange(5) % 3
+    assert_same(empirical_fisher(net, cross_entropy, split(inputs, targets, 3)), per_sample_loop(net, inputs, targets))
+
+
 def test_memory_does_not_grow_with_the_batch(monkeypatch):
     """Two samples' gradients at a time give what seven do."""
     net, inputs, targets = example()
