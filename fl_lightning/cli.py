@@ -214,9 +214,8 @@ class FederatedCLI(LightningCLI):
     def _checkpoints(self, config: Namespace) -> list[Callback]:
         """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
         common = {"dirpath": self.version / "checkpoints", "enable_version_counter": False}
-        if (
-            config.limit_val_batches == 0 or self.datamodule.tasks is not None
-        ):  # no evaluation to wait for: every so many rounds, and at the end
+        if config.limit_val_batches == 0 or self.datamodule.tasks is not None:
+            # No evaluation to wait for: every so many rounds, and at the end.
             every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
             return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
         best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)

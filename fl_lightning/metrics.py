@@ -48,9 +48,8 @@ class ClassScores(Metric):
 class LearnedTasks(NamedTuple):
     """Result of :class:`TaskScores`; the scalars are NaN as long as an accuracy that they need is missing."""
 
-    accuracy: (
-        Tensor  # (T, T), [t, i] after task t on task i, NaN where nothing was evaluated; a scalar, by torchmetrics, for T = 1
-    )
+    # (T, T), [t, i] after task t on task i, NaN where nothing was evaluated; for T = 1 torchmetrics makes it a scalar.
+    accuracy: Tensor
     average_accuracy: Tensor
     average_forgetting: Tensor
     backward_transfer: Tensor
@@ -118,9 +117,7 @@ def accuracy_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners
     Returns:
         (..., K); NaN for owners without samples.
     """
-    hits = (logits.argmax(dim=-1) == targets).double()
-    one_hot = F.one_hot(owner, num_owners).double()
-    return hits @ one_hot / one_hot.sum(dim=0)
+    return _mean_by_owner((logits.argmax(dim=-1) == targets).double(), owner, num_owners)
 
 
 def loss_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
@@ -138,5 +135,10 @@ def loss_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners: in
     # Model by model: a float64 copy of all logits would be twice their size.
     models = logits.reshape(logits.shape[:-2].numel(), *logits.shape[-2:])
     losses = torch.stack([F.cross_entropy(model.double(), targets, reduction="none") for model in models])
+    return _mean_by_owner(losses, owner, num_owners).reshape(*logits.shape[:-2], num_owners)
+
+
+def _mean_by_owner(values: Tensor, owner: Tensor, num_owners: int) -> Tensor:
+    """From float64 values (..., n) to (..., K)."""
     one_hot = F.one_hot(owner, num_owners).double()
-    return (losses @ one_hot / one_hot.sum(dim=0)).reshape(*logits.shape[:-2], num_owners)
+    return values @ one_hot / one_hot.sum(dim=0)
