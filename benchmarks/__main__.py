@@ -13,6 +13,7 @@ from benchmarks.measurements import (
     Table,
     analysis_share,
     compare,
+    defences,
     memory_growth,
     methods,
     population_growth,
@@ -30,6 +31,7 @@ MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     "memory": memory_growth,
     "start-up": start_up,
     "methods": methods,
+    "defences": defences,
 }
 
 _QUIET = 0.5  # processes that want to run, averaged over a minute

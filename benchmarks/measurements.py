@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,7 @@ _POPULATIONS = ("W5-1000", "W5-10000", "W5-100000")
 Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measured
 _FIRST_ROUND = 100  # from which on memory may not grow
 _STARTS = 5
+_DEFENCES = ("FedAvg+DPSGD", "FedReg+MG")
 _METHODS_AT_A_TIME = 4  # programs that wait hold their memory
 
 
@@ -71,37 +73,48 @@ def compare(name: str, options: Namespace) -> Table:
 
 def methods(options: Namespace) -> Table:
     """Every method against FedAvg, which takes part in each group's turns, and against the passes that it needs."""
+    names = [name for name in METHODS if name not in ("FedAvg", *_DEFENCES)]
+    groups = [("FedAvg", *names[first : first + _METHODS_AT_A_TIME]) for first in range(0, len(names), _METHODS_AT_A_TIME)]
+    return _against_passes("Methods", groups, options)
+
+
+def defences(options: Namespace) -> Table:
+    """What privacy costs: DP-SGD against FedAvg, modified gradients against FedReg."""
+    return _against_passes("Defences", [(name.split("+")[0], name) for name in _DEFENCES], options)
+
+
+def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Namespace) -> Table:
+    """The methods of each group against its first and against the passes that they need."""
     workload, rows, samples = load("methods"), [], {}
     rounds = options.rounds or workload.rounds
-    names = [name for name in METHODS if name != "FedAvg"]
-    for group in (names[first : first + _METHODS_AT_A_TIME] for first in range(0, len(names), _METHODS_AT_A_TIME)):
-        commands = {name: f"benchmarks.ours --engine sequential --method {name}" for name in ("FedAvg", *group)}
+    for first, *group in groups:
+        commands = {name: f"benchmarks.ours --engine sequential --method {name}" for name in (first, *group)}
         with running(commands, "methods", options.threads) as programs:
             interleave(programs, max(options.warm_up, 2))  # some methods begin in their second round
             measured = interleave(programs, rounds)
             peaks = {name: program.quit() for name, program in programs.items()}
         for name in group:
             cost, last = METHODS[name], measured[name][-1]
-            ratios = [own["seconds"] / first["seconds"] for own, first in zip(measured[name], measured["FedAvg"], strict=True)]
-            needed = cost.passes(workload) / METHODS["FedAvg"].passes(workload)
+            ratios = [own["seconds"] / base["seconds"] for own, base in zip(measured[name], measured[first], strict=True)]
+            needed = cost.passes(workload) / METHODS[first].passes(workload)
             rows.append(
                 {
                     "method": name,
                     "s a round": median_of(measured[name]),
-                    "to FedAvg": median(ratios),
+                    "compared with": first,
+                    "ratio": median(ratios),
                     "passes needed": needed,
                     "above them": median(ratios) / needed - 1,
                     "client keeps (nets)": last["client_state"],
                     "server keeps (nets)": last["server_state"],
                     "expected": f"{cost.client_state}, {cost.server_state}",
-                    "peak MiB above FedAvg": peaks[name] - peaks["FedAvg"],
+                    "peak MiB above": peaks[name] - peaks[first],
                 }
             )
         samples |= {f"{name} ({', '.join(group)})": measured[name] for name in measured}
-    note = (
-        f"Medians of {rounds} rounds in turns of 1, FedAvg among each {_METHODS_AT_A_TIME} others, {options.threads} threads."
-    )
-    return Table("Methods", rows, [note], samples)
+    together = "; ".join(", ".join(group) for group in groups)
+    note = f"Medians of {rounds} rounds in turns of 1, {options.threads} threads. Side by side: {together}."
+    return Table(title, rows, [note], samples)
 
 
 def _remarks(samples: Samples) -> list[str]:

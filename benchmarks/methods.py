@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.workloads import Workload
+from fl_lightning.privacy import DPSGD
 
 _BACKWARD = 2  # forward passes that a backward pass takes: one for the weights' gradients, one for the inputs'
 _GRADIENT = 1 + _BACKWARD
@@ -61,6 +62,14 @@ METHODS: dict[str, Cost] = {
     "FedCurv": Cost(per_sample=_GRADIENT, client_state=2, server_state=2),
     # Three gradients a step; ten steps each towards pseudo and perturbed data, and the labels of the former.
     "FedReg": Cost(per_step_sample=3 * _GRADIENT, per_sample=2 * 10 * _INPUT_GRADIENT + 1),
+    # For each sample forward, backward for the norms, its own gradients in it, and backward for the clipped sum.
+    "FedAvg+DPSGD": Cost(per_step_sample=_GRADIENT + _BACKWARD, settings={"privacy": DPSGD(noise_multiplier=0.1)}),
+    # One gradient more a step, on the batch's pseudo data.
+    "FedReg+MG": Cost(
+        per_step_sample=4 * _GRADIENT,
+        per_sample=2 * 10 * _INPUT_GRADIENT + 1,
+        settings={"modified_gradients": True},
+    ),
     "FedDF": Cost(at_server=_distil_feddf, settings={"distillation_steps": _DISTILLATION_STEPS}, needs_public=True),
     "Flashback": Cost(per_step_sample=_GRADIENT + 1, at_server=_distil_flashback, needs_public=True),
 }

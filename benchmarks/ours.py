@@ -98,7 +98,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     workload = load(options.workload)
     cost = METHODS[options.method]
-    method = getattr(fl_lightning, options.method)(
+    method = getattr(fl_lightning, options.method.split("+")[0])(
         workload.build_net(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=workload.learning_rate),
         local_steps=workload.local_steps,

@@ -3,27 +3,33 @@
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
+from fl_lightning.callbacks.dashboard import Dashboard
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease
 from fl_lightning.callbacks.per_class_accuracy import PerClassAccuracy
 from fl_lightning.callbacks.predictions import PredictionWriter
+from fl_lightning.callbacks.privacy_budget import PrivacyBudget
 from fl_lightning.callbacks.progress import RoundProgressBar
 from fl_lightning.callbacks.pseudo_data_fisher import PseudoDataFisher
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
+from fl_lightning.callbacks.task_attention import TaskAttention
 
 __all__ = [
     "ClientForgetting",
     "Communication",
+    "Dashboard",
     "FederatedCallback",
     "LabelCounts",
     "LossIncrease",
     "PerClassAccuracy",
     "PredictionWriter",
+    "PrivacyBudget",
     "PseudoDataFisher",
     "RoundForgetting",
     "RoundProgressBar",
     "RunSummary",
     "TaskAccuracy",
+    "TaskAttention",
 ]

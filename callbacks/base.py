@@ -64,3 +64,11 @@ def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) ->
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             logger.experiment.add_histogram(name, shares, round, bins=torch.linspace(0, 1, 201))
+
+
+def log_tensors(trainer: Trainer, tensors: dict[str, Tensor], round: int) -> None:
+    """Write the numbers behind a figure, in float32, to every TensorBoard logger; TensorBoard shows none, reports read them."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+            for name, tensor in tensors.items():
+                logger.experiment.add_tensor(name, tensor.detach().cpu().float(), round)

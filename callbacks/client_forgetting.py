@@ -1,8 +1,9 @@
 """ClientForgetting: what a client's fit does to the data of the others."""
 
+import torch
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import three_panels
 from fl_lightning.clients import CohortModels
 from fl_lightning.functional import client_forgetting
@@ -15,7 +16,9 @@ class ClientForgetting(FederatedCallback):
 
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
     the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
-    ``forgetting/client_mean_positive`` its negative; ``forgetting/clients`` is the picture in three panels.
+    ``forgetting/client_mean_positive`` its negative; ``forgetting/clients`` is the picture in three panels. Its numbers are the
+    tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of
+    client i, column k the data of client k.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
@@ -34,5 +37,8 @@ class ClientForgetting(FederatedCallback):
         mean = scores.per_model.nanmean()
         if len(models.clients) > 1:
             module.log_round({"forgetting/client_mean": mean, "forgetting/client_mean_positive": -mean}, round)
+        cohort = torch.tensor(models.clients)
+        numbers = {"cohort": cohort, "accuracy_before": before, "accuracy_after": after}
+        log_tensors(trainer, {f"clients/{name}": tensor for name, tensor in numbers.items()}, round)
         figure = three_panels(before.expand_as(after), after, scores.forgetting, scores.per_model, models.clients, round)
         log_figure(trainer, "forgetting/clients", figure, round)

@@ -191,6 +191,16 @@ def task_table(values: Tensor) -> Figure:
     return figure
 
 
+def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str], client: int) -> Figure:
+    """Attention of one client's tasks, (T, F), to foreign ones; NaN is left grey, the colours reach to the largest value."""
+    figure = Figure(figsize=(max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5), layout="constrained")
+    largest = float(values.nan_to_num().abs().max()) or 1.0
+    title = f"attention of client {client}, in units of {largest:.3g}"
+    labels = {"row_title": "own task", "column_title": "task of another client"}
+    heatmap(figure.subplots(), values / largest, tasks, foreign, title=title, diverging=True, **labels)
+    return figure
+
+
 def _label(axis, names: Sequence[str], *, rotate: bool) -> None:
     step = -(-len(names) // _NAMES)
     axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0)

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.clients import CohortModels
 from fl_lightning.metrics import class_accuracy
@@ -22,7 +22,8 @@ class PerClassAccuracy(FederatedCallback):
     Args:
         every, rounds: rounds of the heatmap.
         clients_every: rounds of ``class_accuracy/one_round`` (Figure 2): the global model before, each client after its fit,
-            the global model after. It asks every client's model for the whole test set. 0, the default, for never.
+            the global model after. It asks every client's model for the whole test set. 0, the default, for never. Its numbers
+            are the tensors ``clients/class_accuracy`` (1 + K + 1, C) and ``clients/class_cohort`` (K,), the clients.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
@@ -50,7 +51,10 @@ class PerClassAccuracy(FederatedCallback):
         logits = module.predict_logits(module.data.test_inputs())
         after = class_accuracy(logits, module.data.test_set.targets, len(module.data.classes))
         rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
-        figure = one_round(torch.cat([self._within, after[None]]), rows, module.data.classes, round)
+        values = torch.cat([self._within, after[None]])
+        tensors = {"clients/class_accuracy": values, "clients/class_cohort": torch.tensor(self._clients)}
+        log_tensors(trainer, tensors, round)
+        figure = one_round(values, rows, module.data.classes, round)
         log_figure(trainer, "class_accuracy/one_round", figure, round)
         self._within = None
 

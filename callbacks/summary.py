@@ -85,8 +85,10 @@ class RunSummary(FederatedCallback):
             "val_accuracy": _readings(self._curves.get("val/accuracy", {})),
             "newest_forgetting": forgetting,
             "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
+            "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
+            "model_megabytes": 4e-6 * sum(weights.numel() for weights in module.net.parameters()),
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
         }
 
@@ -95,6 +97,18 @@ class RunSummary(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
+
+
+def _privacy(module: FederatedModule) -> dict[str, Any]:
+    """The defence, what it spent (null where nothing is accounted for) and what it does not cover; empty without one."""
+    if module.privacy is None:
+        return {}
+    return {
+        "defence": repr(module.privacy),
+        "epsilon": module.newest.get("privacy/epsilon"),
+        "delta": module.privacy.delta,
+        "not_covered": list(module.privacy.not_covered(module)),
+    }
 
 
 def _readings(curve: dict[int, float]) -> dict[str, float]:
@@ -134,6 +148,12 @@ def _print_table(results: dict[str, Any]) -> None:
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():
         if not name.endswith("_positive"):
             table.add_row(name, f"{value:.4f}")
+    if privacy := results["privacy"]:
+        table.add_row("privacy", privacy["defence"])
+        if privacy["epsilon"] is not None:
+            table.add_row("epsilon", f"{privacy['epsilon']:.4g} at delta {privacy['delta']:g}")
+        for what in privacy["not_covered"]:
+            table.add_row("not covered by epsilon", what)
     table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")

@@ -19,14 +19,18 @@ class Study:
         rounds: of every run; None: the config's own.
         options: further options of all runs.
         own_options: further options of single configs.
+        attack: options of ``fl-lightning attack``, which then follows every run.
     """
 
     configs: dict[str, list[int]]
     rounds: int | None = None
     options: tuple[str, ...] = ()
     own_options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    attack: tuple[str, ...] = ()
 
 
+_DEFENCES = ("fedavg", "fedprox", "fedcurv", "fedreg", "fedreg_mg", "fedavg_dp_sgd_0.01", "fedavg_dp_sgd_0.1")
+_DEFENCES += ("fedavg_dp_sgd_1", "fedprox_dp_sgd_0.1", "fedavg_user_level")
 _ON_TASKS = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
 _ON_TASKS += ("fedprox_apd", "fedweit")
 
@@ -55,6 +59,13 @@ STUDIES = {
         {f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedweit") else [0] for method in _ON_TASKS},
         options=("--model.evaluate_every", "5"),
     ),
+    **{
+        f"privacy_{data}": Study(
+            {f"privacy_{data}_{defence}": [0] for defence in _DEFENCES},
+            attack=("--config", "invert_fedreg_emnist.yaml", "--clients", "[0,1,2,3]", "--iterations", iterations),
+        )
+        for data, iterations in (("digits", "4000"), ("mnist", "4000"))
+    },
 }
 
 
@@ -69,6 +80,7 @@ def run(study: Study, out: Path, options: list[str]) -> None:
             folder = out / f"seed_{seed}"
             versions = sorted((folder / config).glob("version_*"))
             if versions and (versions[-1] / "results.json").exists():
+                _attack(versions[-1], study, options)
                 continue
             command = ["fl-lightning", "fit", "--config", f"{config}.yaml", "--seed_everything", str(seed)]
             command += ["--trainer.default_root_dir", str(folder)]
@@ -79,6 +91,15 @@ def run(study: Study, out: Path, options: list[str]) -> None:
                 command += ["--ckpt_path", "last"]
             print(" ".join(command), flush=True)
             subprocess.run(command, check=True)
+            _attack(versions[-1] if versions else folder / config / "version_0", study, options)
+
+
+def _attack(version: Path, study: Study, options: list[str]) -> None:
+    """Attack a finished run, if that is part of the study and not done yet."""
+    if study.attack and not (version / "attack" / "attack.json").exists():
+        command = ["fl-lightning", "attack", "--ckpt_path", str(version / "checkpoints" / "last.ckpt"), *study.attack, *options]
+        print(" ".join(command), flush=True)
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -25,13 +26,16 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
+    Dashboard,
     LabelCounts,
     PerClassAccuracy,
     PredictionWriter,
+    PrivacyBudget,
     RoundForgetting,
     RoundProgressBar,
     RunSummary,
     TaskAccuracy,
+    TaskAttention,
 )
 from fl_lightning.config_files import describe_configs, whole_configs
 from fl_lightning.data import FederatedDataModule
@@ -46,8 +50,16 @@ _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.round_forgetting": RoundForgetting,
     "callbacks.label_counts": LabelCounts,
     "callbacks.task_accuracy": TaskAccuracy,
+    "callbacks.task_attention": TaskAttention,
     "callbacks.communication": Communication,
+    "callbacks.privacy_budget": PrivacyBudget,
     "callbacks.summary": RunSummary,  # after the others: it reports what they logged
+}
+# Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
+_COMMANDS = {
+    "attack": "fl_lightning.privacy.attack_command",
+    "report": "fl_lightning.report.command",
+    "sweep": "fl_lightning.sweep.command",
 }
 _METHOD = {"class_path": "fl_lightning.FedAvg"}  # unless --model says otherwise
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
@@ -74,6 +86,13 @@ class _Trainer(Trainer):
             ckpt_path: plays no part; the configs that runs leave behind have it.
             weights_only: likewise.
         """
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Lightning's, for a file whose folder is known: not every logger has one."""
+
+    def save_config(self, trainer: Trainer, pl_module: FederatedModule, stage: str) -> None:
+        self.parser.save(self.config, self.config_filename, skip_none=False, overwrite=True)
 
 
 class FederatedCLI(LightningCLI):
@@ -166,7 +185,7 @@ class FederatedCLI(LightningCLI):
         if config.logger is None:
             config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
         # The run's own folder, whatever the logger's is; nobody else writes to it.
-        self.save_config_kwargs = {"config_filename": str(self.version.absolute() / "config.yaml"), "overwrite": True}
+        self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml"), "save_to_log_dir": False}
         # A callback that the user lists under trainer.callbacks replaces ours of that kind.
         extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
         with self._removing_version_on_failure():
@@ -205,6 +224,8 @@ class FederatedCLI(LightningCLI):
         """What watches a fit unless the user says otherwise."""
         callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
         callbacks[-1].folder = self.version
+        callbacks.append(dashboard := Dashboard())
+        dashboard.config = self.config_dump
         if config.enable_progress_bar is not False:
             callbacks.append(RoundProgressBar())
         if config.enable_checkpointing is not False:
@@ -260,9 +281,11 @@ def main(args: Sequence[str] | None = None) -> int:
         arguments = _split_config_option(sys.argv[1:] if args is None else args)
         if arguments == ["configs"]:
             print(describe_configs())
-            return 0
-        with whole_configs(arguments) as arguments:
-            _run(arguments)
+        elif arguments and arguments[0] in _COMMANDS:
+            import_module(_COMMANDS[arguments[0]]).run(arguments[1:])
+        else:
+            with whole_configs(arguments) as arguments:
+                _run(arguments)
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
@@ -272,11 +295,17 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> None:
+    run_cli(arguments, FederatedCLI)
+
+
+def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
+    """Parse a command line in which configs are paths of whole ones, and do what it says."""
     sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
-    FederatedCLI(
+    return kind(
         FederatedModule,
         FederatedDataModule,
         subclass_mode_model=True,
+        save_config_callback=_SaveConfig,
         trainer_class=_Trainer,
         seed_everything_default=0,
         auto_configure_optimizers=False,  # the methods make theirs
@@ -284,7 +313,8 @@ def _run(arguments: Sequence[str]) -> None:
         parser_kwargs={
             **_PARSER,
             "description": "Federated learning that shows what a model forgets.",
-            "epilog": "fl-lightning configs lists the bundled configs.",
+            "epilog": "fl-lightning configs lists the bundled configs; fl-lightning sweep, report and attack have a --help of "
+            "their own.",
             **dict.fromkeys(FederatedCLI.subcommands(), _PARSER),
         },
     )

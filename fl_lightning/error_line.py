@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentError
 
-from fl_lightning import losses, methods, models, optimizers
+from fl_lightning import losses, methods, models, optimizers, privacy
 from fl_lightning.data import partitions
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
@@ -42,6 +42,10 @@ def _wrong_type(key: str, match: re.Match[str], message: str) -> str:
     return f"{key}{value} must be of type {match[1]}"
 
 
+def _unknown_choice(key: str, match: re.Match[str], message: str) -> str:
+    return f"{key} is {match[2]}, must be one of {match[1].replace(chr(39), '')}"
+
+
 def _unknown_class(key: str, match: re.Match[str], message: str) -> str:
     if values := re.search(r"Expected a <class '(\w+)'>", message):
         return f"{key} is {match[1]}, must be of type {values[1]}"
@@ -50,7 +54,7 @@ def _unknown_class(key: str, match: re.Match[str], message: str) -> str:
 
 def _unknown_option(key: str, match: re.Match[str], message: str) -> str:
     full = ".".join(filter(None, (key, match[1].removeprefix("--"))))
-    return f"{full} is no option here: fl-lightning fit --print_config shows those there are"
+    return f"{full} is no option here: --help and, of fit, --print_config show those there are"
 
 
 # What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
@@ -58,6 +62,7 @@ _REPHRASED = {
     r"the following arguments are required: ([\w.]+)": _missing,
     r"Expected a dot import path string: (\S+)": _unknown_class,
     r"module '[\w.]+' has no attribute '(\w+)'": _unknown_class,
+    r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (\S+)": _unknown_choice,
     r"Expected a <class '(\w+)'>(?:\. Got value: (\S+)|.*Given value: (\S+))?": _wrong_type,
     r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)": _unknown_option,
     r"Subcommand '\w+' does not accept option '([\w.]+)'": _unknown_option,
@@ -75,6 +80,7 @@ def _known_classes(key: str, name: str) -> str:
         "model": methods,
         "model.net": models,
         "model.loss": losses,
+        "model.privacy": privacy,
         "model.server_optimizer": optimizers,
         "data.partition": partitions,
     }.get(key)

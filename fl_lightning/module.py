@@ -6,9 +6,10 @@ order in which a round calls them.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -35,7 +36,8 @@ from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
 from fl_lightning.models import Network, TorchvisionModel
-from fl_lightning.streams import seeded_layers
+from fl_lightning.privacy import DPSGD, Privacy
+from fl_lightning.streams import seeded_layers, stream_seed
 from fl_lightning.trainer_checks import check_trainer
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
@@ -68,7 +70,11 @@ class FederatedModule(EvaluatedModule):
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
             a step; ``captured``, one after another in compiled steps. ``auto`` goes by a fixed rule, ``tune`` measures.
+        batch_norm_buffers: what becomes of running statistics of BatchNorm: ``averaged`` with the weights; ``local``, they stay
+            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts from those, and they
+            are averaged.
         client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
+        privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
 
     Raises:
@@ -83,6 +89,9 @@ class FederatedModule(EvaluatedModule):
 
     learns_tasks: bool = False
     """Whether clients learn the tasks of ``data.tasks``, one after another."""
+
+    wants_places: bool = False
+    """Whether a local step asks which samples its batch has: ``batch.places``."""
 
     sends_nonzeros: bool = False
     """Whether only what is not 0 is sent, up and down, and counted as bytes: values, without their places."""
@@ -100,7 +109,9 @@ class FederatedModule(EvaluatedModule):
         server_weighting: Literal["n_weighted", "uniform"] = "n_weighted",
         clip_local_gradients: float | None = None,
         engine: Literal["auto", "tune", "sequential", "vectorized", "captured"] = "auto",
+        batch_norm_buffers: Literal["averaged", "local", "reset"] = "averaged",
         client_state: Literal["memory", "disk"] = "memory",
+        privacy: Privacy | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -116,7 +127,8 @@ class FederatedModule(EvaluatedModule):
         self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
-        self.learning_rate_decay, self.client_state = learning_rate_decay, client_state
+        self.learning_rate_decay, self.client_state, self.privacy = learning_rate_decay, client_state, privacy
+        self.batch_norm_buffers = batch_norm_buffers
         self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
@@ -142,24 +154,35 @@ class FederatedModule(EvaluatedModule):
         for name, value, known in (
             ("server_weighting", self.server_weighting, ("n_weighted", "uniform")),
             ("engine", self.engine_name, ("auto", "tune", *ENGINES)),
+            ("batch_norm_buffers", self.batch_norm_buffers, ("averaged", "local", "reset")),
             ("client_state", self.client_state, ("memory", "disk")),
         ):
             if value not in known:
                 raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(known)}")
+        if isinstance(self.privacy, DPSGD) and self.engine_name not in ("auto", "sequential"):
+            raise ValueError(
+                f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "
+                "set model.engine to sequential"
+            )
 
     # The round ------------------------------------------------------------------------------------------------------
 
     def training_step(self, round: int, batch_idx: int) -> None:
         """One communication round."""
         self._notify("on_round_start", round)
-        keep_models = any(getattr(callback, "wants_models", _never)(round) for callback in self.trainer.callbacks)
-        visits = self.cohort(round)
+        visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
+        keep_models = bool(visits) and any(
+            getattr(callback, "wants_models", _never)(round) for callback in self.trainer.callbacks
+        )
         fit = self.engine.run(round, visits, keep_models)
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
         self._count_rounds_without_update(fit.report, any(visit.sends for visit in visits))
         with seeded_layers(self.seed, round, -1, "server", self.device):
-            self.server_step(self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
+            update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
+            if self.privacy is not None:
+                update = self.privacy.release(update, self, round, fit.report.num_updates)
+            self.server_step(update)
             self.after_server_step(fit.probes)
         for scheduler in self._schedulers():
             scheduler.step()
@@ -201,6 +224,9 @@ class FederatedModule(EvaluatedModule):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
+        if isinstance(self.privacy, DPSGD):
+            gradients, loss = self.loss_gradients(net, batch, client)
+            return self._with_penalty(gradients, net, client), loss
 
         def objective() -> tuple[Tensor, Tensor]:
             loss = batch.mean(self.client_loss(net, batch, client))
@@ -258,9 +284,57 @@ class FederatedModule(EvaluatedModule):
 
     # What hooks and engines ask for ---------------------------------------------------------------------------------
 
+    def loss_gradients(
+        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
+
+        Args:
+            at: trainable weights to take them at, in order; None: the net's own.
+        """
+
+        def losses() -> Tensor:
+            return self.client_loss(net, batch, client)
+
+        if not isinstance(self.privacy, DPSGD):
+            return client.differentiate(lambda: (loss := batch.mean(losses()), loss), at=at)
+        weights = list(self.trained_weights(net).values())
+        divisor = self.data.sampling_rate(client.index) * client.num_train if self.data.poisson_batches else len(batch.targets)
+        purpose = f"noise of step {client.step}"
+        noise = torch.Generator(self.device).manual_seed(stream_seed(self.seed, client.round, client.index, purpose))
+        if len(batch.targets) == 0:  # of Poisson batches; many nets cannot take none
+            return self.privacy.gradients(net, weights, lambda: weights[0].new_zeros(0), divisor, noise)
+        with _holding(weights, at):
+            return self.privacy.gradients(net, weights, losses, divisor, noise)
+
+    def _with_penalty(self, gradients: Sequence[Tensor], net: nn.Module, client: Client) -> Sequence[Tensor]:
+        """Gradients plus that of ``client_penalty``."""
+        if not self.overrides("client_penalty"):
+            return gradients
+
+        def penalty() -> tuple[Tensor, Tensor]:
+            value = torch.as_tensor(self.client_penalty(net, client), device=self.device)
+            return value if value.requires_grad else value.clone().requires_grad_(), value
+
+        pulled, _ = client.differentiate(penalty)
+        return [gradient + pull for gradient, pull in zip(gradients, pulled, strict=True)]
+
     def is_personal(self, name: str) -> bool:
         """Whether a weight or buffer stays with its client."""
+        if self.batch_norm_buffers == "local" and name in self.initial_statistics:
+            return True
         return any(fnmatch(name, pattern) for pattern in self.personal)
+
+    @cached_property
+    def initial_statistics(self) -> State:
+        """Running statistics of BatchNorm as a fresh layer has them, by name."""
+        fresh: State = {}
+        for name, layer in self.net.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+                layer = copy.deepcopy(layer)
+                layer.reset_running_stats()
+                fresh |= {f"{name}.{own}".removeprefix("."): buffer for own, buffer in layer.named_buffers()}
+        return fresh
 
     def trained_weights(self, net: nn.Module) -> State:
         """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
@@ -284,6 +358,16 @@ class FederatedModule(EvaluatedModule):
     def overrides(self, hook: str) -> bool:
         """Whether this method has a hook of its own."""
         return getattr(type(self), hook) is not getattr(FederatedModule, hook)
+
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        """What clients take from their samples beside the gradients of ``client_loss``, which DP-SGD does not cover."""
+        return () if isinstance(self.loss, CrossEntropy) else ("the label counts in the loss",)
+
+    def bounded_result(self, net: nn.Module, client: Client) -> Upload:
+        """``client_result``, bounded where privacy asks for it."""
+        result = self.client_result(net, client)
+        return result if self.privacy is None else self.privacy.bound(result, client.received_state)
 
     def update_weight(self, client: Client) -> float:
         """A client's weight in the mean over clients."""
@@ -362,6 +446,11 @@ class FederatedModule(EvaluatedModule):
 
     def on_fit_start(self) -> None:
         self.place_data()
+        self.data.with_places = self.wants_places
+        if self.privacy is not None:
+            self.privacy.check(self)
+        for kind in ("poisson_cohorts", "poisson_batches"):
+            setattr(self.data, kind, getattr(self.privacy, kind, False))
         self._check_batches_of_one()
         cohorts = self.data.cohorts
         if cohorts is not None and self.trainer.max_steps > len(cohorts):
@@ -453,6 +542,22 @@ class FederatedModule(EvaluatedModule):
         every = self.trainer.log_every_n_steps
         if every > 0 and report.round % every == 0:
             self.log_round(metrics, report.round)
+
+
+@contextmanager
+def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
+    """Let weights have other values for a block; None: their own."""
+    if values is None:
+        yield
+        return
+    own = [weight.detach().clone() for weight in weights]
+    with torch.no_grad():
+        torch._foreach_copy_(weights, list(values))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(weights, own)
 
 
 def _never(*arguments: Any) -> bool:

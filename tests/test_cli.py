@@ -45,6 +45,7 @@ DIGITS = ["fit", "--config", "digits_tce.yaml"]
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),
         (["--model.optimizer.lr", "abc"], "model.optimizer.lr is abc, must be of type float"),
         (["--data.num_clients", "many"], "data.num_clients is many, must be of type int"),
+        (["--model.engine", "fast"], "model.engine is fast, must be one of auto, tune, sequential, vectorized, captured"),
         (["--optimizer", "SGD"], "optimizer is no option here"),
         (["--model.local_steps", "0"], "fl-lightning: error: model.local_steps is 0, must be at least 1\n"),
         (["--trainer.max_step", "3"], "trainer.max_step is no option here"),

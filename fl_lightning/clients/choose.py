@@ -75,6 +75,8 @@ def _needs_rehearsal(method: "FederatedModule", name: str) -> bool:
 
 def by_rule(method: "FederatedModule") -> tuple[str, str]:
     """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device."""
+    if method.privacy is not None and method.privacy.clips_samples:
+        return "sequential", "DP-SGD clips with hooks in the layers"
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     if layers:
         return "sequential", f"the net has {len(layers)} convolutions"

@@ -60,7 +60,9 @@ class Engine(ABC):
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
-        self._shared = {name: tensor for name, tensor in self.sent_down.items() if not method.is_personal(name)}
+        self._reset = method.initial_statistics if method.batch_norm_buffers == "reset" else {}
+        stays = [name for name in self.sent_down if method.is_personal(name) or name in self._reset]
+        self._shared = {name: tensor for name, tensor in self.sent_down.items() if name not in stays}
         self._download = num_bytes(self._shared)
         self._kept = [name for name in self.own if method.keeps_weights or method.is_personal(name)]
         self._states: dict[int, State] = {}  # of this process's clients in this round, where their owners sent them
@@ -79,7 +81,7 @@ class Engine(ABC):
     @cached_property
     def frozen(self) -> Scope:
         """A copy of the net for ``client.evaluate``, made where it is asked for."""
-        return Scope(copy.deepcopy(self.net).eval().requires_grad_(False))
+        return Scope(copy.deepcopy(self.method.net).eval().requires_grad_(False))
 
     def _two_samples(self) -> Tensor:
         return self.data.first_inputs(2)
@@ -154,7 +156,8 @@ class Engine(ABC):
             broadcast=method.broadcast(visit.client) if visit.receives else {},
             state=state,
         )
-        return client, {name: tensor for name, tensor in kept.items() if not visit.receives or method.is_personal(name)}
+        own = {name: tensor for name, tensor in kept.items() if not visit.receives or method.is_personal(name)}
+        return client, own | self._reset
 
     def start(self, client: Client, own: State) -> None:
         """Bring the working copy to the client and let it prepare."""
@@ -192,9 +195,9 @@ class Engine(ABC):
 
     def _upload(self, client: Client) -> Upload:
         if not self.method.overrides("client_result"):
-            return self.method.client_result(self.net, client)
+            return self.method.bounded_result(self.net, client)
         with self.drawing(client, "client_result"):
-            return self.method.client_result(self.net, client)
+            return self.method.bounded_result(self.net, client)
 
     def differentiate(self, objective: Objective, at: Sequence[Tensor] | None = None) -> tuple[Sequence[Tensor], Tensor]:
         """``client.differentiate`` on the working copy."""

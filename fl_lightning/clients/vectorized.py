@@ -126,7 +126,8 @@ class VectorizedEngine(Engine):
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
         losses /= torch.tensor(steps, device=losses.device)
-        if self.method.overrides("client_result") or self.method.overrides("probe") or self.method.sends_nonzeros:
+        apart = self.method.sends_nonzeros or self.method.privacy is not None
+        if apart or self.method.overrides("client_result") or self.method.overrides("probe"):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
                 member.client.state = {name: tensor[row] for name, tensor in stack.state.items()}
@@ -237,7 +238,7 @@ class _Stack:
         untrained = {name: self.tensors[name][:active] for name in self._untrained}
         facts = {**self.facts, "state": {name: tensor[:active] for name, tensor in self.state.items()}}
         dims = {**self.dims, "state": dict.fromkeys(self.state, 0)}
-        batch_dims = Batch(0, 0, None if batch.real is None else 0)
+        batch_dims = Batch(*(None if part is None else 0 for part in batch))
         stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
         with torch.no_grad():
             result = stacked_step(self.weights, untrained, batch, round, self._num_steps, facts)

@@ -37,6 +37,10 @@ class EWC(TaskLearner):
             raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 holds nothing back")
         self.penalty = penalty
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return (*super().beside_gradients, "the Fisher information")
+
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = [super().client_penalty(net, client)]
         for name, weight in self.trained_weights(net).items():

@@ -120,6 +120,10 @@ class TaskLearner(FederatedModule):
         self._factors, self._rounds_in_task = self.rate_factor.tolist(), self.rounds_in_task.tolist()
         self.data.go_to(self.positions)
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return (*super().beside_gradients, "the validation loss that steers learning rates")
+
     def cohort(self, round: int) -> list[Visit]:
         """The sampled clients that still learn and, where they train without the server, the others."""
         sampled = set(self.data.cohort(round)) if self.federated else set()

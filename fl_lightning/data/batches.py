@@ -67,6 +67,16 @@ class Visits:
             indices = start[:active, None] + order[:active].gather(1, position)
             yield Step(indices, real, step * batch[:active, None] + slots)
 
+    def poisson_plan(self) -> Iterator[Step]:
+        """Step after step of a single client, every sample in each by a coin of its own: ``batch_size`` samples on average."""
+        (size,), (steps,), (start,) = self.sizes, self.steps, self.starts
+        place, keys = torch.arange(size, device=self.device), self.keys("Poisson batches")
+        share = int(min((self.batch_size or size) / size, 1.0) * (1 << 53))  # of the draws' upper 53 bits
+        for step in range(steps):
+            counters = step * size + place
+            chosen = random_bits(keys, counters) >> 10 < share
+            yield Step((start + place[chosen])[None], None, counters[chosen][None])
+
     def _reorder(self, order: Tensor, rows: list[int], keys: Tensor, size: Tensor, epoch: Tensor) -> Tensor:
         """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others stay."""
         chosen = slice(len(order)) if len(rows) == len(order) else self._column(rows)

@@ -88,6 +88,9 @@ class FederatedDataModule(LightningDataModule):
         self.storage, self.num_workers, self.public_size, self.tasks = storage, num_workers, public_size, tasks
         self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
+        self.with_places = False  # whether batches say which samples they have; methods that ask for it set it
+        self.poisson_cohorts = False  # by coins, clients_per_round on average; methods with accounting set it
+        self.poisson_batches = False  # likewise the batches of a client
         self.device: torch.device | None = None
         self.dtype: torch.dtype | None = None
         self._dataset: Dataset | None = None
@@ -237,7 +240,10 @@ class FederatedDataModule(LightningDataModule):
             return sorted(self.cohorts[round - 1])
         # NumPy's draw without replacement takes time in proportion to the cohort, not to the population.
         rng = numpy_stream(self.seed, round, -1, "cohort")
-        return sorted(rng.choice(self.num_clients, self.cohort_size, replace=False).tolist())
+        size = self.cohort_size
+        if self.poisson_cohorts:  # a coin for every client: so many come up, and any that many are as likely
+            size = rng.binomial(self.num_clients, self.cohort_size / self.num_clients)
+        return sorted(rng.choice(self.num_clients, size, replace=False).tolist())
 
     def steps_per_epoch(self, client: int) -> int:
         return -(-self.num_train(client) // (self.batch_size or self.num_train(client)))
@@ -246,6 +252,11 @@ class FederatedDataModule(LightningDataModule):
         """Training samples of a client, n_k."""
         row = self._rows[client]
         return self._train_start[row + 1] - self._train_start[row]
+
+    def sampling_rate(self, client: int) -> float:
+        """Share of a client's training samples in a batch, at most 1: the probability of each in a Poisson batch."""
+        size = self.num_train(client)
+        return min((self.batch_size or size) / size, 1.0)
 
     def smallest_batch(self, client: int, steps: int) -> int:
         """Samples of the smallest batch that a client's visit of so many steps has."""
@@ -260,8 +271,8 @@ class FederatedDataModule(LightningDataModule):
             full: fill short batches up with samples that do not count, so that all have one shape.
             purpose: names the order.
         """
-        for inputs, targets, real in self.stacked_batches([client], round, [steps], full, purpose):
-            yield Batch(inputs[0], targets[0], None if real is None else real[0])
+        for stacked in self.stacked_batches([client], round, [steps], full, purpose):
+            yield Batch(*(None if part is None else part[0] for part in stacked))
 
     def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
         """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
@@ -290,14 +301,17 @@ class FederatedDataModule(LightningDataModule):
         sizes = [self.num_train(client) for client in clients]
         visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, self._train_indices.device)
         changes = "augmentation" if purpose == "batch order" else f"augmentation, {purpose}"
+        start = torch.tensor(starts, device=self._train_indices.device)[:, None] if self.with_places else None
         change_keys = visits.keys(changes).to(self.device) if self.augment else None
-        planned, ahead = tee(visits.plan(full, purpose))
+        poisson = self.poisson_batches and purpose == "batch order"
+        planned, ahead = tee(visits.poisson_plan() if poisson else visits.plan(full, purpose))
         stored = self.train_set.read(self._train_indices[step.indices] for step in ahead)
         for step, (inputs, targets) in zip(planned, stored, strict=True):
             if change_keys is not None:
                 inputs = self._augmented(inputs, change_keys[: len(targets)], step.draw_counters.to(self.device))
             inputs = self.normalise(inputs).reshape(*targets.shape, *self.input_shape)
-            yield Batch(inputs, targets, None if step.real is None else step.real.to(self.device))
+            others = (step.real, step.indices - start[: len(targets)] if self.with_places else None)
+            yield Batch(inputs, targets, *(None if other is None else other.to(self.device) for other in others))
 
     def _augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
         total = sum(augmentation.num_draws for augmentation in self.augment)

@@ -16,6 +16,7 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     real: Tensor | None = None  # (B,), false where a sample only fills up; None: all count
+    places: Tensor | None = None  # (B,), of the samples in their client's shard; None where nobody asks for them
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value a sample, (B,), over the samples that count."""

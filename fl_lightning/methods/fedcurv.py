@@ -48,6 +48,10 @@ class FedCurv(FederatedModule):
         for kind in _KINDS:
             self.add_server_state(kind)
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return (*super().beside_gradients, "the Fisher information")
+
     def broadcast(self, client: int) -> State:
         return {f"{kind}.{name}": tensor for kind in _KINDS for name, tensor in self.server_state(kind).items()}
 

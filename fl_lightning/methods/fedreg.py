@@ -2,7 +2,8 @@
 
 C. Xu, Z. Hong, M. Huang, T. Jiang: Acceleration of Federated Learning with Alleviated Forgetting in Local Training. ICLR 2022.
 arXiv 2203.02645. Departures: the clamp of the pseudo data, which the authors' code computes and drops, is left out; inner
-products are added up in float64, since near the received weights numerator and denominator are both of second order.
+products are added up in float64, since near the received weights numerator and denominator are both of second order. Modified
+gradients take a sample's pseudo data from the pass before the fit, where augmentation may have shown it otherwise than now.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ class FedReg(FederatedModule):
         pseudo_step: eta_s, length of a step towards pseudo data, above 0.
         perturbed_step: eta_p; by default a hundredth of ``pseudo_step``.
         num_perturbations: E, steps.
+        modified_gradients: the MG variant, which takes out of every gradient on the batch what it has in common with one that
+            the images alone, and no label, could give: the gradient on the batch's own pseudo data with uniform labels.
 
     Raises:
         ValueError: if a value is out of range, the local optimizer is not plain SGD, or the net draws or mixes samples.
@@ -43,6 +46,7 @@ class FedReg(FederatedModule):
         pseudo_step: float = 0.1,
         perturbed_step: float | None = None,
         num_perturbations: int = 10,
+        modified_gradients: bool = False,
         server_weighting: Literal["n_weighted", "uniform"] = "uniform",
         **common: Any,
     ) -> None:
@@ -50,6 +54,7 @@ class FedReg(FederatedModule):
         if not 0 <= gamma <= 1:
             raise ValueError(f"model.gamma is {gamma}, must be between 0 and 1: the paper uses 0.25 to 0.5")
         self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
+        self.modified_gradients = self.wants_places = modified_gradients
         self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
             if not getattr(self, name) > 0:
@@ -74,18 +79,28 @@ class FedReg(FederatedModule):
                     "same sample: use group norm or none, and no dropout"
                 )
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return (*super().beside_gradients, "the gradients that make pseudo and perturbed data and those on them")
+
     def client_start(self, net: nn.Module, client: Client) -> State:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order of its own."""
         net.eval()
         rows = [self._perturbed(net, batch, client) for batch in client.epoch("pseudo data")]
         net.train()
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        carry = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        if self.modified_gradients:
+            # Where the pseudo data of each sample are, by its place in the shard: samples that only fill up come last.
+            places = torch.where(carry["real"], carry.pop("places"), torch.iinfo(torch.int64).max)
+            carry["found_at"] = places.flatten().argsort()
+        return carry
 
     def _perturbed(self, net: nn.Module, batch: Batch, client: Client) -> State:
         pseudo, perturbed = (self._climb(net, batch, client, length) for length in (self.pseudo_step, self.perturbed_step))
         with torch.no_grad():
             labels = net(pseudo).softmax(dim=-1)
-        return {"pseudo": pseudo, "labels": labels, "perturbed": perturbed, "targets": batch.targets, "real": batch.real}
+        known = {"targets": batch.targets, "real": batch.real, **({"places": batch.places} if self.wants_places else {})}
+        return {"pseudo": pseudo, "labels": labels, "perturbed": perturbed, **known}
 
     def _climb(self, net: nn.Module, batch: Batch, client: Client, length: float) -> Tensor:
         """Inputs after steps of so much along the sign of the loss' gradient."""
@@ -102,7 +117,9 @@ class FedReg(FederatedModule):
         rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
         weights = [weight.detach() for weight in self.trained_weights(net).values()]
         slow = [self.gamma * own + (1 - self.gamma) * start for own, start in zip(weights, received, strict=True)]
-        gradient, loss = client.differentiate(self._objective(batch, lambda: self.client_loss(net, batch, client)), at=slow)
+        gradient, loss = self.loss_gradients(net, batch, client, at=slow)
+        if self.modified_gradients and len(batch.targets) > 0:  # Poisson batches may have none
+            gradient = self._without_semantics(gradient, net, batch, client, slow)
         moved = [own - rate * g for own, g in zip(weights, gradient, strict=True)]
         middle = [(own + start) / 2 for own, start in zip(moved, received, strict=True)]
         rehearsed = self._row(client)
@@ -123,6 +140,23 @@ class FedReg(FederatedModule):
         client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])
         return loss
 
+    def _without_semantics(
+        self, gradient: Sequence[Tensor], net: nn.Module, batch: Batch, client: Client, slow: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """MG: ``g - <g, u> / ||u||^2 * u``, u the gradient on the batch's pseudo data with uniform labels.
+
+        Without augmentation a sample's pseudo data depend on it and the received weights alone, so those made when the visit
+        began are the batch's.
+        """
+        pseudo = client.carry["pseudo"].flatten(0, 1).index_select(0, client.carry["found_at"].index_select(0, batch.places))
+
+        def uniform_loss() -> Tensor:
+            return -net(pseudo).log_softmax(dim=-1).mean(dim=-1)
+
+        semantic, _ = client.differentiate(self._objective(batch, uniform_loss), at=slow)
+        share = _inner_product(gradient, semantic) / (_inner_product(semantic, semantic) + _TINY)
+        return [g - share.to(g.dtype) * u for g, u in zip(gradient, semantic, strict=True)]
+
     @staticmethod
     def _objective(batch: Batch, losses: Callable[[], Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:
         def objective() -> tuple[Tensor, Tensor]:
@@ -134,10 +168,11 @@ class FedReg(FederatedModule):
     def _row(self, client: Client) -> State:
         """The pseudo and perturbed data of this step: row after row, from the start again after the last."""
         num_rows = len(client.carry["real"])
+        carry = {name: rows for name, rows in client.carry.items() if name != "found_at"}
         if isinstance(client.step, int):
-            return {name: rows[client.step % num_rows] for name, rows in client.carry.items()}
+            return {name: rows[client.step % num_rows] for name, rows in carry.items()}
         place = (client.step % num_rows).reshape(1)
-        return {name: rows.index_select(0, place)[0] for name, rows in client.carry.items()}
+        return {name: rows.index_select(0, place)[0] for name, rows in carry.items()}
 
 
 def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:

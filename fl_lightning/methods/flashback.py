@@ -63,6 +63,10 @@ class Flashback(FederatedModule):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().on_fit_start()
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return (*super().beside_gradients, "the label counts that clients send")
+
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}
 

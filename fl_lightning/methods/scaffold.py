@@ -44,6 +44,10 @@ class Scaffold(FederatedModule):
         super().configure_model()
         self.add_server_state("variate")
 
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        return super().beside_gradients + (("option I's gradients on all samples",) if self.option == "I" else ())
+
     def broadcast(self, client: int) -> State:
         return self.server_state("variate")
 

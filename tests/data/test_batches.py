@@ -1,6 +1,7 @@
 """Which samples a step sees, against a plain loop over one client in Python's integers."""
 
 from itertools import chain
+from math import comb
 
 import pytest
 import torch
@@ -198,3 +199,103 @@ def test_batches_can_be_asked_for_again(full):
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.targets, other.targets)
+
+
+# Poisson batches ------------------------------------------------------------------------------------------------------
+
+
+def test_poisson_batches_are_those_of_a_plain_loop(splitmix64):
+    """Sample i is in step s if draw ``s n + i`` of its client's stream, in [0, 1), is below B / n; its counter is that."""
+    visit = Visits(2, 5, [7], [100], [6], [9], 4, CPU)
+    key = stream_seed(2, 5, 7, "Poisson batches")
+    for number, step in enumerate(visit.poisson_plan()):
+        expected = [i for i in range(6) if (splitmix64(key, 6 * number + i) >> 11) / 2**53 < 4 / 6]
+        assert step.indices.tolist() == [[100 + i for i in expected]]
+        assert step.draw_counters.tolist() == [[6 * number + i for i in expected]]
+        assert step.real is None
+
+
+def test_every_sample_is_in_every_poisson_batch_by_a_coin_of_its_own():
+    """10,000 steps of 8 samples, rate 3 / 8: shares of samples, of pairs, of neighbouring steps and of sizes, to 5 sd."""
+    steps, size, q = 10_000, 8, 3 / 8
+    there = torch.zeros(steps, size, dtype=torch.float64)
+    for row, step in enumerate(Visits(0, 1, [3], [0], [size], [steps], 3, CPU).poisson_plan()):
+        there[row, step.indices[0]] = 1
+    bound = 5 / steps**0.5
+    assert (there.mean(dim=0) - q).abs().max() < bound * (q * (1 - q)) ** 0.5
+    pairs = there.T @ there / steps
+    assert (pairs - q**2).fill_diagonal_(0).abs().max() < bound * (q**2 * (1 - q**2)) ** 0.5
+    follow = there[1:].T @ there[:-1] / (steps - 1)
+    assert (follow - q**2).abs().max() < bound * (q**2 * (1 - q**2)) ** 0.5
+    sizes = there.sum(dim=1)
+    for count in range(size + 1):
+        expected = comb(size, count) * q**count * (1 - q) ** (size - count)
+        assert abs(float((sizes == count).double().mean()) - expected) < bound * (expected * (1 - expected)) ** 0.5, count
+
+
+@pytest.mark.parametrize("batch_size", [None, 6, 9])
+def test_a_rate_of_1_is_everybody(batch_size):
+    """Whole shards, and batches that are larger."""
+    for step in Visits(0, 1, [3], [10], [6], [50], batch_size, CPU).poisson_plan():
+        assert step.indices.tolist() == [list(range(10, 16))]
+
+
+def test_poisson_batches_differ_between_rounds_clients_and_seeds():
+    """Of 40 samples there are 1e12 sets."""
+    seen = set()
+    for seed, round, client in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1)):
+        plan = Visits(seed, round, [client], [0], [40], [2], 20, CPU).poisson_plan()
+        seen |= {tuple(step.indices[0].tolist()) for step in plan}
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("settings", [{}, {"augment": [RandomCrop(1), RandomHorizontalFlip()]}, {"storage": "stream"}])
+def test_poisson_batches_can_be_asked_for_again(settings):
+    """The same at every call, empty ones among them; passes in an order of another name are whole as ever."""
+    data = images(batch_size=1, num_workers=0, **settings)
+    data.poisson_batches = True
+    first, again = list(data.batches(0, 1, 20)), list(data.batches(0, 1, 20))
+    assert len({len(batch.targets) for batch in first}) >= 3
+    assert any(len(batch.targets) == 0 for batch in first)
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+        assert one.inputs.shape == (len(one.targets), 2, 3, 4)
+        assert one.real is None
+    labels = [batch.targets.tolist() for batch in data.epoch(2, 1, "pseudo data")]
+    assert sorted(chain(*labels)) == list(range(7, 16))
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", ["device", "stream"])
+@pytest.mark.parametrize("poisson", [False, True])
+def test_places_name_the_samples(storage, poisson):
+    """Labels are numbers of samples: those that the client's shard has at these places."""
+    data = images(storage=storage, num_workers=0)
+    data.with_places, data.poisson_batches = True, poisson
+    for client in range(4):
+        shard = data.shards.train_indices(client)
+        for full in (False, True):
+            for batch in data.batches(client, 2, 5, full and not poisson):
+                assert batch.places.shape == batch.targets.shape
+                assert torch.equal(shard[batch.places], batch.targets)
+        rows = list(data.epoch(client, 2, "pseudo data"))
+        assert all(torch.equal(shard[batch.places], batch.targets) for batch in rows)
+        assert sorted(chain(*(batch.places[batch.real].tolist() for batch in rows))) == list(range(SIZES[client]))
+
+
+@pytest.mark.parametrize("storage", ["device", "stream"])
+@pytest.mark.parametrize("full", [False, True])
+def test_places_of_stacked_batches_name_the_samples(storage, full):
+    """Side by side, clients that are done leaving the stack, short batches filled up with samples of the same client."""
+    data, clients = images(storage=storage, num_workers=0), [2, 0, 3, 1]
+    data.with_places = True
+    for batch in data.stacked_batches(clients, 3, [6, 6, 3, 1], full):
+        for client, places, targets in zip(clients, batch.places, batch.targets):
+            assert torch.equal(data.shards.train_indices(client)[places], targets)
+
+
+def test_places_are_left_out_where_nobody_asks():
+    assert all(batch.places is None for batch in images().batches(0, 1, 3))

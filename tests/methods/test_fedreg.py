@@ -1,6 +1,7 @@
 """FedReg against its five steps in a plain loop over weights as one vector."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedReg, fedreg
+from fl_lightning.privacy import DPSGD
+from fl_lightning.streams import stream_seed
 
 GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 3
 
@@ -39,17 +42,42 @@ def gradient_at(net, vector, loss):
     return nn.utils.parameters_to_vector(torch.autograd.grad(loss(net), list(net.parameters())))
 
 
-def plain_visit(tiny, net, client, round):
+def loss_gradient(tiny, net, slow, client, round, step, inputs, targets):
+    """Of the mean loss, at the slow weights."""
+    return gradient_at(net, slow, lambda net: tiny.losses(net(inputs), targets, client).mean())
+
+
+def semantic_gradient(tiny, net, slow, client, inputs, targets):
+    """Of the mean cross entropy with labels of 1 / 4 each, on pseudo data made of this very batch at the received weights."""
+    pseudo = climb(tiny, copy.deepcopy(net).eval(), client, inputs, targets, STEP)
+    return gradient_at(net, slow, lambda net: -net(pseudo).softmax(dim=1).log().mul(0.25).sum(dim=1).mean())
+
+
+def modified_gradient(tiny, net, slow, client, round, step, inputs, targets):
+    """MG: ``g - (<g, u> / ||u||^2) u``."""
+    g = loss_gradient(tiny, net, slow, client, round, step, inputs, targets)
+    u = semantic_gradient(tiny, net, slow, client, inputs, targets)
+    return g - (g @ u) / (u @ u) * u
+
+
+def private_gradient(tiny, net, slow, client, round, step, inputs, targets):
+    """DP-SGD with sigma 0.3 and C 1.4, at the slow weights: ``(sum_i g_i min(1, C / (||g_i|| + 1e-6)) + sigma C z) / B``."""
+    total = torch.zeros_like(slow)
+    for i in range(len(targets)):
+        g = loss_gradient(tiny, net, slow, client, round, step, inputs[i : i + 1], targets[i : i + 1])
+        total += g * min(1.0, 1.4 / (float(g.norm()) + 1e-6))
+    noise = torch.Generator().manual_seed(stream_seed(0, round, client, f"noise of step {step}"))
+    draws = [torch.randn(w.shape, generator=noise, dtype=torch.float64).flatten() for w in net.parameters()]
+    return (total + 0.3 * 1.4 * torch.cat(draws)) / len(targets)
+
+
+def plain_visit(tiny, net, client, round, first_gradient=loss_gradient):
     """Steps 1 to 5 on each batch, the rehearsed batches taken in turn; returns the net and how often each projection held."""
     t0 = nn.utils.parameters_to_vector(net.parameters()).detach()
     t, rows, active = t0.clone(), rehearsal(tiny, copy.deepcopy(net).eval(), client, round), torch.zeros(2)
     for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
         pseudo, soft, perturbed, hard = rows[step % len(rows)]
-        g_1 = gradient_at(
-            net,
-            GAMMA * t + (1 - GAMMA) * t0,
-            lambda net, inputs=inputs, targets=targets: tiny.losses(net(inputs), targets, client).mean(),
-        )
+        g_1 = first_gradient(tiny, net, GAMMA * t + (1 - GAMMA) * t0, client, round, step, inputs, targets)
         t = t - tiny.rate(round) * g_1
         t_b = (t + t0) / 2
         g_s = gradient_at(
@@ -88,6 +116,100 @@ def test_rounds_equal_the_five_steps(tiny, weighting):
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
     assert (active >= 3).all()
+
+
+def assert_modified_rounds(tiny, data, engine):
+    """Against :func:`modified_gradient`, to 1e-9."""
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}
+    method, net = tiny.train(FedReg, data, norm=False, engine=engine, **settings), tiny.new_net(norm=False)
+    for round, cohort in enumerate(data.cohorts, start=1):
+        fits = {client: plain_visit(tiny, net, client, round, modified_gradient)[0] for client in cohort}
+        net.load_state_dict(tiny.mean(fits, uniform=True))
+    tiny.assert_same(method.net, net)
+    tiny.assert_moved(net)
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_modified_gradients_equal_the_equation(tiny, engine):
+    """Three rounds, short batches among them, though ours looks a batch's pseudo data up by its samples' places."""
+    assert_modified_rounds(tiny, tiny.new_data(), engine)
+
+
+def test_modified_gradients_in_captured_steps(tiny, monkeypatch):
+    """Two rounds of the client with 10 samples, whose third batch is filled up."""
+    trace = partial(torch.compile, backend="eager", fullgraph=True)  # as it is, but for the seconds that compiling takes
+    monkeypatch.setattr(torch, "compile", lambda step, **_: trace(step))
+    assert_modified_rounds(tiny, tiny.new_data(cohorts=[[1], [1]]), "captured")
+    torch._dynamo.reset()
+
+
+def test_modified_gradients_are_orthogonal_to_the_semantic_direction(tiny):
+    """|<g', u>| is at most 1e-12 of ``||g|| ||u||`` in every local step, where that of g itself is far from 0."""
+    steps = []
+
+    class Watched(FedReg):
+        def _without_semantics(self, gradient, net, batch, client, slow):
+            modified = super()._without_semantics(gradient, net, batch, client, slow)
+            received, vector = copy.deepcopy(self.net), nn.utils.parameters_to_vector
+            u = semantic_gradient(tiny, received, vector(slow), client.index, batch.inputs, batch.targets)
+            u = u / u.norm()
+            steps.append([float((vector(part) @ u).abs() / vector(gradient).norm()) for part in (gradient, modified)])
+            return modified
+
+    tiny.train(Watched, norm=False, pseudo_step=STEP, num_perturbations=NUM_STEPS, modified_gradients=True)
+    before, after = torch.tensor(steps, dtype=torch.float64).unbind(dim=1)
+    assert len(steps) >= sum(tiny.num_steps(client) for _, cohort in tiny.rounds for client in cohort)
+    assert after.max() <= 1e-12
+    assert before.median() > 0.01
+
+
+def test_a_semantic_direction_of_nothing_takes_out_nothing_more(tiny):
+    """A class layer of zeros says the same of all classes, so that u is 0 but for rounding: no NaN, no longer gradient."""
+    lengths = []
+
+    class Blank(FedReg):
+        def configure_model(self):
+            nn.init.zeros_(self.net.classifier.weight)
+            nn.init.zeros_(self.net.classifier.bias)
+            super().configure_model()
+
+        def _without_semantics(self, gradient, net, batch, client, slow):
+            modified = super()._without_semantics(gradient, net, batch, client, slow)
+            lengths.append([float(nn.utils.parameters_to_vector(part).norm()) for part in (gradient, modified)])
+            return modified
+
+    method = tiny.train(Blank, tiny.new_data(cohorts=[[1]]), norm=False, modified_gradients=True)
+    assert all(after <= before * (1 + 1e-12) for before, after in lengths)
+    assert all(weight.abs().max() > 1e-3 for weight in method.net.classifier.parameters())
+
+
+def test_modified_gradients_under_dp_sgd(tiny):
+    """MG is taken of the noisy gradient: with C = 1000 and noise of 1e-12, three rounds as without, to 1e-9."""
+    settings = {"norm": False, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}
+    actual = tiny.train(FedReg, privacy=DPSGD(1e-15, clipping_norm=1000.0), **settings)
+    tiny.assert_same(actual.net, tiny.train(FedReg, **settings).net)
+    noisy = tiny.train(FedReg, privacy=DPSGD(0.3, accounting=True), data=tiny.new_data(batch_size=1), **settings)
+    assert [report.nonfinite for report in noisy.reports] == [[], [], []]
+
+
+def test_dp_sgd_at_the_slow_weights(tiny):
+    """Three rounds, to 1e-9: step 1 takes DP-SGD's gradient, the projections those that they always took."""
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "privacy": DPSGD(0.3, 1.4)}
+    method, net = tiny.train(FedReg, norm=False, **settings), tiny.new_net(norm=False)
+    for round, cohort in tiny.rounds:
+        fits = {client: plain_visit(tiny, net, client, round, private_gradient)[0] for client in cohort}
+        net.load_state_dict(tiny.mean(fits, uniform=True))
+    tiny.assert_same(method.net, net)
+
+
+def test_places_are_asked_for_where_they_are_used(tiny):
+    """Without MG batches bear none and a visit carries what it always did."""
+    methods = [tiny.train(Keeps, norm=False, rounds=1, modified_gradients=modified) for modified in (True, False)]
+    assert [method.data.with_places for method in methods] == [True, False]
+    with_places, without = (method.kept[3] for method in methods)
+    assert with_places.keys() - without.keys() == {"found_at"}
+    assert without.keys() == {"pseudo", "labels", "perturbed", "targets", "real"}
 
 
 class Keeps(FedReg):

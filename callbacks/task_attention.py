@@ -1,0 +1,58 @@
+"""TaskAttention: whose tasks a client of FedWeIT builds on."""
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.figures import attention_table
+from fl_lightning.continual import FedWeIT
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule
+
+
+class TaskAttention(FederatedCallback):
+    """Heatmaps ``tasks/attention/client_K`` of FedWeIT's attention between tasks (Yoon et al., Figure 8); nothing for others.
+
+    A row is a task that the client has learned, a column a task of another client that one of them was given; the value is the
+    mean of ``alpha`` over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for clients whose
+    states lie with the first process.
+
+    Args:
+        every, rounds: rounds of the heatmaps.
+        num_clients: the first so many clients.
+    """
+
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, num_clients: int = 5) -> None:
+        super().__init__(every, rounds)
+        if num_clients < 1:
+            raise ValueError(f"callback TaskAttention: num_clients is {num_clients}, must be at least 1")
+        self.num_clients = num_clients
+
+    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        is_over = trainer.should_stop or round == trainer.max_steps
+        if not isinstance(module, FedWeIT) or not (self.due(round) or is_over):
+            return
+        tasks = module.data.streams
+        for client in module.client_states.clients()[: self.num_clients]:
+            table, columns = attention(module.client_states.read(client) or {}, module.data.num_tasks)
+            if columns:
+                own = [tasks.names[task] for task in tasks.order[client].tolist()]
+                foreign = [f"{tasks.names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
+                log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, own, foreign, client), round)
+
+
+def attention(state: State, num_tasks: int) -> tuple[Tensor, list[tuple[int, int]]]:
+    """What a client's state says of its attention.
+
+    Returns:
+        (T, F) means over layers, NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
+    """
+    rows = {place: state[f"known@{place}"].tolist() for place in range(num_tasks) if f"known@{place}" in state}
+    columns = sorted({tuple(known) for row in rows.values() for known in row})
+    table = torch.full((num_tasks, len(columns)), float("nan"))
+    for place, row in rows.items():
+        layers = [tensor for name, tensor in state.items() if name.endswith(f"attention@{place}")]
+        for slot, known in enumerate(row):
+            table[place, columns.index(tuple(known))] = torch.stack([layer[slot] for layer in layers]).mean()
+    return table, columns

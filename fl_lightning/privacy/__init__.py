@@ -1,0 +1,7 @@
+"""What updates leak and what defends them: ``--model.privacy DPSGD`` or ``UserLevelDP``, and ``fl-lightning attack``."""
+
+from fl_lightning.privacy.base import Privacy
+from fl_lightning.privacy.dp_sgd import DPSGD
+from fl_lightning.privacy.user_level import UserLevelDP
+
+__all__ = ["DPSGD", "Privacy", "UserLevelDP"]

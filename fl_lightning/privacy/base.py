@@ -1,0 +1,95 @@
+"""What a defence may change about a round."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fl_lightning.clients.reduction import Upload
+from fl_lightning.functional.aggregation import State
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule, Update
+
+
+class Privacy(ABC):
+    """Noise that hides what a run learned from.
+
+    Args:
+        noise_multiplier: sigma, standard deviation of the noise in units of ``clipping_norm``.
+        clipping_norm: C, largest norm of what a single sample, or client, contributes.
+        delta: probability with which epsilon may fail, in (0, 1); well below 1 / number of samples, or of clients.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    poisson_cohorts: bool = False
+    """Whether every client takes part by a coin of its own, as accounting by client wants it."""
+
+    poisson_batches: bool = False
+    """Whether every sample is in a batch by a coin of its own, as accounting by sample wants it."""
+
+    clips_samples: bool = False
+    """Whether local gradients are bounded sample by sample."""
+
+    def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
+        for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
+            if not 0 < value < float("inf"):
+                raise ValueError(
+                    f"model.privacy.{name} is {value}, must be above 0 and finite: it is {symbol}; model.privacy null is none"
+                )
+        if not 0 < delta < 1:
+            raise ValueError(f"model.privacy.delta is {delta}, must be above 0 and below 1: 1e-5 is usual")
+        self.noise_multiplier, self.clipping_norm, self.delta = noise_multiplier, clipping_norm, delta
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"
+
+    @abstractmethod
+    def check(self, method: "FederatedModule") -> None:
+        """Refuse by name what this defence cannot cover.
+
+        Raises:
+            ValueError: with the cure.
+        """
+
+    def not_covered(self, method: "FederatedModule") -> tuple[str, ...]:
+        """What of a client's data reaches the server without noise."""
+        return ()
+
+    def bound(self, upload: Upload, received: State) -> Upload:
+        """What a client sends, with its influence bounded; by default as it is."""
+        return upload
+
+    def release(self, update: "Update | None", method: "FederatedModule", round: int, num_updates: int) -> "Update | None":
+        """What the server does with a round's mean, with noise; by default as it is.
+
+        Args:
+            update: None in a round without a finite update.
+            num_updates: in the mean.
+        """
+        return update
+
+    def charges(self, method: "FederatedModule", clients: Iterable[int]) -> dict[int, tuple[float, int]]:
+        """What a round with these clients spends: by client the sampling rate and how many noisy sums were released.
+
+        Everybody is client -1. Empty where nothing is accounted for.
+        """
+        return {}
+
+
+def refuse_batch_norm(net: nn.Module, defence: str) -> None:
+    """BatchNorm mixes the samples of a batch, and keeps their statistics without noise.
+
+    Raises:
+        ValueError: if the net has such a layer.
+    """
+    for name, layer in net.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise ValueError(
+                f"model.net has the layer {name}, {type(layer).__name__}, which lets samples of a batch see each other, so "
+                f"{defence} cannot bound what one contributes: use group norm (torch.nn.GroupNorm, model.net.norm group)"
+            )

@@ -1,0 +1,77 @@
+"""User-level differential privacy at the server: each client's change clipped, noise on their sum, once a round.
+
+H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018. arXiv
+1710.06963. Algorithm 1 with uniform weights and the fixed denominator q N of its estimator f_f.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fl_lightning.clients.reduction import Upload
+from fl_lightning.functional.aggregation import State
+from fl_lightning.privacy.base import Privacy, refuse_batch_norm
+from fl_lightning.streams import stream_seed
+
+if TYPE_CHECKING:
+    from fl_lightning.module import FederatedModule, Update
+
+_EVERYBODY = -1
+
+
+class UserLevelDP(Privacy):
+    """The server's pseudo-gradient is ``(sum_k d_k min(1, C / ||d_k||) + N(0, sigma^2 C^2)) / (q N)``, d_k the global
+    weights less client k's.
+
+    Each of the N clients is in a round's cohort by a coin of its own, with q = ``clients_per_round`` / N. Epsilon, for a
+    client's whole data, is logged every round. The server is trusted: it sees changes before noise.
+    """
+
+    poisson_cohorts = True
+
+    def check(self, method: "FederatedModule") -> None:
+        name = type(method).__name__
+        refuse_batch_norm(method.net, "UserLevelDP")
+        if method.server_weighting != "uniform" or method.overrides("update_weight"):
+            raise ValueError(
+                f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "
+                "set it to uniform, with a method that does not weight by itself"
+            )
+        if method.data.cohorts is not None or method.overrides("cohort"):
+            raise ValueError(
+                f"model.privacy is UserLevelDP, which draws cohorts by coin, but {name} or data.cohorts names them: use DPSGD"
+            )
+        beside = [hook for hook in ("client_result", "aggregate", "probe") if method.overrides(hook)]
+        if beside:
+            raise ValueError(
+                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} sends more "
+                f"({', '.join(beside)}): use DPSGD, or another method"
+            )
+
+    def bound(self, upload: Upload, received: State) -> Upload:
+        sent = upload["weights"]
+        change = {name: weight.detach() - received[name] for name, weight in sent.tensors.items()}
+        norm = torch.stack([part.norm() for part in change.values()]).norm()
+        factor = (self.clipping_norm / norm).clamp_max(1.0)  # 1 where nothing changed
+        clipped = {name: received[name] + factor * part for name, part in change.items()}
+        return {**upload, "weights": sent._replace(tensors=clipped)}
+
+    def release(self, update: "Update | None", method: "FederatedModule", round: int, num_updates: int) -> "Update":
+        from fl_lightning.module import Update
+
+        expected = method.data.cohort_size
+        weights = method.trained_weights(method.net)
+        shared = {name: weight for name, weight in weights.items() if not method.is_personal(name)}
+        noise = torch.Generator(method.device).manual_seed(stream_seed(method.seed, round, -1, "user-level noise"))
+        scale = self.noise_multiplier * self.clipping_norm
+        gradient: dict[str, Tensor] = {}
+        for name, weight in shared.items():
+            drawn = scale * torch.randn(weight.shape, generator=noise, dtype=weight.dtype, device=weight.device)
+            total = 0.0 if update is None else update.pseudo_gradient[name] * num_updates
+            gradient[name] = (total + drawn) / expected
+        return Update(gradient, {} if update is None else update.buffers)
+
+    def charges(self, method: "FederatedModule", clients: Iterable[int]) -> dict[int, tuple[float, int]]:
+        return {_EVERYBODY: (method.data.cohort_size / method.data.num_clients, 1)}

@@ -1,0 +1,53 @@
+"""TaskAttention: what a client's state says, and the pictures of a run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.testing import assert_close
+
+from fl_lightning.callbacks import TaskAttention
+from fl_lightning.callbacks.task_attention import attention
+
+
+def test_attention_is_the_mean_over_layers_of_each_given_task():
+    """Task 0 knew nothing; task 1 was given task 0 of clients 2 and 1, in that order; task 2 task 1 of client 2.
+
+    Columns ascend: (1, 0), (2, 0), (2, 1). Layers a and b give task 1 (.5, .1) and (.3, .3): means .4 for client 2, .2 for 1.
+    """
+    state = {
+        "known@0": torch.empty(0, 2, dtype=torch.int64),
+        "known@1": torch.tensor([[2, 0], [1, 0]]),
+        "known@2": torch.tensor([[2, 1]]),
+        "a.attention@1": torch.tensor([0.5, 0.1, 9.0]),  # room for three, two are used
+        "b.attention@1": torch.tensor([0.3, 0.3, 9.0]),
+        "a.attention@2": torch.tensor([-0.2, 9.0, 9.0]),
+        "b.attention@2": torch.tensor([0.6, 9.0, 9.0]),
+    }
+    table, columns = attention(state, num_tasks=4)
+    nan = float("nan")
+    assert columns == [(1, 0), (2, 0), (2, 1)]
+    expected = torch.tensor([[nan, nan, nan], [0.2, 0.4, nan], [nan, nan, 0.2], [nan, nan, nan]])
+    assert_close(table, expected, equal_nan=True)
+
+
+def test_a_client_without_a_state_has_no_attention():
+    table, columns = attention({}, num_tasks=3)
+    assert table.shape == (3, 0)
+    assert columns == []
+
+
+def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
+    """Three rounds of one round a task: from the second task on clients build on others'."""
+    options = ["--trainer.max_steps", "3", "--model.rounds_per_task", "1", "--callbacks.task_attention.num_clients", "2"]
+    code, _, error = main("fit", "--config", "digits_fedweit.yaml", *options)
+    assert code == 0, error
+    (folder,) = Path().glob("runs/digits_fedweit/version_0")
+    images = EventAccumulator(str(folder)).Reload().Tags()["images"]
+    assert [name for name in images if "attention" in name] == ["tasks/attention/client_0", "tasks/attention/client_1"]
+
+
+def test_no_clients_is_refused():
+    with pytest.raises(ValueError, match="callback TaskAttention: num_clients is 0, must be at least 1"):
+        TaskAttention(num_clients=0)

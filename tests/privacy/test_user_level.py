@@ -1,0 +1,359 @@
+"""User-level privacy at the server, against a plain loop; cohorts by coin, empty ones among them."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import ModelCheckpoint
+from opacus.accountants import RDPAccountant
+from torch import nn
+
+from fl_lightning import FedAvg, FederatedStrategy, methods
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    LabelCounts,
+    LossIncrease,
+    PerClassAccuracy,
+    PrivacyBudget,
+    RoundForgetting,
+    RoundProgressBar,
+    RunSummary,
+)
+from fl_lightning.data import from_arrays
+from fl_lightning.methods import FedNTD, FedProx, FedReg, FedSGD
+from fl_lightning.privacy import UserLevelDP
+from fl_lightning.streams import stream_seed
+
+SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
+SEED, FIRST_EMPTY = 16, 2  # whose cohorts are [1], [1, 2], [], [0, 3, 4], [4], and [], [0, 1, 3, 4], [2, 4], [4], [3, 4]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """The nets are tiny."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def new_data(public_size=0, **settings):
+    """Five clients of whom 2 take part on average; float64."""
+    generator = torch.Generator().manual_seed(5)
+    targets = torch.randint(0, 4, (48,), generator=generator)
+    inputs = torch.randn(48, 3, generator=generator, dtype=torch.float64)
+    inputs[:, 0] += targets
+    clients = [part.tolist() for part in torch.arange(36).split(SIZES)]
+    count = 36 + public_size
+    defaults = {"clients_per_round": 2, "batch_size": 4, "classes": list("abcd"), "seed": SEED, "public_size": public_size}
+    defaults |= {"test_inputs": inputs[36:], "test_targets": targets[36:]}
+    return from_arrays(inputs[:count], targets[:count], clients, **{**defaults, **settings})
+
+
+def new_net():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def momentum(weights):
+    return torch.optim.SGD(weights, lr=0.8, momentum=0.5)
+
+
+def train(fit, method=FedAvg, rounds=5, data=None, net=None, callbacks=(), trainer=None, ckpt_path=None, **settings):
+    defaults = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=RATE), "engine": "sequential", "seed": SEED}
+    defaults |= {"server_weighting": "uniform", "server_optimizer": momentum, "privacy": UserLevelDP(SIGMA, CLIP)}
+    trained = method(net or new_net(), **{**defaults, **settings})
+    trainer = {"precision": "64-true", "callbacks": list(callbacks), **(trainer or {})}
+    trained.trainer_after = fit(trained, data or new_data(), rounds, ckpt_path, **trainer)
+    return trained
+
+
+def cohorts_of(rounds):
+    data = new_data()
+    data.setup()
+    data.poisson_cohorts = True
+    return [data.cohort(round) for round in range(1, rounds + 1)]
+
+
+def plain_rounds(rounds, frozen=()):
+    """``g = (sigma C z - sum_k d_k min(1, C / ||d_k||)) / 2``, d_k client k's change, z drawn weight after weight;
+    ``v = v / 2 + g``, ``w -= 0.8 v``. Returns the weights and the norms of the d_k.
+    """
+    data, net, norms = new_data(), new_net(), []
+    data.setup()
+    data.to(torch.device("cpu"), torch.float64)
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+    velocity = {name: torch.zeros_like(weight) for name, weight in weights.items() if name not in frozen}
+    for round, cohort in enumerate(cohorts_of(rounds), start=1):
+        total = {name: torch.zeros_like(weights[name]) for name in velocity}
+        for client in cohort:
+            local = dict(weights)
+            for batch in data.batches(client, round, -(-SIZES[client] // 4)):
+                leaves = {name: local[name].clone().requires_grad_() for name in velocity}
+                loss = F.cross_entropy(torch.func.functional_call(net, {**local, **leaves}, (batch.inputs,)), batch.targets)
+                for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values()))):
+                    local[name] = local[name] - RATE * gradient
+            change = {name: local[name] - weights[name] for name in velocity}
+            norms.append(math.sqrt(sum(float(part.square().sum()) for part in change.values())))
+            for name in total:
+                total[name] += change[name] * min(1.0, CLIP / norms[-1])
+        noise = torch.Generator().manual_seed(stream_seed(SEED, round, -1, "user-level noise"))
+        for name in velocity:
+            drawn = SIGMA * CLIP * torch.randn(weights[name].shape, generator=noise, dtype=torch.float64)
+            velocity[name] = 0.5 * velocity[name] + (drawn - total[name]) / 2
+            weights[name] = weights[name] - 0.8 * velocity[name]
+    return weights, norms
+
+
+def assert_same(method, expected):
+    torch.testing.assert_close({n: w.detach() for n, w in method.net.named_parameters()}, dict(expected), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_rounds_equal_a_plain_loop(fit, engine):
+    """Five rounds with server momentum, the third of them without a client: noise alone; some changes clipped, some not."""
+    expected, norms = plain_rounds(5)
+    assert cohorts_of(5) == [[1], [1, 2], [], [0, 3, 4], [4]]
+    assert 0 < sum(norm > CLIP for norm in norms) < len(norms)
+    assert_same(train(fit, engine=engine), expected)
+
+
+def test_frozen_weights_get_no_noise(fit):
+    """Nor count in the norm."""
+    net = new_net()
+    net[0].weight.requires_grad_(False)
+    method = train(fit, net=net)
+    assert_same(method, plain_rounds(5, frozen=("0.weight",))[0])
+    assert torch.equal(method.net[0].weight, new_net()[0].weight)
+
+
+def test_what_stays_at_home_gets_no_noise(fit):
+    """A personal class layer: the global one is as it was."""
+
+    class Personal(FedAvg):
+        personal = ("2.*",)
+
+    method = train(fit, Personal)
+    assert torch.equal(method.net[2].weight, new_net()[2].weight)
+    assert not torch.equal(method.net[0].weight, new_net()[0].weight)
+
+
+def test_two_processes_do_as_one(fit, tmp_path):
+    """Noise is added once, not once a process; a round without clients is one in both."""
+    for name, settings in (("one", {}), ("two", {"strategy": FederatedStrategy(start_method="fork"), "devices": 2})):
+        keep = ModelCheckpoint(tmp_path / name, filename="last", every_n_train_steps=5)
+        train(fit, callbacks=[keep], trainer={"enable_checkpointing": True, **settings})
+    one, two = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in ("one", "two"))
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-12)
+    torch.testing.assert_close(one, {f"net.{name}": w for name, w in plain_rounds(5)[0].items()}, rtol=0, atol=1e-9)
+
+
+def test_a_run_in_two_parts_ends_as_one_in_one(fit, tmp_path):
+    """Cut before the round without clients: the same bits, and the same budget."""
+    torch.manual_seed(1)
+    train(fit, rounds=2, callbacks=[PrivacyBudget()]).trainer_after.save_checkpoint(tmp_path / "2.ckpt")
+    whole = train(fit, callbacks=[PrivacyBudget()])
+    torch.manual_seed(2)
+    resumed = train(fit, callbacks=[PrivacyBudget()], ckpt_path=tmp_path / "2.ckpt")
+    torch.testing.assert_close(resumed.net.state_dict(), whole.net.state_dict(), rtol=0, atol=0)
+    assert resumed.newest["privacy/epsilon"] == whole.newest["privacy/epsilon"]
+
+
+def test_noise_has_the_variance_asked_for(fit):
+    """A rate of 0 and four rounds: 16,240 weights each move by N(0, (sigma C / 2)^2) a round, and no round as another."""
+    moves = []
+
+    class Still(FedAvg):
+        def server_step(self, update):
+            moves.append(torch.cat([part.flatten() for part in update.pseudo_gradient.values()]))
+            super().server_step(update)
+
+    net = nn.Sequential(nn.Linear(3, 200), nn.Linear(200, 77), nn.Linear(77, 4)).double()
+    train(fit, Still, 4, net=net, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.0))
+    drawn = torch.stack(moves) / (SIGMA * CLIP / 2)
+    count = drawn.shape[1]
+    assert drawn.mean(dim=1).abs().max() < 5 / math.sqrt(count)
+    assert (drawn.square().mean(dim=1) - 1).abs().max() < 5 * math.sqrt(2 / count)
+    assert (torch.corrcoef(drawn) - torch.eye(4)).abs().max() < 5 / math.sqrt(count)
+
+
+def test_everybody_tosses_a_coin():
+    """6,000 rounds, q = 2 / 5: how often each client comes, each pair, each size of a cohort, to five standard deviations."""
+    there = torch.zeros(6000, 5, dtype=torch.float64)
+    for row, cohort in enumerate(cohorts_of(6000)):
+        assert cohort == sorted(set(cohort))
+        there[row, cohort] = 1
+    bound, q = 5 / math.sqrt(6000), 0.4
+    assert (there.mean(dim=0) - q).abs().max() < bound * math.sqrt(q * (1 - q))
+    pairs = there.T @ there / 6000
+    assert (pairs - q**2).fill_diagonal_(0).abs().max() < bound * math.sqrt(q**2 * (1 - q**2))
+    for size in range(6):
+        expected = math.comb(5, size) * q**size * (1 - q) ** (5 - size)
+        share = float((there.sum(dim=1) == size).double().mean())
+        assert abs(share - expected) < bound * math.sqrt(expected * (1 - expected)), size
+    after = (there[1:] * there[:-1]).mean(dim=0)  # rounds know nothing of each other
+    assert (after - q**2).abs().max() < bound
+
+
+def test_all_clients_on_average_are_all_clients():
+    """q = 1: nobody ever stays away."""
+    data = new_data(clients_per_round=1.0)
+    data.setup()
+    data.poisson_cohorts = True
+    assert all(data.cohort(round) == [0, 1, 2, 3, 4] for round in range(1, 50))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_rounds_without_a_client_harm_no_callback(fit, tmp_path, engine, capsys):
+    """Every callback in every round, the first round empty too, where engines are rehearsed."""
+    data = new_data(seed=FIRST_EMPTY, val_fraction=0.3, monitor_test=1)
+    summary = RunSummary()
+    summary.folder = tmp_path
+    callbacks = [
+        *(kind(every=1) for kind in (ClientForgetting, RoundForgetting, LabelCounts, LossIncrease)),
+        PerClassAccuracy(every=1, clients_every=1),
+        Communication(),
+        PrivacyBudget(),
+        RoundProgressBar(),
+        summary,
+    ]
+    trainer = {"enable_progress_bar": True, "default_root_dir": tmp_path}
+    method = train(fit, rounds=3, data=data, callbacks=callbacks, engine=engine, trainer=trainer)
+    assert method.data.cohort(1) == []
+    assert method.rounds_without_update == 0
+    assert (tmp_path / "results.json").exists()
+
+
+def test_epsilon_is_that_of_the_accountant(fit):
+    """Of rounds with q = 2 / 5 and sigma = 0.5, counted whoever came, with the empty one."""
+    budget = PrivacyBudget()
+    logged = []
+
+    class Logged(FedAvg):
+        def log_round(self, metrics, round):
+            logged.extend(value for name, value in metrics.items() if name == "privacy/epsilon")
+            super().log_round(metrics, round)
+
+    train(fit, Logged, callbacks=[budget], privacy=UserLevelDP(SIGMA, CLIP, delta=1e-3))
+    accountant = RDPAccountant()
+    expected = []
+    for _ in range(5):
+        accountant.step(noise_multiplier=SIGMA, sample_rate=0.4)
+        expected.append(accountant.get_epsilon(1e-3))
+    assert logged == pytest.approx(expected, rel=1e-12)
+
+
+# What is refused, and what is not ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedProx, FedNTD, FedReg, FedSGD])
+def test_methods_that_send_weights_alone_run(fit, method):
+    data = new_data(batch_size=None) if method is FedSGD else None
+    trained = train(fit, method, 4, data)
+    assert all(weight.isfinite().all() for weight in trained.net.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"FedAvg", "FedProx", "FedNTD", "FedReg", "FedSGD"}))
+def test_methods_that_send_more_are_refused(fit, name):
+    """By name, with the hooks that send it and what to do."""
+    data = new_data(public_size=12)
+    with pytest.raises(ValueError) as error:
+        train(fit, getattr(methods, name), net=Parts(), data=data)
+    assert str(error.value).startswith(
+        f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} sends more ("
+    )
+    assert str(error.value).endswith("): use DPSGD, or another method")
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.classifier = nn.Linear(3, 5).double(), nn.Linear(5, 4).double()
+
+    def forward(self, inputs):
+        return self.classifier(self.features(inputs))
+
+
+class OwnWeights(FedAvg):
+    def update_weight(self, client):
+        return 2.0
+
+
+class OwnCohort(FedAvg):
+    def cohort(self, round):
+        return super().cohort(round)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (FedAvg, {"server_weighting": "n_weighted"}, "model.server_weighting is n_weighted, but UserLevelDP bounds clients"),
+        (OwnWeights, {}, "model.server_weighting is uniform, but UserLevelDP bounds clients that count equally: "),
+        (OwnCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but OwnCohort or data.cohorts names them"),
+        (
+            FedAvg,
+            {"data": new_data(cohorts=[[0]] * 5)},
+            "model.privacy is UserLevelDP, which draws cohorts by coin, but FedAvg",
+        ),
+        (
+            FedAvg,
+            {"net": nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()},
+            "model.net has the layer 1, BatchNorm1d, which lets samples of a batch see each other, so UserLevelDP",
+        ),
+    ],
+)
+def test_what_cannot_be_bounded_is_refused(fit, method, settings, message):
+    """Before round 1, in one line."""
+    with pytest.raises(ValueError) as error:
+        train(fit, method, **settings)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((0.0,), "model.privacy.noise_multiplier is 0.0, must be above 0"),
+        ((math.nan,), "model.privacy.noise_multiplier is nan, must be above 0"),
+        ((1.0, -1.0), "model.privacy.clipping_norm is -1.0, must be above 0"),
+        ((1.0, 1.0, 2.0), "model.privacy.delta is 2.0, must be above 0 and below 1: 1e-5 is usual"),
+    ],
+)
+def test_values_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError) as error:
+        UserLevelDP(*settings)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "model.server_weighting is n_weighted, but UserLevelDP bounds clients that count equally: set it to uniform"),
+        (
+            ["--model", "Scaffold", "--model.server_weighting", "uniform"],
+            "but Scaffold sends more (client_result, aggregate): use DPSGD, or another method",
+        ),
+    ],
+)
+def test_bad_input_on_the_command_line_is_one_line(main, tmp_path, arguments, message):
+    code, _, error = main(
+        *("fit", "--config", "digits_tce.yaml", *arguments),
+        *("--model.privacy", "UserLevelDP", "--model.privacy.noise_multiplier", "1"),
+    )
+    lines = [line for line in error.splitlines() if line.startswith("fl-lightning: error: ")]
+    assert code != 0
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_of_a_private_run_serves_others_as_ever(fit):
+    """The same data module after a run with coins: cohorts of two again."""
+    data = new_data()
+    train(fit, data=data)
+    train(fit, data=data, privacy=None)
+    assert not data.poisson_cohorts
+    assert all(len(data.cohort(round)) == 2 for round in range(1, 6))
