@@ -1,0 +1,1 @@
+"""``fl-lightning report``: from the logs of many runs to tables, figures and one page."""

@@ -1,0 +1,87 @@
+"""Tables of what runs cost: bytes, the size of the model, and time."""
+
+import math
+
+import numpy as np
+
+from fl_lightning.report.runs import Run
+from fl_lightning.report.study import Spread, Study
+from fl_lightning.report.tables import DASH, Table, means_and_sds, number, spread
+
+_PAUSE, _PAUSE_SECONDS = 20, 60  # a break this many times the median round, and so many seconds, is a pause
+
+
+def communication(study: Study) -> Table | None:
+    """Bytes sent and the size of the model beside the final accuracy; None if nothing was counted."""
+    rows, records = [], []
+    for group in study.finished:
+        down, up = (Spread(tuple(megabytes(run, way) for run in group.runs)) for way in ("down", "up"))
+        if np.isnan(down.mean):
+            continue
+        size = Spread(tuple(model_megabytes(run) for run in group.runs))
+        final = study.final_of(group)
+        rows.append([group.label, *(_megabytes_text(of.mean) for of in (down, up, size)), spread(final)])
+        records.append(
+            {"method": group.label} | means_and_sds(("down_mb", "up_mb", "model_mb", "final"), (down, up, size, final))
+        )
+    note = (
+        "Megabytes (10^6 bytes) that the server sent to clients and they sent back in the whole run, and what the model takes "
+        "in float32; on task streams the models of all clients, without zeros. "
+        f"{DASH} where it was not noted. Means over seeds."
+    )
+    columns = ["method", "MB down", "MB up", "model, MB", "final accuracy"]
+    return Table("communication", "Communication and model size", note, columns, rows, records) if rows else None
+
+
+def _megabytes_text(value: float) -> str:
+    return number(value, ",.0f" if value >= 100 else ".3g")
+
+
+def megabytes(run: Run, way: str) -> float:
+    """All that went ``down`` or ``up``, in 10^6 bytes; NaN if it was not counted."""
+    total = run.log.scalars.get(f"communication/total_{way}")
+    return float("nan") if total is None else float(total.values[-1]) / 1e6
+
+
+def model_megabytes(run: Run) -> float:
+    """Size of the model, or on task streams of the models of all clients at the end; NaN where it was not noted."""
+    sizes = run.log.scalars.get("tasks/model_megabytes")
+    return float(run.results.get("model_megabytes", "nan") if sizes is None else sizes.values[-1])
+
+
+def timing(study: Study) -> Table:
+    """Seconds and rounds per second."""
+    rows, records = [], []
+    for group in study.finished:
+        measured = [time_of_rounds(run) for run in group.runs]
+        seconds = Spread(tuple(time for _, time in measured))
+        speed = Spread(tuple(rounds / time if time > 0 else math.nan for rounds, time in measured))
+        texts = [duration(seconds.mean), number(speed.mean, ".3g"), number(speed.deviation, ".2g")]
+        rows.append([group.label, str(len(group.runs)), *texts])
+        scores = means_and_sds(("seconds", "rounds_per_second"), (seconds, speed))
+        records.append({"method": group.label, "runs": len(group.runs)} | scores)
+    note = (
+        "From the times of log entries: from the first round that a process logged to its last, with evaluations and rounds "
+        "repeated after a resume, without starts, the time between processes and breaks of more than "
+        f"{_PAUSE} median rounds and {_PAUSE_SECONDS} s. Runs that shared a machine slowed each other down. Means over seeds."
+    )
+    return Table("time", "Time", note, ["method", "runs", "time", "rounds/s", "its deviation"], rows, records)
+
+
+def time_of_rounds(run: Run) -> tuple[float, float]:
+    """Rounds whose time is known, and the seconds that they took."""
+    steps = [np.diff(session[np.argsort(session[:, 0])], axis=0) for session in run.log.sessions]
+    rounds, seconds = np.concatenate([np.empty((0, 2)), *steps]).T
+    if len(rounds) == 0:
+        return 0.0, 0.0
+    each = seconds / rounds
+    counted = (each >= 0) & (each <= max(_PAUSE * float(np.median(each)), _PAUSE_SECONDS))  # a clock may be set back
+    return float(rounds[counted].sum()), float(seconds[counted].sum())
+
+
+def duration(seconds: float) -> str:
+    """``2 h 05 min``, ``3 min 20 s`` or ``4.2 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,266 @@
+"""The report's figures, drawn without any global state of matplotlib but its settings.
+
+Text and axes are in ``INK`` and the paper in ``PAPER``, so that the page can put its own colours there, light or dark.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fl_lightning.callbacks.figures import heatmap
+from fl_lightning.report.costs import model_megabytes
+from fl_lightning.report.events import Curve
+from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.study import Spread, Study, common_curve
+
+INK, PAPER = "#010101", "#fefefe"
+_SETTINGS = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), PAPER),
+    "axes.facecolor": "none",
+    "legend.framealpha": 0,
+    "grid.color": "#8080804d",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "fl-lightning",  # the same input, the same file
+}
+# M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
+_COLORS = "#3f90da #ffa90e #bd1f01 #832db6 #94a4a2 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
+_STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
+_MOST_POINTS = 400  # of a drawn curve: more cannot be seen
+_MOST_COLUMNS = 100  # of a heatmap over rounds
+_MOST_TICKS = 8
+_MOST_PANELS = 6  # conditions in one figure
+_PANEL = (5.6, 3.4)  # inches
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure, how it is called in files, and what to say of it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    wide: bool = False  # too detailed for a phone: there it scrolls
+
+
+@contextmanager
+def drawing_style() -> Iterator[None]:
+    """Colours and lines of all figures of a report."""
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+class Palette:
+    """A colour for each method, the same in every figure and under every condition."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._methods: list[str] = []
+        for group in groups:
+            self[group]
+
+    def __getitem__(self, group: Group) -> str:
+        method = group.label_without(RATE, *group.conditions)
+        if method not in self._methods:
+            self._methods.append(method)
+        return _COLORS[self._methods.index(method) % len(_COLORS)]
+
+
+def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
+    """A panel for each condition, in which ``draw`` draws every group; one legend below."""
+    figure, panels = _grid(min(len(shown), _MOST_PANELS))
+    for axes, (condition, groups) in zip(panels, shown.items(), strict=False):
+        for group in groups:
+            draw(axes, group)
+        axes.set(title=condition, xlabel=xlabel)
+    for axes in panels[::2]:  # the left column
+        axes.set_ylabel(ylabel)
+    _legend(figure, panels)
+    return figure
+
+
+def panels_note(shown: dict[str, list[Group]]) -> str:
+    """What a figure by condition leaves out, and how many runs are behind it."""
+    groups = [group for some in list(shown.values())[:_MOST_PANELS] for group in some]
+    counts = sorted({len(group.runs) for group in groups})
+    runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    left_out = f" The first {_MOST_PANELS} of {len(shown)} conditions." if len(shown) > _MOST_PANELS else ""
+    return f"Runs behind each line: {runs}.{left_out}"
+
+
+def draw_spread(axes: Axes, curves: Sequence[Curve], color: str, label: str, *, dashed: bool = False) -> None:
+    """The mean over seeds in the rounds that all have; a band of one standard deviation where there are several."""
+    rounds, values = common_curve(curves)
+    draw_band(axes, rounds, values, color, label, dashed=dashed)
+
+
+def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, *, dashed: bool = False) -> None:
+    """The mean of values (curves, n) at places (n,) and, of several curves, a band of one standard deviation."""
+    chosen = _thinned(len(at), _MOST_POINTS)
+    at, values = at[chosen], values[:, chosen]
+    mean = values.mean(axis=0)
+    axes.plot(at, mean, color=color, label=label, linewidth=1.3, linestyle="--" if dashed else "-")
+    if len(values) > 1:
+        deviation = values.std(axis=0, ddof=1)
+        axes.fill_between(at, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+
+
+def draw_distribution(axes: Axes, values: NDArray, counts: NDArray, color: str, label: str) -> None:
+    """Cumulative share of values (n,), each with its count (n,)."""
+    order = np.argsort(values)
+    shares = np.cumsum(counts[order]) / counts.sum()
+    values = values[order]
+    chosen = _thinned(len(values), _MOST_POINTS)
+    axes.step(values[chosen], shares[chosen], where="post", color=color, label=label, linewidth=1.3)
+
+
+def draw_ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Group]], palette: Palette) -> Figure:
+    """Final accuracy against the values of one key, a line for each family; bars are the deviation over seeds."""
+    figure, (axes,) = _grid(1)
+    drawn: Counter[str] = Counter()  # lines of a colour
+    for family in families:
+        color = palette[family[0]]
+        marker, line = _STYLES[drawn[color] % len(_STYLES)]
+        drawn[color] += 1
+        values = [float(group.config[key]) for group in family]
+        scores = [study.final_of(group) for group in family]
+        bars = [0.0 if np.isnan(score.deviation) else score.deviation for score in scores]
+        style = {"marker": marker, "linestyle": line, "markersize": 5, "capsize": 3, "color": color}
+        axes.errorbar(values, [score.mean for score in scores], bars, label=family[0].label_without(key, RATE), **style)
+    ticks = sorted({float(group.config[key]) for family in families for group in family})
+    if ticks[0] > 0 and ticks[-1] > 5 * ticks[0]:
+        axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+    axes.minorticks_off()
+    axes.set(xlabel=name, ylabel=f"final {study.metric_name}")
+    _legend(figure, [axes])
+    return figure
+
+
+def draw_sizes(study: Study, groups: Sequence[Group], palette: Palette) -> Figure:
+    """Final accuracy against the size of the model."""
+    figure, (axes,) = _grid(1)
+    for group in groups:
+        size, score = Spread(tuple(map(model_megabytes, group.runs))), study.final_of(group)
+        bar = 0.0 if np.isnan(score.deviation) else score.deviation
+        axes.errorbar([size.mean], [score.mean], [bar], fmt="o", capsize=3, color=palette[group], label=group.label)
+    axes.set(xlabel="model, MB", ylabel=f"final {study.metric_name}")
+    _legend(figure, [axes])
+    return figure
+
+
+def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
+    """A class-by-round heatmap for each group, mean over seeds (Flashback, Figure 5)."""
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    height = max(2.0, min(10.0, 0.22 * len(classes))) + 1.0
+    figure = Figure(figsize=(6.5 * columns, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, group in zip(panels, groups, strict=False):
+        curves = [[run.log.scalars[f"class_accuracy/{name}"] for name in classes] for run in group.runs]
+        rounds, _ = common_curve([of[0] for of in curves])
+        rounds = rounds[_thinned(len(rounds), _MOST_COLUMNS)]
+        values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
+        titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "round"}
+        heatmap(axes, torch.from_numpy(values), classes, [str(round) for round in rounds], **titles)
+        ticks = _thinned(len(rounds), _MOST_TICKS)
+        axes.set_xticks(ticks, rounds[ticks])
+    _finish_heatmaps(panels, len(groups))
+    return figure
+
+
+def draw_client_forgetting(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
+    """Accuracies before and after the local fits and their difference, a row for each group (TCE, Figures 1 and 5 to 7)."""
+    figure = Figure(figsize=(13.5, 4.2 * len(groups)), layout="constrained")
+    panels = figure.subplots(len(groups), 3, squeeze=False)
+    shared = {"row_title": "model of client", "column_title": "data of client"}
+    for row, group in zip(panels, groups, strict=True):
+        names = [str(int(client)) for client in tensors(group, "clients/cohort")]
+        after = torch.from_numpy(tensors(group, "clients/accuracy_after"))
+        before = torch.from_numpy(tensors(group, "clients/accuracy_before")).expand_as(after)
+        heatmap(row[0], before, names, names, title=f"{_wrapped(group.label)}\nbefore the local fit", **shared)
+        heatmap(row[1], after, names, names, title="after the local fit", **shared)
+        heatmap(row[2], after - before, names, names, title="difference (red is forgetting)", diverging=True, **shared)
+    figure.suptitle(f"Round {round}")
+    _finish_heatmaps(panels.flatten(), panels.size)
+    return figure
+
+
+def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
+    """The global model before, each client, the global model after, by class, side by side (Flashback, Figure 2)."""
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    figure = Figure(figsize=(6.5 * columns, 4.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, group in zip(panels, groups, strict=False):
+        values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
+        known = class_names(group)
+        classes = known if len(known) == values.shape[1] else [str(label) for label in range(values.shape[1])]
+        clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
+        titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "class"}
+        heatmap(axes, values, ["global before", *clients, "global after"], classes, **titles)
+        for line in (0.5, len(clients) + 0.5):
+            axes.axhline(line, color="white", linewidth=2)
+    figure.suptitle(f"Round {round}")
+    _finish_heatmaps(panels, len(groups))
+    return figure
+
+
+def class_names(group: Group) -> list[str]:
+    """Names of the classes whose accuracy was logged, in their order."""
+    prefix = "class_accuracy/"
+    return [name.removeprefix(prefix) for name in group.runs[0].log.scalars if name.startswith(prefix)]
+
+
+def _grid(count: int) -> tuple[Figure, Sequence[Axes]]:
+    columns = min(2, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    for axes in panels[:count]:
+        axes.tick_params(labelbottom=True)  # which sharing leaves to the lowest row
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    return figure, panels[:count]
+
+
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One below all panels, each label once, and room for it."""
+    found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = 2 if len(found) > 3 and max(map(len, found)) < 35 else 1
+    figure.legend(found.values(), found.keys(), loc="outside lower left", ncols=columns, fontsize=9)
+    figure.set_figheight(figure.get_figheight() + 0.2 * -(-len(found) // columns) + 0.1)
+
+
+def _finish_heatmaps(panels: Sequence[Axes], used: int) -> None:
+    for axes in panels:
+        axes.grid(False)
+        for text in axes.texts:  # numbers in cells need no room, and asking each for its size takes seconds
+            text.set_in_layout(False)
+    for axes in panels[used:]:
+        axes.set_axis_off()
+
+
+def _thinned(count: int, most: int) -> NDArray[np.int64]:
+    """Places of at most so many of a curve's points, evenly spread, the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else np.arange(0)
+
+
+def _wrapped(label: str) -> str:
+    """A long label in two lines."""
+    if len(label) <= 45:
+        return label
+    cut = label.rfind(", ", 0, 45)
+    return label if cut < 0 else f"{label[: cut + 1]}\n{label[cut + 2 :]}"

@@ -1,0 +1,235 @@
+"""Groups: runs that differ in nothing but the seed, and what to call them."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from fl_lightning.report.runs import Run
+
+RATE = "model.optimizer.lr"
+# The federation and how long it learns: under each such condition methods are compared with each other.
+_CONDITIONS = (
+    "data.partition",
+    "data.num_clients",
+    "data.clients_per_round",
+    "trainer.max_steps",
+    "model.local_steps",
+    "model.local_epochs",
+)
+_NAMED_FIRST = ("model", "model.loss", "model.net")  # in a label, as far as they set groups apart
+# Where and how a run is carried out and watched, which says nothing about what is learned.
+_BOOKKEEPING = (
+    "seed_everything",
+    "trainer.",
+    "callbacks.",
+    "ckpt_path",
+    "weights_only",
+    "data.root",
+    "data.num_workers",
+    "data.storage",
+    "data.eval_batch_size",
+    "data.monitor_test",
+)
+_KEPT = ("trainer.max_steps", "trainer.precision")  # of those
+_NAMES = {RATE: "lr", "trainer.max_steps": "rounds", "model.server_optimizer.lr": "server lr"}
+_LONGEST = 40  # characters of a value in a label
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that differ in the seed alone, one a seed."""
+
+    config: dict[str, Hashable]  # without seed and bookkeeping
+    told: tuple[str, ...]  # keys that the label names: enough to set all groups apart
+    runs: tuple[Run, ...]  # by seed; finished ones, unless there is none
+    twin: int = 1  # of groups that would have the same label, which one this is
+
+    @property
+    def finished(self) -> bool:
+        return self.runs[0].finished
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+    @property
+    def label(self) -> str:
+        """Class of the method and all that sets the group apart: ``FedAvg, TruncatedCrossEntropy, lr 0.1, alpha 0.5``."""
+        return self.label_without()
+
+    @property
+    def method(self) -> str:
+        """The label without what belongs to the condition."""
+        return self.label_without(*self.conditions)
+
+    @property
+    def conditions(self) -> list[str]:
+        """The told keys that belong to the federation."""
+        return [key for key in self.told if is_condition(key)]
+
+    @property
+    def condition(self) -> str:
+        """What the label says of the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
+        return ", ".join(self._told(key) for key in self.conditions if key in self.config)
+
+    def label_without(self, *keys: str) -> str:
+        told = [key for key in self.told if key not in keys and key != "model" and key in self.config]
+        parts = [_class_name(self.config["model"]), *map(self._told, told)]
+        return ", ".join(parts) + f" ({self.twin})" * (self.twin > 1)
+
+    def setting(self, *without: str) -> frozenset[tuple[str, Hashable]]:
+        """The config without some keys, to be compared with that of other groups."""
+        return frozenset((key, value) for key, value in self.config.items() if key not in without)
+
+    def _told(self, key: str) -> str:
+        value = self.config[key]
+        if isinstance(value, str) and _class_name(value) != value:
+            return _class_name(value)
+        last = key.rsplit(".", 1)[-1]
+        alone = [other.rsplit(".", 1)[-1] for other in self.told].count(last) == 1
+        name = _NAMES.get(key, last if alone else " ".join(key.split(".")[-2:]))
+        text = f"{value:g}" if isinstance(value, float) else PurePath(str(value)).name
+        return f"{name.replace('_', ' ')} {text[:_LONGEST]}"
+
+
+def is_condition(key: str) -> bool:
+    """Whether a config key belongs to the federation rather than to the method."""
+    return key.startswith(_CONDITIONS)
+
+
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+    """Groups in the order of their conditions, then their methods, and remarks on runs that were left out."""
+    members: dict[frozenset, list[Run]] = defaultdict(list)
+    for run in runs:
+        members[frozenset(_identity(run).items())].append(run)
+    told = _told_keys([dict(identity) for identity in members])
+    groups, remarks = [], []
+    for identity, together in members.items():
+        kept, said = _one_a_seed(together)
+        groups.append(Group(dict(identity), told, tuple(kept)))
+        remarks += said
+    return _distinct(sorted(groups, key=_order)), remarks
+
+
+def _identity(run: Run) -> dict[str, Hashable]:
+    return {key: value for key, value in run.config.items() if key in _KEPT or not key.startswith(_BOOKKEEPING)}
+
+
+def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """Finished runs if there are any, the newest of each seed, and remarks on the others."""
+    finished = [run for run in runs if run.finished]
+    newest: dict[int, Run] = {}
+    for run in sorted(finished or runs, key=lambda run: run.log.last_time):
+        newest[run.seed] = run
+    remarks = [
+        f"{run.folder}: left out, {newest[run.seed].folder} has the same settings and seed and is newer"
+        for run in finished or runs
+        if newest[run.seed] is not run
+    ]
+    for run in runs:
+        if not run.finished:
+            use = "left out, others of its settings are finished" if finished else "its curve alone is drawn"
+            rounds = f"{run.log.last_round} of {run.config.get('trainer.max_steps')} rounds"
+            remarks.append(f"{run.folder}: not finished, {rounds}; {use}")
+    return [newest[seed] for seed in sorted(newest)], remarks
+
+
+def _told_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
+    """Keys that set groups apart, the most telling first; one that says nothing which those before do not is left out.
+
+    So methods that were each tuned to a rate of their own are called by the method alone. A difference in the federation is
+    always told: methods on unlike data are not compared.
+    """
+    told: list[str] = []
+    for key in sorted(differing_keys(configs), key=_rank):
+        splits = len({_values(config, [*told, key]) for config in configs}) > len({_values(config, told) for config in configs})
+        if splits or (key.startswith("data.") and is_condition(key)):
+            told.append(key)
+    return tuple(sorted(told, key=is_condition))
+
+
+def _rank(key: str) -> tuple[int, bool, bool]:
+    place = _NAMED_FIRST.index(key) if key in _NAMED_FIRST else len(_NAMED_FIRST)
+    return place, not is_condition(key), key != RATE
+
+
+def _values(config: dict[str, Hashable], keys: Iterable[str]) -> tuple[Hashable, ...]:
+    return tuple(config.get(key) for key in keys)
+
+
+def differing_keys(configs: Sequence[dict[str, Hashable]]) -> list[str]:
+    """Keys in which configs differ, in their order.
+
+    A key counts if every config has it and they differ, or if configs differ in it whose objects around it are of the same
+    classes: the temperature of FedNTD is no difference to FedAvg, which has none.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if _differ(key, configs)]
+
+
+def _differ(key: str, configs: Sequence[dict[str, Hashable]]) -> bool:
+    values = {config.get(key) for config in configs}
+    if len(values) == 1:
+        return False
+    if all(key in config for config in configs):
+        return True
+    parts = key.split(".")
+    around = [".".join(parts[:length]) for length in range(1, len(parts))]
+    alike: dict[tuple, set] = defaultdict(set)
+    for config in configs:
+        alike[tuple(config.get(outer) for outer in around)].add(config.get(key))
+    return any(len(values) > 1 for values in alike.values())
+
+
+def _order(group: Group) -> list[tuple]:
+    """Conditions first, numbers by size, what is not set before all."""
+    keys = sorted(group.told, key=lambda key: not is_condition(key))
+    return [_sortable(group.config.get(key)) for key in keys]
+
+
+def _sortable(value: Any) -> tuple:
+    if value is None:
+        return (0, 0, "")
+    return (1, value, "") if isinstance(value, int | float) else (2, 0, _class_name(str(value)))
+
+
+def _distinct(groups: list[Group]) -> list[Group]:
+    """The groups, those of an earlier one's label numbered: classes of one name from two modules, long values."""
+    seen: Counter[str] = Counter()
+    for place, group in enumerate(groups):
+        seen[group.label] += 1
+        groups[place] = replace(group, twin=seen[group.label])
+    return groups
+
+
+def _class_name(value: Any) -> str:
+    """``FedAvg`` of the import path ``fl_lightning.FedAvg``; anything but a class as it is."""
+    return re.sub(r"^[\w.]+\.(?=[A-Z]\w*$)", "", str(value))
+
+
+def find_group(groups: Iterable[Group], label: str) -> Group:
+    """The group of a label.
+
+    Raises:
+        ValueError: listing the labels, if there is none.
+    """
+    by_label = {group.label: group for group in groups}
+    if label not in by_label:
+        raise ValueError(f"--baseline is {label}, must be one of: {'; '.join(by_label)}")
+    return by_label[label]
+
+
+def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Group:
+    """FedAvg with cross entropy, else FedAvg, else any; of several the one with the highest score under the first condition."""
+    conditions = list(dict.fromkeys(group.condition for group in groups))
+
+    def plainness(group: Group) -> tuple:
+        loss = _class_name(group.config.get("model.loss", "CrossEntropy"))
+        method = _class_name(group.config["model"])
+        plain = (not method.startswith("FedAvg"), loss != "CrossEntropy")
+        return *plain, conditions.index(group.condition), -score[group.label]
+
+    return min(groups, key=plainness)

@@ -1,0 +1,153 @@
+"""The report as files: ``report.html``, ``report.md``, ``tables/*.csv``, ``figures/*.png`` and ``*.svg``."""
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment
+from markupsafe import Markup, escape
+
+from fl_lightning.atomic import atomic_write
+from fl_lightning.report.figures import INK, PAPER, Drawing
+from fl_lightning.report.sections import Section
+from fl_lightning.report.tables import Table
+from fl_lightning.report.template import FIGURE, HTML, TABLE
+
+_GENERATOR = '<meta name="generator" content="fl-lightning report">'
+_DPI = 150
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # so that the same figure is the same file
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the files say."""
+
+    title: str
+    lead: Sequence[str]  # paragraphs
+    sections: Sequence[Section]
+    runs: Sequence[Table]  # what was read
+    remarks: Sequence[str]
+    settings: Sequence[tuple[str, str]]  # config keys and values that all runs share
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for section in self.sections for table in section.tables] + list(self.runs)
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        return [drawing for section in self.sections for drawing in section.drawings]
+
+
+def check_out(out: Path) -> None:
+    """Raise a ValueError unless ``out`` is a new or empty folder, or that of an earlier report."""
+    page = out / "report.html"
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out is {out}, which is a file: give a folder")
+    if out.is_dir() and any(out.iterdir()) and not (page.exists() and _GENERATOR in page.read_text(errors="replace")):
+        raise ValueError(f"--out is {out}, which holds something that is no report: give another folder")
+
+
+def write_report(report: Report, out: Path) -> None:
+    """Write all files, each whole or not at all, the page last; files that an earlier report had and this one lacks go.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    earlier = _files_named_in(out / "report.md")
+    for table in report.tables:
+        with atomic_write(out / "tables" / f"{table.name}.csv") as path:
+            _write_csv(table, path)
+    pictures = {drawing.name: _write_figure(drawing, out / "figures") for drawing in report.drawings}
+    with atomic_write(out / "report.md") as path:
+        path.write_text(_markdown(report), encoding="utf-8")
+    with atomic_write(out / "report.html") as path:
+        path.write_text(_html(report, pictures), encoding="utf-8")
+    for name in earlier - _files_named_in(out / "report.md"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _files_named_in(markdown: Path) -> set[str]:
+    text = markdown.read_text(encoding="utf-8") if markdown.exists() else ""
+    return set(re.findall(r"\]\(((?:figures|tables)/\w+\.(?:png|svg|csv))\)", text))
+
+
+def _write_csv(table: Table, path: Path) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table.records[0]) if table.records else list(table.columns))
+        writer.writeheader()
+        writer.writerows({key: "" if value != value else value for key, value in record.items()} for record in table.records)
+
+
+def _write_figure(drawing: Drawing, folder: Path) -> str:
+    """Write a PNG and an SVG; gives the SVG's text."""
+    with atomic_write(folder / f"{drawing.name}.png") as path:
+        drawing.figure.savefig(path, format="png", dpi=_DPI)
+    drawing.figure.set_layout_engine("none")  # the layout stands, and finding it again takes as long as drawing
+    with atomic_write(folder / f"{drawing.name}.svg") as path:
+        with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
+            drawing.figure.savefig(path, format="svg", metadata=_NO_METADATA)
+        return path.read_text(encoding="utf-8")
+
+
+def _html(report: Report, pictures: dict[str, str]) -> str:
+    environment = Environment(autoescape=True)
+    table_template, figure_template = environment.from_string(TABLE), environment.from_string(FIGURE)
+
+    def figure(drawing: Drawing) -> Markup:
+        return Markup(figure_template.render(drawing=drawing, svg=_inline(pictures[drawing.name], drawing)))
+
+    def table_of(table: Table, heading: str) -> Markup:
+        return Markup(table_template.render(table=table, heading=heading))
+
+    return environment.from_string(HTML).render(**_fields(report), figure=figure, table_of=table_of)
+
+
+def _fields(report: Report) -> dict[str, Any]:
+    return {name: getattr(report, name) for name in ("title", "lead", "sections", "runs", "remarks", "settings")}
+
+
+def _inline(svg: str, drawing: Drawing) -> Markup:
+    """An SVG file as a part of the page: in its colours, with names of its own, described for those who cannot see it."""
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(PAPER, "none")
+    svg = re.sub(r' id="image\w+"', "", svg)  # nothing refers to them, and equal colour bars have equal ones
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
+    wide = ' class="wide"' if drawing.wide else ""
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(drawing.title)}"{wide}', 1))
+
+
+def _markdown(report: Report) -> str:
+    parts = [f"# {_plain(report.title)}", *map(_plain, report.lead)]
+    for section in report.sections:
+        parts.append(f"## {_plain(section.title)}")
+        for drawing in section.drawings:
+            parts.append(f"![{_plain(drawing.title)}](figures/{drawing.name}.png)")
+            parts.append(f"{_plain(drawing.caption)} ([SVG](figures/{drawing.name}.svg))")
+        parts += [_markdown_table(table) for table in section.tables]
+    parts += ["## Runs", *map(_markdown_table, report.runs)]
+    if report.remarks:
+        parts += ["### Skipped or incomplete", "\n".join(f"- {_plain(remark)}" for remark in report.remarks)]
+    parts += ["### Settings that all runs share", "\n".join(f"- `{key}`: `{value}`" for key, value in report.settings)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [_markdown_row(table.columns), "| --- " + "| ---: " * (len(table.columns) - 1) + "|"]
+    for number, row in enumerate(table.rows):
+        lines.append(
+            _markdown_row([f"**{cell}**" if (number, place) in table.bold else cell for place, cell in enumerate(row)])
+        )
+    return "\n".join(lines) + f"\n\n{_plain(table.note)} ([CSV](tables/{table.name}.csv))".replace("\n\n (", "\n\n(")
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Text whose underscores and stars Markdown leaves alone."""
+    return re.sub(r"([_*<])", r"\\\1", text)

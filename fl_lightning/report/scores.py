@@ -1,0 +1,186 @@
+"""Tables of what the models learned, and how fast, and what they forgot."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.runs import Run
+from fl_lightning.report.study import TASKS, Spread, Study
+from fl_lightning.report.tables import DASH, Table, capitalised, mean_and_sd, means_and_sds, number, signed, spread
+
+_FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
+_TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them
+_ROUNDING = 1e-6  # of float32, in which scalars are logged: .78 is within .02 of .8
+
+
+def final_accuracy(study: Study) -> Table:
+    """Final, last and best accuracy, and the paired test against the baseline."""
+    rows, records = [], []
+    for group in study.finished:
+        final = study.final_of(group)
+        last, best = (Spread(tuple(float(of(study.accuracy(run).values)) for run in group.runs)) for of in (_last, np.max))
+        other = study.counterpart(group)
+        differences, p = study.paired_test(group, other) if other else (Spread(()), math.nan)
+        pairs = f" ({len(differences.values)})" if differences.values else ""
+        change = signed(differences.mean) + pairs
+        texts = [str(len(group.runs)), spread(final), spread(last), spread(best), change, number(p, ".2g")]
+        rows.append([group.label, *texts])
+        records.append(
+            {"method": group.label, "runs": len(group.runs)}
+            | mean_and_sd("final", final)
+            | mean_and_sd("last", last)
+            | mean_and_sd("best", best)
+            | {"baseline": other.label if other else "", "pairs": len(differences.values)}
+            | {"difference": differences.mean, "p": p}
+        )
+    columns = ["method", "runs", "final", "last", "best round", "against the baseline (pairs)", "p"]
+    bold = frozenset((row, 2) for row in _best_of_conditions(study))
+    return Table("final_accuracy", "Final accuracy", _final_note(study), columns, rows, records, bold)
+
+
+def _last(values: NDArray) -> float:
+    return values[-1]
+
+
+def _best_of_conditions(study: Study) -> list[int]:
+    """Places, among finished groups, of the best final accuracy of each condition."""
+    conditions = defaultdict(list)
+    for place, group in enumerate(study.finished):
+        conditions[group.condition].append((study.final_of(group).mean, place))
+    best = {condition: max(scores)[0] for condition, scores in conditions.items()}
+    return [place for condition, scores in conditions.items() for score, place in scores if score == best[condition]]
+
+
+def _final_note(study: Study) -> str:
+    final = "the last evaluation, after all tasks"
+    if study.metric != TASKS:
+        final = "the mean over the evaluations in the last 100 rounds"
+    condition = " under each condition" if any(group.condition for group in study.groups) else ""
+    return (
+        f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
+        f"{final}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}. "
+        f"The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both have, in "
+        "brackets how many those are, and p of Student's paired t test, two-sided, not corrected for several comparisons. "
+        f"{DASH} where there are fewer than two such seeds, no baseline under the same condition, or no variation."
+    )
+
+
+def rounds_to_target(study: Study) -> Table:
+    """Rounds until 0.75, 0.9 and 1 of the target accuracy."""
+    rows, records = [], []
+    for group in study.finished:
+        texts = []
+        for fraction in _FRACTIONS:
+            goal = fraction * study.targets[group.condition]
+            reached = [round for run in group.runs if (round := study.rounds_to(run, goal)) is not None]
+            texts.append(_rounds_text(reached, len(group.runs)))
+            counts = {"method": group.label, "fraction": fraction, "accuracy": goal, "runs": len(group.runs)}
+            records.append(counts | {"reached": len(reached)} | mean_and_sd("rounds", Spread(tuple(map(float, reached)))))
+        rows.append([group.label, str(len(group.runs)), f"{study.targets[group.condition]:.3f}", *texts])
+    note = (
+        f"The first evaluated round whose {study.metric_name} is at least this part of the target, mean ± standard deviation "
+        f"over seeds. {DASH} where not every run reached it; in brackets how many did. The target is {study.targets_from}."
+    )
+    columns = ["method", "runs", "target", *(f"{fraction:g} of it" for fraction in _FRACTIONS)]
+    return Table("rounds_to_target", "Rounds to a target accuracy", note, columns, rows, records)
+
+
+def _rounds_text(reached: Sequence[int], runs: int) -> str:
+    if len(reached) < runs:
+        return f"{DASH} ({len(reached)} of {runs})" if runs > 1 else DASH
+    values = Spread(tuple(map(float, reached)))
+    return f"{values.mean:.0f}" + (f" ± {values.deviation:.0f}" if runs > 1 else "")
+
+
+def rate_robustness(study: Study) -> Table | None:
+    """Learning rates whose accuracy is near that of the best; None unless runs of a method differ in it."""
+    families = defaultdict(list)
+    for group in study.finished:
+        if RATE in group.config:
+            families[group.setting(RATE)].append(group)
+    rows, records = [], []
+    for groups in families.values():
+        if len(groups) < 2:
+            continue
+        best = study.best(groups)
+        top = study.final_of(best).mean
+        label, rate = best.label_without(RATE), best.config[RATE]
+        near = [[group for group in groups if top - study.final_of(group).mean <= within + _ROUNDING] for within in _TOLERANCES]
+        texts = [", ".join(f"{group.config[RATE]:g}" for group in some) for some in near]
+        rows.append([label, f"{top:.3f} ({rate:g})", str(len(groups)), *texts])
+        records += [
+            {"method": label, "learning_rate": group.config[RATE], **mean_and_sd("final", study.final_of(group))}
+            | {f"within_{within:g}": group in some for within, some in zip(_TOLERANCES, near, strict=True)}
+            for group in groups
+        ]
+    note = "Rates whose final accuracy, mean over seeds, is at most 2, 3 and 5 percentage points below the best of the method."
+    columns = ["method", "best (its rate)", "rates tried", "within 2 %", "within 3 %", "within 5 %"]
+    return Table("learning_rates", "Robustness to the learning rate", note, columns, rows, records) if rows else None
+
+
+def ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Group]]) -> Table:
+    """Final accuracy of families of groups that differ in one key alone."""
+    records = [
+        {"method": group.label_without(key, RATE), name: group.config[key], "learning_rate": group.config.get(RATE, "")}
+        | {"runs": len(group.runs)}
+        | mean_and_sd("final", study.final_of(group))
+        for family in families
+        for group in family
+    ]
+    values = sorted({group.config[key] for family in families for group in family})
+    rows = []
+    for family in families:
+        at = {group.config[key]: spread(study.final_of(group)) for group in family}
+        rows.append([family[0].label_without(key, RATE), *(at.get(value, DASH) for value in values)])
+    columns = ["method", *(f"{name} {value:g}" for value in values)]
+    best = ", each at its best learning rate" if key != RATE and study.tries_rates else ""
+    note = f"Final accuracy, mean ± standard deviation over seeds{best}."
+    return Table(f"ablation_{name.replace(' ', '_')}", f"Final accuracy by {name}", note, columns, rows, records)
+
+
+def forgetting(study: Study, names: dict[str, str]) -> Table:
+    """Means over rounds of what was measured; ``names``: scalar -> what it is called."""
+    rows, records = [], []
+    for group in study.finished:
+        having = {name: [run for run in group.runs if name in run.log.scalars] for name in names}
+        scores = [Spread(tuple(_mean_after_first(run, name) for run in having[name])) for name in names]
+        if any(score.values for score in scores):
+            rows.append([group.label, *(spread(score) for score in scores)])
+            records.append({"method": group.label} | means_and_sds(names, scores))
+    note = "Means over all rounds but the first, mean ± standard deviation over seeds."
+    return Table("forgetting", "Forgetting", note, ["method", *names.values()], rows, records)
+
+
+def _mean_after_first(run: Run, name: str) -> float:
+    """Round 1 is left out: what the untrained model happened to know is no knowledge to lose."""
+    curve = run.log.scalars[name]
+    later = curve.after(1)
+    return float((later if len(later) else curve).values.mean())
+
+
+def tasks(study: Study) -> Table | None:
+    """What clients that learn tasks one after another know at the end; None for other runs."""
+    names = {
+        "tasks/accuracy": "accuracy",
+        "tasks/forgetting": "forgetting",
+        "tasks/backward_transfer": "backward transfer",
+        "tasks/model_megabytes": "models, MB",
+    }
+    rows, records = [], []
+    for group in study.finished:
+        if not all(TASKS in run.log.scalars for run in group.runs):
+            continue
+        curves = [[run.log.scalars[name] for run in group.runs if name in run.log.scalars] for name in names]
+        scores = [Spread(tuple(float(curve.values[-1]) for curve in of)) for of in curves]
+        rows.append([group.label, str(len(group.runs)), *(spread(score) for score in scores)])
+        records.append({"method": group.label} | means_and_sds(names, scores))
+    note = (
+        "After the last round, means over clients and seeds, ± standard deviation over seeds. Forgetting is the mean drop from "
+        "the best accuracy on each earlier task (positive is forgetting), backward transfer the change since it was learned "
+        "(negative is forgetting)."
+    )
+    return Table("tasks", "Task streams", note, ["method", "runs", *names.values()], rows, records) if rows else None

@@ -1,0 +1,266 @@
+"""The sections of a report: those that the runs have something to say about."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from fl_lightning.report import costs, figures, scores
+from fl_lightning.report.events import Curve
+from fl_lightning.report.figures import Drawing, Palette
+from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.study import TASKS, Study, common_curve
+from fl_lightning.report.tables import Table
+
+# What runs are compared over, and its name on the axis.
+_ABLATIONS = {
+    "data.partition.alpha": "alpha",
+    "data.clients_per_round": "clients per round",
+    "model.local_steps": "local steps",
+    "model.local_epochs": "local epochs",
+    RATE: "learning rate",
+}
+_MOST_FAMILIES = 10  # lines of an ablation
+_MOST_HEATMAPS = 12  # methods in one figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with figures and tables."""
+
+    title: str
+    drawings: list[Drawing] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+
+def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
+    """All sections that have content. ``rounds`` are those of the who-forgets heatmaps, by default the last one measured."""
+    palette = Palette([group for groups in study.shown(finished=False).values() for group in groups])
+    yield Section("Accuracy over rounds", [_accuracy(study, palette)])
+    if study.finished:
+        yield Section("Final accuracy", tables=[scores.final_accuracy(study)])
+        if study.metric != TASKS:
+            yield Section("Rounds to a target accuracy", tables=[scores.rounds_to_target(study)])
+        yield from _ablations(study, palette)
+        yield from _tasks(study, palette)
+        yield from _forgetting(study, palette)
+    yield from _classes(study)
+    yield from _who_forgets(study, rounds)
+    if study.finished:
+        yield from _communication(study, palette)
+        yield Section("Time", tables=[costs.timing(study)])
+
+
+def _accuracy(study: Study, palette: Palette) -> Drawing:
+    def draw(axes: Axes, group: Group) -> None:
+        label = group.label_without(*group.conditions) + ("" if group.finished else " (not finished)")
+        curves = [study.accuracy(run) for run in group.runs]
+        figures.draw_spread(axes, curves, palette[group], label, dashed=not group.finished)
+
+    shown = study.shown(finished=False)
+    caption = (
+        f"{study.metric_name.capitalize()}, mean over seeds; the band is ± one standard deviation, and there is none with one "
+        f"seed. {_selection(study, shown)}{figures.panels_note(shown)}"
+    )
+    figure = figures.by_condition(shown, draw, "round", study.metric_name)
+    return Drawing("accuracy", "Accuracy over rounds", caption, figure, wide=len(shown) > 1)
+
+
+def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
+    """Says so if a figure shows a part of the methods."""
+    count = sum(map(len, shown.values()))
+    if count == len(study.groups):
+        return ""
+    rates = "each at its best learning rate, " if study.tries_rates else ""
+    return f"Shown are {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
+
+
+def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
+    if rates := scores.rate_robustness(study):
+        yield Section(rates.title, tables=[rates])
+    for key, name in _ABLATIONS.items():
+        groups = study.finished if key == RATE else study.at_best_rate(study.finished)
+        families = defaultdict(list)
+        for group in groups:
+            if isinstance(group.config.get(key), int | float):
+                families[group.setting(key, RATE)].append(group)
+        several = [sorted(family, key=lambda group: group.config[key]) for family in families.values() if len(family) > 1]
+        if several:
+            table = scores.ablation(study, key, name, several)
+            figure = figures.draw_ablation(study, key, name, several[:_MOST_FAMILIES], palette)
+            caption = "Mean over seeds, bars of one standard deviation. " + _counted(family[0] for family in several)
+            if len(several) > _MOST_FAMILIES:
+                caption += f" The first {_MOST_FAMILIES} of {len(several)} lines."
+            yield Section(f"Ablation: {name}", [Drawing(table.name, f"Accuracy by {name}", caption, figure)], [table])
+
+
+def _counted(groups: Iterator[Group]) -> str:
+    counts = sorted({len(group.runs) for group in groups})
+    return f"Runs behind each point: {counts[0]}" + (f" to {counts[-1]}." if len(counts) > 1 else ".")
+
+
+def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
+    table = scores.tasks(study)
+    if table is None:
+        return
+    curves = {"tasks/accuracy": "accuracy on the tasks so far", "tasks/forgetting": "forgetting of earlier tasks"}
+    names = [name for name in curves if name != study.metric and _has(study, name)]
+    drawn = [_over_rounds(study, palette, name, curves[name]) for name in names]
+    yield Section(table.title, drawn, [table])
+
+
+def _over_rounds(study: Study, palette: Palette, name: str, label: str) -> Drawing:
+    def draw(axes: Axes, group: Group) -> None:
+        curves = [run.log.scalars[name] for run in group.runs if name in run.log.scalars]
+        if curves:
+            figures.draw_spread(axes, curves, palette[group], group.method)
+
+    shown = study.shown()
+    caption = f"{label.capitalize()}, mean over seeds; the band is ± one standard deviation. {figures.panels_note(shown)}"
+    figure = figures.by_condition(shown, draw, "round", label)
+    return Drawing(name.replace("/", "_"), f"{label.capitalize()} over rounds", caption, figure, wide=len(shown) > 1)
+
+
+def _has(study: Study, name: str) -> bool:
+    return any(name in run.log.scalars for group in study.finished for run in group.runs)
+
+
+def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
+    name, gap = _round_forgetting_name(study)
+    names = {name: "round F_t"} if gap == 1 else {name: f"over {gap} rounds"} if gap else {}
+    names |= {"forgetting/local_mean": "local F_kt", "forgetting/client_mean": "client F_ki (negative)"}
+    names = {name: label for name, label in names.items() if _has(study, name)}
+    if not names:
+        return
+    drawn = []
+    if gap:
+        what = "Round forgetting F_t: mean drop in the global model's accuracy by class from one round to the next"
+        what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")
+        points = partial(_round_points, name=name)
+        drawn.append(_distribution(study, palette, "forgetting_round", "Distribution of round forgetting", what, points))
+    if any("forgetting/local" in run.log.histograms for group in study.finished for run in group.runs):
+        what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
+        drawn.append(_distribution(study, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
+    yield Section("Forgetting", drawn, [scores.forgetting(study, names)])
+
+
+def _round_forgetting_name(study: Study) -> tuple[str, int]:
+    """The scalar with the smallest gap between evaluations that is there, and that gap in rounds; 0 if there is none."""
+    if _has(study, "forgetting/round"):
+        return "forgetting/round", 1
+    prefix = "forgetting/every_"
+    found = {name for group in study.finished for run in group.runs for name in run.log.scalars if name.startswith(prefix)}
+    gap = min((int(name.removeprefix(prefix)) for name in found), default=0)
+    return f"{prefix}{gap}", gap
+
+
+def _round_points(group: Group, name: str) -> NDArray:
+    """(n, 2): the values of all seeds and rounds but the first, each once."""
+    values = [run.log.scalars[name].after(1).values for run in group.runs if name in run.log.scalars]
+    joined = np.concatenate([np.empty(0), *values])
+    return np.stack([joined, np.ones_like(joined)], axis=1)
+
+
+def _local_points(group: Group) -> NDArray:
+    """(n, 2): upper edges of the logged histograms of all seeds and rounds but the first, and how many clients lie there."""
+    logged = [run.log.histograms.get("forgetting/local", {}) for run in group.runs]
+    return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
+
+
+def _distribution(study: Study, palette: Palette, name: str, title: str, what: str, points) -> Drawing:
+    def draw(axes: Axes, group: Group) -> None:
+        if len(counted := points(group)):
+            figures.draw_distribution(axes, *counted.T, palette[group], group.method)
+
+    shown = study.shown()
+    caption = f"{what}. Share of the values, of all rounds but the first and all seeds, that are at most this; further left is "
+    caption += f"less forgetting. {figures.panels_note(shown)}"
+    figure = figures.by_condition(shown, draw, "mean drop in accuracy by class", "share of values")
+    return Drawing(name, title, caption, figure, wide=len(shown) > 1)
+
+
+def _classes(study: Study) -> Iterator[Section]:
+    groups = [group for some in study.shown(finished=False).values() for group in some]
+    classes = next(filter(None, map(figures.class_names, groups)), [])
+    if not classes:
+        return
+    needed = {f"class_accuracy/{name}" for name in classes}
+    groups = [group for group in groups if all(needed <= run.log.scalars.keys() for run in group.runs)]
+    more = f" The first {_MOST_HEATMAPS} of {len(groups)}." if len(groups) > _MOST_HEATMAPS else ""
+    groups = groups[:_MOST_HEATMAPS]
+    caption = f"Accuracy of the global model by class and round, mean over seeds. {_counted(iter(groups))}{more}"
+    figure = figures.draw_classes(groups, classes)
+    yield Section("Accuracy by class", [Drawing("class_accuracy", "Accuracy by class", caption, figure, wide=True)])
+
+
+def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
+    """Heatmaps of the first seed of each method, under the baseline's condition."""
+    shown = study.shown().get(study.baseline.condition, [])
+    drawn = []
+    for name, title, draw in (
+        ("clients/accuracy_after", "Who forgets whose data", figures.draw_client_forgetting),
+        ("clients/class_accuracy", "One round by class", figures.draw_one_round),
+    ):
+        groups = [group for group in shown if name in group.runs[0].log.tensors]
+        measured = sorted({round for group in groups for round in group.runs[0].log.tensors[name]})
+        for round in rounds or measured[-1:]:
+            having = [group for group in groups if round in group.runs[0].log.tensors[name]]
+            if having:
+                drawn.append(_heatmaps(name, title, having, round, draw))
+    if drawn:
+        yield Section("Who forgets", drawn)
+
+
+def _heatmaps(name: str, title: str, groups: list[Group], round: int, draw) -> Drawing:
+    def tensors(group: Group, name: str) -> NDArray:
+        return group.runs[0].log.tensors[name][round]
+
+    seeds = ", ".join(sorted({str(group.seeds[0]) for group in groups}))
+    where = f", {groups[0].condition}" if groups[0].condition else ""
+    caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
+    figure = draw(groups, round, tensors)
+    return Drawing(f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}", caption, figure, wide=True)
+
+
+def _communication(study: Study, palette: Palette) -> Iterator[Section]:
+    table = costs.communication(study)
+    if table is None:
+        return
+
+    def draw(axes: Axes, group: Group) -> None:
+        curves = [_against_upload(study, run) for run in group.runs if "communication/total_up" in run.log.scalars]
+        if curves:
+            rounds, values = common_curve([accuracy for accuracy, _ in curves])
+            sent = np.mean([upload.at(rounds) for _, upload in curves], axis=0)
+            figures.draw_band(axes, sent, values, palette[group], group.method)
+
+    shown = study.shown()
+    caption = f"{study.metric_name.capitalize()} against what the clients had sent up by then, mean over seeds. "
+    caption += figures.panels_note(shown)
+    figure = figures.by_condition(shown, draw, "MB sent by the clients", study.metric_name)
+    drawn = [Drawing("communication", "Accuracy by communication", caption, figure, wide=len(shown) > 1)]
+    sizes = {round(costs.model_megabytes(run), 6) for group in study.finished for run in group.runs}
+    if len(sizes) > 1 and not any(map(np.isnan, sizes)):
+        groups = [group for some in shown.values() for group in some]
+        caption = "Final accuracy against the size of the model; bars of one standard deviation over seeds."
+        drawn.append(Drawing("model_size", "Accuracy by model size", caption, figures.draw_sizes(study, groups, palette)))
+    yield Section("Communication and model size", drawn, [table])
+
+
+def _against_upload(study: Study, run) -> tuple[Curve, Curve]:
+    """The accuracy, and in its rounds the megabytes sent up by then."""
+    accuracy, total = study.accuracy(run), run.log.scalars["communication/total_up"]
+    return accuracy, Curve(accuracy.rounds, np.interp(accuracy.rounds, total.rounds, total.values) / 1e6)
+
+
+def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:
+    """A remark for each asked-for round in which no run measured clients against each other."""
+    logs = [group.runs[0].log for group in study.finished]
+    measured = sorted({round for log in logs for by_round in log.tensors.values() for round in by_round})
+    there = f"there are {', '.join(map(str, measured))}" if measured else "the runs logged none"
+    missing = [round for round in rounds if round not in measured]
+    return [f"--rounds has {round}, of which there is no who-forgets heatmap: {there}" for round in missing]

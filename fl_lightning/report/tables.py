@@ -1,0 +1,78 @@
+"""Tables: what people read, and the numbers behind it for CSV."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fl_lightning.report.groups import differing_keys
+from fl_lightning.report.study import Spread, Study
+
+DASH = "-"
+_LONGEST = 60  # characters of a setting
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text whose first column is a heading, and records of numbers."""
+
+    name: str  # of the CSV file
+    title: str
+    note: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    records: Sequence[dict[str, object]]
+    bold: frozenset[tuple[int, int]] = frozenset()  # row, column
+
+
+def overview(study: Study) -> Table:
+    """What was read: methods, seeds and rounds."""
+    rows, records = [], []
+    for group in study.groups:
+        rounds = [run.log.last_round for run in group.runs]
+        ended = "yes" if group.finished else "no"
+        span = str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)} to {max(rounds)}"
+        rows.append([group.label, str(len(group.runs)), ", ".join(map(str, group.seeds)), span, ended])
+        records += [
+            {"method": group.label, "seed": run.seed, "rounds": run.log.last_round, "finished": ended, "folder": run.folder}
+            for run in group.runs
+        ]
+    columns = ["method", "runs", "seeds", "rounds", "finished"]
+    return Table("runs", "Runs", "", columns, rows, records)
+
+
+def settings(study: Study) -> list[Table]:
+    """All keys in which methods differ, told by the label or not; empty if there is one method."""
+    keys = differing_keys([group.config for group in study.groups])
+    if not keys:
+        return []
+    records = [{"method": group.label} | {key: group.config.get(key, "") for key in keys} for group in study.groups]
+    rows = [[str(value)[:_LONGEST] if value != "" else DASH for value in record.values()] for record in records]
+    return [Table("settings", "Settings in which methods differ", "", ["method", *keys], rows, records)]
+
+
+def spread(values: Spread) -> str:
+    """``0.812 ± 0.004``; the mean alone for one run, a dash for none."""
+    if math.isnan(values.mean):
+        return DASH
+    return f"{values.mean:.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
+
+
+def number(value: float, form: str) -> str:
+    """Formatted; a dash for NaN."""
+    return DASH if math.isnan(value) else format(value, form)
+
+
+def signed(value: float) -> str:
+    return number(value, "+.3f")
+
+
+def capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def means_and_sds(names: Iterable[str], scores: Iterable[Spread]) -> dict[str, float]:
+    return {key: value for name, score in zip(names, scores, strict=True) for key, value in mean_and_sd(name, score).items()}
+
+
+def mean_and_sd(name: str, values: Spread) -> dict[str, float]:
+    return {f"{name}_mean": values.mean, f"{name}_sd": values.deviation}

@@ -1,0 +1,42 @@
+"""Bytes, sizes and times, against sums by hand."""
+
+import pytest
+
+from fl_lightning.report import costs
+from fl_lightning.report.runs import read_runs
+
+
+def test_communication(write_run, study):
+    totals = {"communication/total_down": {1: 1e6, 2: 2e6}, "communication/total_up": {1: 5e5, 2: 1e6}}
+    write_run("a", {2: 0.5}, scalars=totals, results={"rounds": 2, "model_megabytes": 0.25})
+    write_run("b", {2: 0.5}, model="FedProx", scalars=totals)
+    write_run("c", {2: 0.5}, model="FedNova")
+    table = costs.communication(study())
+    assert table.rows == [["FedAvg", "2", "1", "0.25", "0.500"], ["FedProx", "2", "1", "-", "0.500"]]
+
+
+def test_time_leaves_gaps_and_pauses_out(write_run, writer):
+    """Rounds of 2 s: 1 to 10 in the first process (9 gaps, one of them a pause of an hour), 8 to 12 in a second (4 gaps)."""
+    folder = write_run("a", {1: 0.5}, rounds=12)
+    for rounds, start in ((range(2, 11), 1.7e9), (range(8, 13), 1.8e9)):
+        with writer(folder) as one:
+            for round in rounds:
+                pause = 3600 if start == 1.7e9 and round > 6 else 0
+                one.add_scalar("train/loss", 1.0, round, start + 2 * round + pause)
+    ((run,), _) = read_runs([folder])
+    # The first file of the helper holds round 1 alone, so no gap; 2 to 10 has 8 gaps, one of them the pause.
+    assert costs.time_of_rounds(run) == (pytest.approx(7 + 4), pytest.approx(2 * (7 + 4)))
+
+
+def test_time_of_rounds_logged_now_and_then(write_run, study):
+    """Every tenth round, 2 s a round: 30 rounds in 60 s."""
+    write_run("a", dict.fromkeys(range(10, 41, 10), 0.5))
+    table = costs.timing(study())
+    assert table.rows == [["FedAvg", "1", "1 min 00 s", "0.5", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.21, "4.2 s"), (119.7, "2 min 00 s"), (3599.7, "1 h 00 min"), (7500, "2 h 05 min")]
+)
+def test_duration(seconds, text):
+    assert costs.duration(seconds) == text

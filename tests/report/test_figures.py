@@ -1,0 +1,61 @@
+"""What is drawn, read back from the axes."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fl_lightning.report import figures
+from fl_lightning.report.events import Curve
+from fl_lightning.report.sections import sections
+
+
+@pytest.fixture
+def axes():
+    return Figure().subplots()
+
+
+def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_deviation(axes):
+    """Rounds 2 and 4 are in both curves; of two values the deviation is their distance over the square root of 2."""
+    curves = [Curve(np.array([2, 3, 4]), np.array([0.25, 0.9, 0.5])), Curve(np.array([1, 2, 4]), np.array([0.9, 0.75, 0.5]))]
+    figures.draw_spread(axes, curves, "red", "FedAvg")
+    ((line,), (band,)) = axes.lines, axes.collections
+    assert line.get_xdata().tolist() == [2, 4]
+    assert line.get_ydata().tolist() == [0.5, 0.5]
+    edges = band.get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == pytest.approx((0.5 - 0.5 / np.sqrt(2), 0.5 + 0.5 / np.sqrt(2)))
+
+
+def test_one_seed_has_no_band(axes):
+    figures.draw_spread(axes, [Curve(np.array([1, 2]), np.array([0.25, 0.5]))], "red", "FedAvg")
+    assert len(axes.collections) == 0
+
+
+def test_long_curves_are_thinned_and_keep_their_end(axes):
+    figures.draw_spread(axes, [Curve(np.arange(1, 4001), np.arange(4000.0))], "red", "FedAvg")
+    rounds = axes.lines[0].get_xdata()
+    assert (len(rounds), rounds[0], rounds[-1]) == (400, 1, 4000)
+
+
+def test_a_distribution_counts_what_is_at_most_a_value(axes):
+    """One at .1, three at .2, none at .3: shares 1/4, 1, 1."""
+    figures.draw_distribution(axes, np.array([0.2, 0.1, 0.3]), np.array([3.0, 1.0, 0.0]), "red", "FedAvg")
+    (line,) = axes.lines
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([0.1, 0.2, 0.3], [0.25, 1.0, 1.0])
+
+
+def test_sections_draw_what_was_logged(write_run, study):
+    """Panels by condition, an unfinished method dashed, the ablation's points, and forgetting without round 1."""
+    for alpha, value in ((0.1, 0.25), (1.0, 0.5)):
+        drops = {"forgetting/round": {1: 1.0, 2: 0.25, 3: 0.125}}
+        write_run(f"a_{alpha}", {2: 0.125, 3: value}, data__partition__alpha=alpha, scalars=drops)
+    write_run("b", {2: 0.75}, rounds=3, model="FedProx", data__partition__alpha=1.0)
+    drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    assert list(drawn) == ["accuracy", "ablation_alpha", "forgetting_round"]
+    first, second = drawn["accuracy"].axes
+    assert (first.get_title(), second.get_title()) == ("alpha 0.1", "alpha 1")
+    assert [line.get_ydata().tolist() for line in second.lines] == [[0.125, 0.5], [0.75]]
+    assert [line.get_linestyle() for line in second.lines] == ["-", "--"]
+    assert second.lines[1].get_label() == "FedProx (not finished)"
+    points = drawn["ablation_alpha"].axes[0].lines[0]
+    assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([0.1, 1.0], [0.1875, 0.3125])
+    assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]

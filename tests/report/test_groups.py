@@ -1,0 +1,80 @@
+"""Groups of runs, their labels, and which runs are kept."""
+
+import pytest
+
+from fl_lightning.report.groups import group_runs
+from fl_lightning.report.runs import read_runs
+
+
+@pytest.fixture
+def groups(tmp_path):
+    def build():
+        return group_runs(read_runs([tmp_path / "runs"])[0])
+
+    return build
+
+
+CURVE = {1: 0.25, 2: 0.5}
+LABELS = [
+    # changes of each group, labels
+    ([{}], ["FedAvg"]),
+    ([{}, {"model": "FedProx", "model__mu": 0.1}], ["FedAvg", "FedProx"]),
+    ([{}, {"model__loss": "TruncatedCrossEntropy"}], ["FedAvg, CrossEntropy", "FedAvg, TruncatedCrossEntropy"]),
+    ([{"model__optimizer__lr": 0.1}, {"model__optimizer__lr": 0.03}], ["FedAvg, lr 0.03", "FedAvg, lr 0.1"]),
+    # Each method tuned to a rate of its own.
+    ([{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}], ["FedAvg", "FedProx"]),
+    # A key that one class alone has tells nothing, until its own runs differ in it.
+    (
+        [{}, {"model": "FedProx", "model__mu": 0.1}, {"model": "FedProx", "model__mu": 1.0}],
+        ["FedAvg", "FedProx, mu 0.1", "FedProx, mu 1"],
+    ),
+    # Set against not set.
+    ([{}, {"model__local_epochs": 5}], ["FedAvg", "FedAvg, local epochs 5"]),
+    # The federation comes last, by size; it is told even where the methods differ too.
+    (
+        [{"data__partition__alpha": 10.0}, {"data__partition__alpha": 2.0}, {"data__partition__alpha": 0.1}],
+        ["FedAvg, alpha 0.1", "FedAvg, alpha 2", "FedAvg, alpha 10"],
+    ),
+    ([{}, {"model": "FedProx", "data__partition__alpha": 1.0}], ["FedAvg, alpha 0.1", "FedProx, alpha 1"]),
+    # Where the data lies is bookkeeping: one group.
+    ([{}, {"data__root": "/elsewhere"}], ["FedAvg"]),
+    # One short name, two classes.
+    ([{"model": "FedAvg"}, {"model": "mine.FedAvg"}], ["FedAvg", "FedAvg (2)"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "labels"), LABELS)
+def test_labels(write_run, groups, changes, labels):
+    for place, change in enumerate(changes):
+        write_run(f"run_{place}", CURVE, **change)
+    assert [group.label for group in groups()[0]] == labels
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(write_run, groups):
+    for seed in (2, 0, 1):
+        write_run("a", CURVE, seed=seed)
+    (group,), remarks = groups()
+    assert group.seeds == (0, 1, 2)
+    assert remarks == []
+
+
+def test_of_a_duplicated_seed_the_newest_finished_run_is_kept(write_run, groups):
+    """The newest of all is not finished; the two others are, and the later of them counts."""
+    old, new, half = (
+        write_run("old", CURVE, start=1.7e9),
+        write_run("new", CURVE, start=1.8e9),
+        write_run("half", {1: 0.25}, rounds=2, start=1.9e9),
+    )
+    (group,), remarks = groups()
+    assert [run.folder for run in group.runs] == [new]
+    assert remarks == [
+        f"{old}: left out, {new} has the same settings and seed and is newer",
+        f"{half}: not finished, 1 of 2 rounds; left out, others of its settings are finished",
+    ]
+
+
+def test_unfinished_runs_are_kept_where_there_are_no_others(write_run, groups):
+    half = write_run("half", {1: 0.25}, rounds=2)
+    (group,), remarks = groups()
+    assert not group.finished
+    assert remarks == [f"{half}: not finished, 1 of 2 rounds; its curve alone is drawn"]

@@ -1,0 +1,68 @@
+"""Runs in folders: found at any depth, skipped with a reason, finished or not."""
+
+import pytest
+
+from fl_lightning.report.runs import flatten, read_runs
+
+
+def test_runs_are_found_at_any_depth_and_each_once(write_run, tmp_path):
+    folders = {write_run("a", {1: 0.5}, seed=seed) for seed in range(3)}
+    runs, remarks = read_runs([tmp_path / "runs", tmp_path / "runs" / "seed_1", *folders])
+    assert {run.folder for run in runs} == folders
+    assert len(runs) == 3
+    assert remarks == []
+
+
+def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
+    """Without config, with a config that is cut off, without events, with the config of something else."""
+    good, bare, cut, silent, other = (write_run(name, {1: 0.5}) for name in ("good", "bare", "cut", "silent", "other"))
+    (bare / "config.yaml").unlink()
+    (cut / "config.yaml").write_text("model: {class_path: 'fl")
+    next(silent.glob("events*")).unlink()
+    (other / "config.yaml").write_text("[1, 2]")
+    runs, remarks = read_runs([tmp_path / "runs"])
+    assert [run.folder for run in runs] == [good]
+    assert sorted(remarks) == sorted(
+        [
+            f"{bare}: skipped, it has no config.yaml",
+            f"{cut}: skipped, its config.yaml is not that of a run",
+            f"{silent}: skipped, it has no events.out.tfevents.*",
+            f"{other}: skipped, its config.yaml is not that of a run",
+        ]
+    )
+
+
+def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"RUNS is .*empty, which holds no run: give folders of fl-lightning fit"):
+        read_runs([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match=r"RUNS has .*gone, which is no folder: give folders of runs"):
+        read_runs([tmp_path / "gone"])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "results", "finished"),
+    [(5, None, True), (8, None, False), (8, {"rounds": 5}, True), (8, {"rounds": 3}, False)],
+)
+def test_finished(write_run, rounds, results, finished):
+    """At max_steps; stopped; ended by itself after 5 of 8; prolonged after its results of round 3."""
+    folder = write_run("a", dict.fromkeys(range(1, 6), 0.5), rounds=rounds, results=results)
+    ((run,), _) = read_runs([folder])
+    assert run.finished is finished
+
+
+def test_flatten():
+    config = {
+        "model": {"class_path": "a.B", "init_args": {"mu": 0.1, "net": {"class_path": "a.C"}, "steps": None}},
+        "data": {"augment": [{"class_path": "a.Crop", "init_args": {"size": 2}}, {"class_path": "a.Flip"}], "mean": [0.5, [1]]},
+        "list": [],
+    }
+    assert dict(flatten(config)) == {
+        "model": "a.B",
+        "model.mu": 0.1,
+        "model.net": "a.C",
+        "data.augment.0": "a.Crop",
+        "data.augment.0.size": 2,
+        "data.augment.1": "a.Flip",
+        "data.mean": (0.5, (1,)),
+    }

@@ -1,0 +1,127 @@
+"""What is compared with what: metric, target, baseline, and the refusal of what cannot be compared."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+
+def test_final_is_the_mean_over_the_last_hundred_rounds(write_run, study):
+    """Evaluated every 50 rounds up to 300: rounds 201 to 300 hold those of 250 and 300, (.5 + .75) / 2."""
+    write_run("a", {50: 0.1, 100: 0.1, 150: 0.1, 200: 0.9, 250: 0.5, 300: 0.75})
+    one = study()
+    assert one.final(one.groups[0].runs[0]) == 0.625
+
+
+def test_the_untrained_model_counts_for_nothing(write_run, study):
+    write_run("a", {0: 0.75, 1: 0.25, 2: 0.5})
+    one = study()
+    (run,) = one.groups[0].runs
+    assert one.accuracy(run).rounds.tolist() == [1, 2]
+    assert one.final(run) == 0.375
+    assert one.rounds_to(run, 0.5) == 2
+
+
+def test_on_task_streams_the_last_value_is_final(write_run, study):
+    """After all tasks, however short the stream is."""
+    write_run("a", {1: 0.75, 2: 0.5, 3: 0.25}, metric="tasks/accuracy")
+    one = study()
+    assert (one.metric, one.final(one.groups[0].runs[0])) == ("tasks/accuracy", 0.25)
+
+
+def test_paired_test_is_students_on_common_seeds(write_run, study):
+    """Seeds 0 to 2 and 1 to 3: pairs of seeds 1 and 2; t = mean / (sd / sqrt 2) of the differences, one degree of freedom."""
+    ours, theirs = {1: 0.75, 2: 0.8125, 3: 0.5}, {0: 0.5, 1: 0.5, 2: 0.625}
+    for seed, value in theirs.items():
+        write_run("a", {1: value}, seed=seed)
+    for seed, value in ours.items():
+        write_run("b", {1: value}, seed=seed, model="FedProx")
+    one = study()
+    base, other = one.groups
+    assert one.baseline is base
+    differences, p = one.paired_test(other, one.counterpart(other))
+    assert differences.values == (0.25, 0.1875)
+    t = np.mean([0.25, 0.1875]) / (np.std([0.25, 0.1875], ddof=1) / np.sqrt(2))
+    assert p == pytest.approx(2 * stats.t.sf(t, df=1))
+
+
+@pytest.mark.parametrize("values", [{0: 0.75}, {0: 0.75, 1: 0.75}])
+def test_no_test_with_one_pair_or_without_variation(write_run, study, values):
+    for seed, value in values.items():
+        write_run("a", {1: 0.5}, seed=seed)
+        write_run("b", {1: value}, seed=seed, model="FedProx")
+    one = study()
+    differences, p = one.paired_test(one.groups[1], one.groups[0])
+    assert differences.mean == 0.25
+    assert np.isnan(p)
+
+
+def test_the_baseline_is_that_of_the_same_federation(write_run, study):
+    """Two methods under two alphas: each is tested against FedAvg under its own."""
+    for alpha in (0.1, 1.0):
+        for model in ("FedAvg", "FedProx"):
+            write_run(f"{model}_{alpha}", {1: 0.5}, model=model, data__partition__alpha=alpha)
+    one = study()
+    pairs = {group.label: getattr(one.counterpart(group), "label", None) for group in one.groups}
+    assert pairs == {
+        "FedAvg, alpha 0.1": None,
+        "FedProx, alpha 0.1": "FedAvg, alpha 0.1",
+        "FedAvg, alpha 1": None,
+        "FedProx, alpha 1": "FedAvg, alpha 1",
+    }
+
+
+def test_the_default_baseline_is_fedavg_with_cross_entropy_at_its_best_rate(write_run, study):
+    for rate, value in ((0.1, 0.5), (0.3, 0.75), (1.0, 0.25)):
+        write_run(f"a_{rate}", {1: value}, model__optimizer__lr=rate)
+        write_run(f"b_{rate}", {1: 1.0}, model__optimizer__lr=rate, model__loss="TruncatedCrossEntropy")
+    assert study().baseline.label == "FedAvg, CrossEntropy, lr 0.3"
+    assert study("FedAvg, CrossEntropy, lr 1").baseline.label == "FedAvg, CrossEntropy, lr 1"
+    with pytest.raises(ValueError, match=r"--baseline is X, must be one of: FedAvg, CrossEntropy, lr 0.1; FedAvg, Cross"):
+        study("X")
+
+
+def test_targets(write_run, study):
+    """That asked for; the configs' largest; 95 % of the best of each condition."""
+    write_run("a", {1: 0.5, 2: 0.25}, data__partition__alpha=0.1)
+    write_run("b", {1: 0.75, 2: 0.25}, data__partition__alpha=1.0)
+    assert study(target=0.9).targets == {"alpha 0.1": 0.9, "alpha 1": 0.9}
+    assert study().targets == pytest.approx({"alpha 0.1": 0.475, "alpha 1": 0.7125})
+    write_run("c", {2: 0.5}, data__partition__alpha=1.0, model="FedProx", targets=[0.9, 0.95, 0.1])
+    assert set(study().targets.values()) == {0.95}
+
+
+def test_different_data_is_refused(write_run, study):
+    write_run("a", {1: 0.5})
+    write_run("b", {1: 0.5}, data__source="MNIST")
+    with pytest.raises(
+        ValueError, match=r"RUNS mix data sets: data.source is digits in .*/a/.*; data.source is MNIST in .*/b/"
+    ):
+        study()
+
+
+def test_different_classes_are_different_data(write_run, study):
+    """Two image folders."""
+    for name, label in (("a", "cat"), ("b", "rose")):
+        write_run(name, {1: 0.5}, data__source="image_folder", scalars={f"class_accuracy/{label}": {1: 0.5}})
+    with pytest.raises(ValueError, match=r"the classes differ between those of .*/a/.* and those of .*/b/"):
+        study()
+
+
+def test_runs_without_a_common_metric_are_refused(write_run, study):
+    write_run("a", {1: 0.5})
+    write_run("b", {1: 0.5}, metric="tasks/accuracy")
+    with pytest.raises(ValueError, match=r"no accuracy in common: test/accuracy in .*/a/.*; tasks/accuracy in .*/b/"):
+        study()
+
+
+def test_the_metric_is_one_that_all_runs_have(write_run, study):
+    write_run("a", {1: 0.5}, scalars={"val/accuracy": {1: 0.25}})
+    write_run("b", {1: 0.75}, metric="val/accuracy")
+    assert study().metric == "val/accuracy"
+
+
+def test_methods_are_shown_at_their_best_rate(write_run, study):
+    for rate, value in ((0.1, 0.5), (0.3, 0.75)):
+        write_run(f"a_{rate}", {1: value}, model__optimizer__lr=rate)
+        write_run(f"b_{rate}", {1: 1 - value}, model__optimizer__lr=rate, model="FedProx")
+    assert [group.label for group in study().shown()[""]] == ["FedAvg, lr 0.3", "FedProx, lr 0.1"]
