@@ -1,0 +1,73 @@
+"""The folder of a run of a sweep: where it stands, what it measured, why it failed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+_ERROR = "fl-lightning: error: "
+_KEEP_LITTLE = {"images": 1, "histograms": 1, "tensors": 1, "scalars": 0}  # 0 is all
+
+
+class RunFolder:
+    """A run's folder in the sweep's, with ``output.txt`` and ``<name of the config>/version_N``.
+
+    Args:
+        path: the folder.
+        config: name of the config, without its ending.
+    """
+
+    def __init__(self, path: Path, config: str) -> None:
+        self.path, self._versions = path, path / config
+        self.output = path / "output.txt"
+        self._events: EventAccumulator | None = None
+        self._seen_round = -1
+
+    def results(self) -> dict[str, Any] | None:
+        """What a finished fit wrote; None before."""
+        found = sorted(self._versions.glob("version_*/results.json"))
+        return json.loads(found[-1].read_text()) if found else None
+
+    def prepare(self) -> list[str]:
+        """Options with which the fit goes on from the newest checkpoint; without one it starts anew, in an empty folder."""
+        if any(self._versions.glob("version_*/checkpoints/last.ckpt")):
+            return ["--ckpt_path", "last"]
+        shutil.rmtree(self._versions, ignore_errors=True)  # of a run that was killed before its first checkpoint
+        self.path.mkdir(parents=True, exist_ok=True)
+        return []
+
+    def error(self, exit_code: int) -> str:
+        """Why the fit ended, in one line: its own last error, else the last line of its output."""
+        lines = [line.strip() for line in self.output.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        if errors:
+            return errors[-1]
+        if exit_code < 0:
+            return f"killed by signal {-exit_code}" + (", perhaps for want of memory" if exit_code == -9 else "")
+        return lines[-1] if lines else f"exit code {exit_code}, and no output"
+
+    def new_accuracies(self) -> list[tuple[int, float]]:
+        """Rounds and validation accuracies that the event files have gained since the last call; none with other loggers."""
+        if self._events is None:
+            files = sorted(self._versions.glob("version_*/events.out.tfevents.*"))
+            if not files:
+                return []
+            self._events = EventAccumulator(str(files[-1].parent), size_guidance=_KEEP_LITTLE)
+        self._events.Reload()
+        if "val/accuracy" not in self._events.Tags()["scalars"]:
+            return []
+        new = [(event.step, event.value) for event in self._events.Scalars("val/accuracy") if event.step > self._seen_round]
+        self._seen_round = max([self._seen_round, *(round for round, _ in new)])
+        return new
+
+
+def final_metrics(results: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a ``results.json`` that sweeps compare.
+
+    ``test_accuracy`` and ``val_accuracy`` are the reading that ``table_uses`` names; forgetting and scores of tasks follow.
+    """
+    reading = results["table_uses"]
+    accuracies = {name: results[name][reading] for name in ("test_accuracy", "val_accuracy") if results[name]}
+    return {**accuracies, **results["newest_forgetting"], **results["tasks"]}

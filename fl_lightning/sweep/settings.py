@@ -1,0 +1,109 @@
+"""The command line of ``fl-lightning sweep``."""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from fl_lightning.sweep.points import Axis, Range, parse_axes, parse_seeds
+
+_EXAMPLE = """example:
+  fl-lightning sweep --config digits_tce.yaml --set model.loss=CrossEntropy,TruncatedCrossEntropy \\
+      --set model.optimizer.lr=0.01,0.03,0.1 --seeds 3 --jobs 2 --trainer.max_steps 100
+
+Every other option goes to each fl-lightning fit. The same command, given again, goes on where the sweep stopped."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one command asks for."""
+
+    config: str
+    axes: Sequence[Axis]
+    seeds: Sequence[int]
+    jobs: int
+    out: Path
+    search: Literal["grid", "random", "tpe"]
+    trials: int | None  # points to draw; None for a grid
+    prune: bool
+    retry_failed: bool
+    options: Sequence[str]  # what goes to every fit
+
+
+def parse_settings(arguments: Sequence[str]) -> Settings:
+    """Read the options, and leave those of ``fit`` for later.
+
+    Raises:
+        ValueError: naming the option, if one is missing, malformed, or does not go with the others.
+    """
+    given, options = _parser().parse_known_args(arguments)
+    for name in ("jobs", "trials"):
+        if (value := getattr(given, name)) is not None and value < 1:
+            raise ValueError(f"--{name} is {value}, must be at least 1")
+    axes = parse_axes(given.set)
+    _check_search(given.search, given.trials, axes)
+    _check_options(options, axes)
+    return Settings(
+        config=given.config,
+        axes=axes,
+        seeds=parse_seeds(given.seeds),
+        jobs=given.jobs,
+        out=given.out or Path("sweeps") / Path(given.config).stem,
+        search=given.search,
+        trials=given.trials,
+        prune=given.prune,
+        retry_failed=given.retry_failed,
+        options=options,
+    )
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}: fl-lightning sweep --help shows the options")
+
+
+def _parser() -> ArgumentParser:
+    parser = _Parser(
+        prog="fl-lightning sweep",
+        description="Train every combination of values and seeds, each as a process of its own.",
+        epilog=_EXAMPLE,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", required=True, metavar="NAME.yaml", help="the config that all runs share, a file or a bundled one")
+    add("--set", action="append", default=[], metavar="KEY=VALUES", help="a key to vary: A,B,C, or 0.001..0.1:log for a range")
+    add("--seeds", default="1", metavar="SEEDS", help="how many (3 is 1, 2 and 3) or which (1,2,5); default 1")
+    add("--jobs", type=int, default=1, metavar="N", help="runs at once; default 1")
+    add("--out", type=Path, metavar="FOLDER", help="where the sweep lies; default sweeps/<name of the config>")
+    add("--search", choices=("grid", "random", "tpe"), default="grid", help="all combinations, or points drawn by Optuna")
+    add("--trials", type=int, metavar="N", help="points to draw with --search random or tpe")
+    add("--prune", action="store_true", help="end a run whose validation accuracy is below the median of earlier ones")
+    add("--retry-failed", action="store_true", help="try runs again that failed")
+    return parser
+
+
+def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None:
+    ranges = [axis.key for axis in axes if isinstance(axis, Range)]
+    if search == "grid" and ranges:
+        raise ValueError(f"--set {ranges[0]} is a range, of which a grid has no end: give values, or --search random or tpe")
+    if search == "grid" and trials is not None:
+        raise ValueError(f"--trials is {trials}, but a grid has its own number: leave it out, or give --search random")
+    if search != "grid" and trials is None:
+        raise ValueError(f"--search is {search}, which draws without end: give --trials N, the number of points")
+    if search != "grid" and not axes:
+        raise ValueError(f"--search is {search}, but nothing is varied: give --set KEY=VALUES")
+
+
+def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
+    given = {option.removeprefix("--").split("=", 1)[0] for option in options if option.startswith("--")}
+    for key, instead in (
+        ("seed_everything", "--seeds"),
+        ("trainer.default_root_dir", "--out"),
+        ("ckpt_path", "nothing: a run that was interrupted goes on from its checkpoint"),
+    ):
+        if key in given:
+            raise ValueError(f"--{key} is set by the sweep: give {instead}")
+    if both := [axis.key for axis in axes if axis.key in given]:
+        raise ValueError(f"--{both[0]} is given, and varied by --set {both[0]}: leave one out")

@@ -1,0 +1,263 @@
+"""What a sweep remembers, in Optuna's tables in ``study.db``, and who may do what next.
+
+The study ``runs`` has a trial for every attempt at a run. A run that was interrupted leaves a failed attempt without an error
+and is queued again; the newest attempt tells how a run stands. Random and TPE search keep their points in a second study,
+``points``, whose values are means over seeds.
+
+Several workers, on one machine or on many that share the folder, work on one study. What must not be done by two at once is
+done under the lock of the folder, and a worker holds the lock of each run that it has in hand. The operating system drops
+these locks when a process ends in any way, so that a run whose lock is free and that is not finished has been interrupted:
+no clock, time limit or list of hosts is asked.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from filelock import FileLock, Timeout
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import DatabaseError
+
+from fl_lightning.sweep.points import Axis, Point, Range, Run, as_typed
+
+_WAIT = 60  # seconds for another worker's turn with the database
+_UNPRUNED = 5  # runs that must have ended before one is compared with them
+
+Stands = Literal["waiting", "running", "done", "pruned", "failed"]
+_STANDS: dict[TrialState, Stands] = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "done",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a run stands."""
+
+    run: Run
+    stands: Stands
+    metrics: Mapping[str, float]  # of a run that is done
+    error: str  # of a run that failed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run that this worker has in hand, until its lock is released."""
+
+    run: Run
+    trial: Trial
+    lock: FileLock
+
+
+class SweepStudy:
+    """The state of a sweep.
+
+    Args:
+        out: folder of the sweep.
+        prune: whether validation accuracies are compared while runs go on.
+        warm_up: rounds in which none is.
+
+    Raises:
+        ValueError: if ``study.db`` is none that can be read.
+    """
+
+    def __init__(self, out: Path, prune: bool = False, warm_up: int = 0) -> None:
+        self.out = out
+        out.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(out / "study.lock", timeout=_WAIT)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        median = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
+        with self._lock:
+            try:
+                self._storage = optuna.storages.RDBStorage(
+                    f"sqlite:///{out / 'study.db'}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
+                )
+                self._runs = self._study("runs", pruner=median if prune else optuna.pruners.NopPruner())
+            except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
+                raise ValueError(
+                    f"{out / 'study.db'} cannot be read as a study: move it away, or give another --out"
+                ) from error
+
+    def _study(self, name: str, **settings: Any) -> optuna.Study:
+        return optuna.create_study(
+            study_name=name, storage=self._storage, direction="maximize", load_if_exists=True, **settings
+        )
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What :meth:`describe` kept; empty for a new sweep."""
+        return self._runs.user_attrs.get("sweep", {})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Other workers wait meanwhile."""
+        with self._lock:
+            yield
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Keep what the sweep is."""
+        self._runs.set_user_attr("sweep", description)
+
+    def records(self) -> list[Record]:
+        """How every run stands, in the order in which they were queued first."""
+        return [_record(trial) for trial in self._newest().values()]
+
+    def queue(self, runs: Iterable[Run]) -> None:
+        """Queue the runs that are not known yet."""
+        with self._lock:
+            self._queue_new(runs)
+
+    def queue_failed(self) -> None:
+        """Queue the runs again that failed."""
+        with self._lock:
+            for record in self.records():
+                if record.stands == "failed":
+                    self._enqueue(record.run)
+
+    def claim(self, search: "Search | None" = None) -> Claim | None:
+        """The next run, which is this worker's now; None if there is none left that nobody works on."""
+        with self._lock:
+            self._take_up_interrupted()
+            if search is not None:
+                self._draw(search)
+            if not self._trials(TrialState.WAITING):
+                return None
+            trial = self._runs.ask()
+            run = _run(trial.user_attrs)
+            lock = self._run_lock(run)
+            lock.acquire(timeout=0)
+            return Claim(run, trial, lock)
+
+    def finish(self, claim: Claim, metrics: Mapping[str, float]) -> None:
+        """A run is done."""
+        claim.trial.set_user_attr("metrics", dict(metrics))
+        self._tell(claim, next(iter([metrics[name] for name in ("val_accuracy", "test_accuracy") if name in metrics]), 0.0))
+
+    def fail(self, claim: Claim, error: str) -> None:
+        """A run ended with an error."""
+        claim.trial.set_user_attr("error", error)
+        self._tell(claim, state=TrialState.FAIL)
+
+    def prune(self, claim: Claim) -> None:
+        """A run was ended early."""
+        self._tell(claim, state=TrialState.PRUNED)
+
+    def report(self, claim: Claim, accuracies: Sequence[tuple[int, float]]) -> bool:
+        """Keep validation accuracies of a run, by round; whether it should be ended early."""
+        for round, accuracy in accuracies:
+            claim.trial.report(accuracy, round)
+        return bool(accuracies) and claim.trial.should_prune()
+
+    def _tell(self, claim: Claim, value: float | None = None, state: TrialState | None = None) -> None:
+        with self._lock:
+            self._runs.tell(claim.trial, value, state)
+            claim.lock.release()
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._runs.get_trials(deepcopy=False, states=states or None)
+
+    def _newest(self) -> dict[str, FrozenTrial]:
+        return {trial.user_attrs["run"]: trial for trial in self._trials()}
+
+    def _queue_new(self, runs: Iterable[Run]) -> None:
+        known = self._newest()
+        for run in runs:
+            if run.name not in known:
+                self._enqueue(run)
+
+    def _enqueue(self, run: Run) -> None:
+        self._runs.enqueue_trial({}, user_attrs={**run.point, "seed": run.seed, "run": run.name, "point": dict(run.point)})
+
+    def _run_lock(self, run: Run) -> FileLock:
+        folder = self.out / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / "run.lock")
+
+    def _take_up_interrupted(self) -> None:
+        newest = self._newest()
+        for trial in self._trials(TrialState.RUNNING):
+            run = _run(trial.user_attrs)
+            lock = self._run_lock(run)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue  # somebody works on it
+            lock.release()
+            if newest[run.name].number == trial.number:
+                self._enqueue(run)  # before the next line: a kill between the two loses nothing
+            self._runs.tell(trial.number, state=TrialState.FAIL)
+
+    def _draw(self, search: "Search") -> None:
+        """Settle the points whose runs have ended, and draw new ones while there is nothing else to do."""
+        points = self._study("points", sampler=search.sampler(0))
+        trials = points.get_trials(deepcopy=False)
+        self._queue_new(run for trial in trials for run in search.runs(trial.params))  # seeds that have been added
+        for trial in trials:
+            if trial.state == TrialState.RUNNING:
+                self._settle(points, trial.number, search.runs(trial.params))
+        while not self._trials(TrialState.WAITING) and (drawn := len(points.trials)) < search.trials:
+            points.sampler = search.sampler(drawn)
+            self._queue_new(search.runs(points.ask(search.distributions()).params))
+
+    def _settle(self, points: optuna.Study, number: int, runs: Sequence[Run]) -> None:
+        """Tell a point's value, the mean over its seeds, once all have ended."""
+        newest = self._newest()
+        trials = [newest[run.name] for run in runs]
+        if all(trial.state.is_finished() for trial in trials):
+            values = [trial.value for trial in trials if trial.value is not None]
+            mean = sum(values) / len(values) if values else None
+            points.tell(number, mean, None if values else TrialState.FAIL)
+
+
+@dataclass(frozen=True)
+class Search:
+    """How random and TPE search draw points.
+
+    Each point is drawn by a sampler of its own, seeded with the number of points before it: what is drawn does not depend on
+    which worker draws it.
+    """
+
+    kind: Literal["random", "tpe"]
+    axes: Sequence[Axis]
+    seeds: Sequence[int]
+    trials: int
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        if self.kind == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        return {axis.key: _distribution(axis) for axis in self.axes}
+
+    def runs(self, params: Mapping[str, Any]) -> list[Run]:
+        point: Point = {axis.key: as_typed(params[axis.key]) for axis in self.axes}
+        return [Run(point, seed) for seed in self.seeds]
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if not isinstance(axis, Range):
+        return CategoricalDistribution(axis.values)
+    if axis.whole:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)
+
+
+def _run(attributes: Mapping[str, Any]) -> Run:
+    return Run(attributes["point"], attributes["seed"])
+
+
+def _record(trial: FrozenTrial) -> Record:
+    kept = trial.user_attrs
+    # An interrupted attempt is queued again before it is told; one with neither is about to be.
+    return Record(_run(kept), _STANDS[trial.state], kept.get("metrics", {}), kept.get("error", ""))

@@ -1,0 +1,177 @@
+"""A worker of a sweep: takes runs up, starts them as processes, looks after them, says how they ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fl_lightning.sweep.check import as_options
+from fl_lightning.sweep.points import point_name
+from fl_lightning.sweep.run_folder import RunFolder, final_metrics
+from fl_lightning.sweep.screen import Screen
+from fl_lightning.sweep.study import Claim, Search, SweepStudy
+from fl_lightning.sweep.table import rows
+
+_POLL = 0.2  # seconds between looks at the processes
+_LOOK = 2.0  # seconds between looks at their curves
+_GRACE = 60.0  # seconds that a stopped run has for its last round
+
+
+class Stop:
+    """Whether somebody asked for an end: SIGINT or SIGTERM within the block. A second one asks for it at once."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def __enter__(self) -> "Stop":
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.signals.append(number)
+
+
+@dataclass
+class _Job:
+    """A run that this worker has in hand."""
+
+    claim: Claim
+    folder: RunFolder
+    process: subprocess.Popen
+    pruned: bool = False
+    newest: tuple[int, float] | None = None  # round and validation accuracy
+
+    def signal(self, number: int) -> None:
+        """To the run and the processes that it started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    @property
+    def progress(self) -> str:
+        score = "started" if self.newest is None else f"round {self.newest[0]} {self.newest[1]:.3f}"
+        return f"seed {self.claim.run.seed}: {score}"
+
+
+@dataclass
+class Worker:
+    """Works until no run is left that nobody works on, or somebody asks for an end.
+
+    Args:
+        study: of the sweep.
+        config: path of the config that all runs share.
+        options: what goes to every fit.
+        jobs: runs at once.
+        search: how points are drawn; None for a grid.
+        prune: whether runs are ended early.
+        screen: where to say what happens.
+        stop: asks for an end.
+    """
+
+    study: SweepStudy
+    config: Path
+    options: Sequence[str]
+    jobs: int
+    search: Search | None
+    prune: bool
+    screen: Screen
+    stop: Stop
+    _running: list[_Job] = field(default_factory=list)
+
+    def work(self) -> None:
+        next_look = 0.0
+        try:
+            while not self.stop.signals:
+                self._collect()
+                self._fill()
+                if not self._running:
+                    return
+                if time.monotonic() >= next_look:
+                    self._look()
+                    next_look = time.monotonic() + _LOOK
+                time.sleep(_POLL)
+        finally:
+            self._end()
+
+    def _fill(self) -> None:
+        while len(self._running) < self.jobs and (claim := self.study.claim(self.search)) is not None:
+            folder = RunFolder(self.study.out / claim.run.name, self.config.stem)
+            if (results := folder.results()) is not None:  # whoever waited for it did not live to see it
+                self._done(claim, results)
+                continue
+            resumed = folder.prepare()
+            self._running.append(_Job(claim, folder, self._start(claim, folder, resumed)))
+            self.screen.say(f"{claim.run.name}: {'goes on from its checkpoint' if resumed else 'started'}")
+
+    def _start(self, claim: Claim, folder: RunFolder, resumed: Sequence[str]) -> subprocess.Popen:
+        own = ["--seed_everything", str(claim.run.seed), "--trainer.default_root_dir", str(folder.path), *resumed]
+        options = ["--config", str(self.config), *self.options, *as_options(claim.run.point), *own]
+        environment = dict(os.environ)
+        if self.jobs > 1:  # else each would take all cores, and wait for the others
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // self.jobs)))
+        with open(folder.output, "wb") as output:
+            return subprocess.Popen(
+                # -P: a file of the working folder does not stand in for a library's, as it does not in fl-lightning fit.
+                [sys.executable, "-P", "-m", "fl_lightning.sweep.child", "fit", *options],
+                stdin=subprocess.PIPE,  # closes when this process ends, and with it the run
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the runs
+            )
+
+    def _collect(self) -> None:
+        """Say how the processes ended that did."""
+        for job in [job for job in self._running if job.process.poll() is not None]:
+            self._running.remove(job)
+            results = job.folder.results()
+            if results is not None:
+                self._done(job.claim, results)
+            elif job.pruned:
+                self.study.prune(job.claim)
+                self.screen.say(f"{job.claim.run.name}: pruned, {job.progress.split(': ')[1]}")
+            else:
+                error = job.folder.error(job.process.returncode)
+                self.study.fail(job.claim, error)
+                self.screen.say(f"{job.claim.run.name}: failed: {error}")
+
+    def _done(self, claim: Claim, results: dict) -> None:
+        metrics = final_metrics(results)
+        self.study.finish(claim, metrics)
+        names = [name for name in ("test_accuracy", "val_accuracy") if name in metrics]
+        scores = [f", {name.replace('_', ' ')} {metrics[name]:.4f}" for name in names]
+        self.screen.say(f"{claim.run.name}: done{''.join(scores)}")
+
+    def _look(self) -> None:
+        """Read the curves, end what is to be pruned, show how all stands."""
+        progress: dict[str, list[str]] = {}
+        for job in self._running:
+            accuracies = job.folder.new_accuracies()
+            job.newest = accuracies[-1] if accuracies else job.newest
+            if self.prune and not job.pruned and self.study.report(job.claim, accuracies):
+                job.pruned = True
+                job.signal(signal.SIGTERM)
+            progress.setdefault(point_name(job.claim.run.point), []).append(job.progress)
+        self.screen.show(rows(self.study.records()), {name: ", ".join(texts) for name, texts in progress.items()})
+
+    def _end(self) -> None:
+        """End the runs that are left; their checkpoints stay, and whoever works next takes them up."""
+        for job in self._running:
+            job.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        while any(job.process.poll() is None for job in self._running):
+            if time.monotonic() > deadline or len(self.stop.signals) > 1:
+                for job in self._running:
+                    job.signal(signal.SIGKILL)
+            time.sleep(_POLL)
+        for job in self._running:
+            job.claim.lock.release()
