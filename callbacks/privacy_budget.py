@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
-from fl_lightning.privacy.accounting import epsilon
+from fl_lightning.privacy.accounting import Releases, epsilon
 
 
 class PrivacyBudget(FederatedCallback):
@@ -20,22 +20,34 @@ class PrivacyBudget(FederatedCallback):
 
     def __init__(self) -> None:
         super().__init__(every=1)
-        self._releases: dict[int, int] = {}  # noisy sums by client
-        self._largest = 0.0
+        self._releases: dict[int, Releases] = {}  # by client
+        self._spent: dict[int, float] = {}  # epsilon of each, as far as it is known
+        self._rounds = 0  # that are in it
+
+    def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        if module.privacy is not None and module.privacy.accounts and self._rounds != trainer.global_step:
+            raise ValueError(
+                f"model.privacy accounts for epsilon, but of the {trainer.global_step} rounds of ckpt_path {self._rounds} were "
+                "accounted for: go on without accounting, or start anew"
+            )
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if module.privacy is None:
             return
         charges = module.privacy.charges(module, report.clients)
-        for client, (rate, releases) in charges.items():
-            self._releases[client] = self._releases.get(client, 0) + releases
-            spent = epsilon(rate, module.privacy.noise_multiplier, self._releases[client], module.privacy.delta)
-            self._largest = max(self._largest, spent)
-        if self._releases:
-            module.log_round({"privacy/epsilon": self._largest}, round)
+        for client, (rate, count) in charges.items():
+            releases = self._releases.setdefault(client, {})
+            how = (rate, module.privacy.noise_multiplier)  # a run may go on from a checkpoint with other noise
+            releases[how] = releases.get(how, 0) + count
+            self._spent.pop(client, None)
+        if module.privacy.accounts:
+            self._rounds += 1
+            for client in self._releases.keys() - self._spent.keys():
+                self._spent[client] = epsilon(self._releases[client], module.privacy.delta)
+            module.log_round({"privacy/epsilon": max(self._spent.values(), default=0.0)}, round)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"releases": dict(self._releases), "largest": self._largest}
+        return {"releases": {client: dict(releases) for client, releases in self._releases.items()}, "rounds": self._rounds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._releases, self._largest = dict(state_dict["releases"]), state_dict["largest"]
+        self._releases, self._rounds, self._spent = dict(state_dict["releases"]), state_dict["rounds"], {}

@@ -105,7 +105,7 @@ def _privacy(module: FederatedModule) -> dict[str, Any]:
         return {}
     return {
         "defence": repr(module.privacy),
-        "epsilon": module.newest.get("privacy/epsilon"),
+        "epsilon": module.newest.get("privacy/epsilon") if module.privacy.accounts else None,
         "delta": module.privacy.delta,
         "not_covered": list(module.privacy.not_covered(module)),
     }

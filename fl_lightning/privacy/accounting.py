@@ -13,24 +13,26 @@ import numpy as np
 _SMALLEST_NOISE_WITH_SAMPLING = 0.01
 
 
-def epsilon(sampling_rate: float, noise_multiplier: float, releases: int, delta: float) -> float:
-    """Epsilon at ``delta`` after so many noisy sums over Poisson samples; what ``opacus.accountants.RDPAccountant`` says.
+Releases = dict[tuple[float, float], int]  # (sampling rate, sigma) -> how many noisy sums were released so
+
+
+def epsilon(releases: Releases, delta: float) -> float:
+    """Epsilon at ``delta`` after noisy sums over Poisson samples; what ``opacus.accountants.RDPAccountant`` says.
 
     Args:
-        sampling_rate: probability with which one sample, or client, is in a sum, in (0, 1].
-        noise_multiplier: sigma, above 0.
-        releases: at least 0; 0 spends nothing.
+        releases: with the probability with which one sample, or client, is in a sum, in (0, 1], and sigma, above 0. None spend
+            nothing.
         delta: in (0, 1).
     """
     from opacus.accountants import RDPAccountant  # takes seconds, which runs without privacy are spared
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
-    if releases == 0:
+    divergences = [count * _one_release(*how) for how, count in releases.items() if count > 0]
+    if not divergences:
         return 0.0
-    orders = RDPAccountant.DEFAULT_ALPHAS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of orders at the end of their range, which very small or large noise has
-        spent, _ = get_privacy_spent(orders=orders, rdp=releases * _one_release(sampling_rate, noise_multiplier), delta=delta)
+        spent, _ = get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=sum(divergences), delta=delta)
     return float(spent)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.clients.reduction import Upload
 from fl_lightning.functional.aggregation import State
@@ -45,6 +45,11 @@ class Privacy(ABC):
             raise ValueError(f"model.privacy.delta is {delta}, must be above 0 and below 1: 1e-5 is usual")
         self.noise_multiplier, self.clipping_norm, self.delta = noise_multiplier, clipping_norm, delta
 
+    @property
+    def accounts(self) -> bool:
+        """Whether epsilon is kept."""
+        return self.poisson_cohorts or self.poisson_batches
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"
 
@@ -82,7 +87,7 @@ class Privacy(ABC):
 
 
 def refuse_batch_norm(net: nn.Module, defence: str) -> None:
-    """BatchNorm mixes the samples of a batch, and keeps their statistics without noise.
+    """BatchNorm mixes the samples of a batch; any norm with running statistics gives them away without noise.
 
     Raises:
         ValueError: if the net has such a layer.
@@ -92,4 +97,9 @@ def refuse_batch_norm(net: nn.Module, defence: str) -> None:
             raise ValueError(
                 f"model.net has the layer {name}, {type(layer).__name__}, which lets samples of a batch see each other, so "
                 f"{defence} cannot bound what one contributes: use group norm (torch.nn.GroupNorm, model.net.norm group)"
+            )
+        if isinstance(layer, _NormBase) and layer.track_running_stats:
+            raise ValueError(
+                f"model.net has the layer {name}, {type(layer).__name__}, whose running statistics {defence} cannot hide: "
+                "set its track_running_stats to false, or use group norm"
             )

@@ -45,11 +45,11 @@ def test_epsilon_is_that_of_the_accountant(rate, sigma):
     for releases in (1, 7, 50):
         for delta in (1e-5, 0.01):
             expected = accountants_epsilon(rate, sigma, releases, delta)
-            assert epsilon(rate, sigma, releases, delta) == pytest.approx(expected, rel=1e-12)
+            assert epsilon({(rate, sigma): releases}, delta) == pytest.approx(expected, rel=1e-12)
 
 
 def test_nothing_spent_is_nothing():
-    assert epsilon(0.1, 1.0, 0, 1e-5) == 0.0
+    assert epsilon({(0.1, 1.0): 0}, 1e-5) == 0.0
 
 
 @pytest.mark.filterwarnings("error")
@@ -59,8 +59,8 @@ def test_noise_as_small_as_in_the_papers_has_an_epsilon_too():
     RDP at the lowest order, 1.1, is 1.1 / (2e-6) = 550,000; what it means at delta 1e-5 adds ``log((a-1)/a) - log(delta a) /
     (a-1)`` = -2.4 + 114.2.
     """
-    assert epsilon(0.5, 0.001, 1, 1e-5) == pytest.approx(550_111.8, abs=0.1)
-    assert epsilon(0.001, 0.0099, 3, 1e-5) >= epsilon(0.001, 0.01, 3, 1e-5)
+    assert epsilon({(0.5, 0.001): 1}, 1e-5) == pytest.approx(550_111.8, abs=0.1)
+    assert epsilon({(0.001, 0.0099): 3}, 1e-5) >= epsilon({(0.001, 0.01): 3}, 1e-5)
 
 
 class Logged(FedAvg):
@@ -120,6 +120,26 @@ def test_a_resumed_run_goes_on_counting(fit, toy_data, tmp_path, cut):
     expected = expected_epsilons(1.3, 1e-3)
     assert resumed.epsilons == pytest.approx({round: expected[round] for round in range(cut + 1, 5)}, rel=1e-12)
     assert summary.results(resumed.after, resumed)["privacy"]["epsilon"] == pytest.approx(expected[4], rel=1e-12)
+
+
+def test_a_run_that_goes_on_with_other_noise_adds_to_what_was_spent(fit, toy_data, tmp_path):
+    """Two rounds at sigma 1.3, two at 0.9: the accountant steps once for each noisy sum, at the sigma of its time."""
+    train(fit, toy_data, DPSGD(1.3, accounting=True, delta=1e-3), 2).after.save_checkpoint(tmp_path / "cut.ckpt")
+    resumed = train(fit, toy_data, DPSGD(0.9, accounting=True, delta=1e-3), ckpt_path=tmp_path / "cut.ckpt")
+    spent = []
+    for client, rate in RATES.items():
+        accountant = RDPAccountant()
+        for round, cohort in enumerate(COHORTS, start=1):
+            for _ in range(STEPS[client] * (client in cohort)):
+                accountant.step(noise_multiplier=1.3 if round <= 2 else 0.9, sample_rate=rate)
+        spent.append(accountant.get_epsilon(1e-3))
+    assert resumed.epsilons[4] == pytest.approx(max(spent), rel=1e-12)
+
+
+def test_rounds_without_accounting_cannot_be_accounted_for_later(fit, toy_data, tmp_path):
+    train(fit, toy_data, DPSGD(1.3), 2).after.save_checkpoint(tmp_path / "cut.ckpt")
+    with pytest.raises(ValueError, match="of the 2 rounds of ckpt_path 0 were accounted for: go on without accounting"):
+        train(fit, toy_data, DPSGD(1.3, accounting=True), ckpt_path=tmp_path / "cut.ckpt")
 
 
 def test_without_accounting_nothing_is_said_of_epsilon(fit, toy_data, tmp_path, capsys):

@@ -23,7 +23,7 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.data import from_arrays
 from fl_lightning.methods import FedNTD, FedProx, FedReg, FedSGD
-from fl_lightning.privacy import UserLevelDP
+from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.streams import stream_seed
 
 SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
@@ -357,3 +357,12 @@ def test_data_of_a_private_run_serves_others_as_ever(fit):
     train(fit, data=data, privacy=None)
     assert not data.poisson_cohorts
     assert all(len(data.cohort(round)) == 2 for round in range(1, 6))
+
+
+def test_running_statistics_of_instance_norm_are_refused(fit, toy_data):
+    """They are averages over samples that no noise covers; without them the layer is as good as group norm."""
+    for privacy in (UserLevelDP(1.0), DPSGD(1.0)):
+        norm = nn.InstanceNorm1d(1, track_running_stats=True)
+        net = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 3))
+        with pytest.raises(ValueError, match="layer 1, InstanceNorm1d, whose running statistics .* cannot hide"):
+            fit(FedAvg(net, privacy=privacy, server_weighting="uniform"), toy_data(batch_size=4), 1)
