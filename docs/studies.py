@@ -62,9 +62,10 @@ STUDIES = {
     **{
         f"privacy_{data}": Study(
             {f"privacy_{data}_{defence}": [0] for defence in _DEFENCES},
-            attack=("--config", "invert_fedreg_emnist.yaml", "--clients", "[0,1,2,3]", "--iterations", iterations),
+            # Client 1's first digit is known so well at the end that its update under modified gradients is 0.
+            attack=("--config", "invert_fedreg_emnist.yaml", "--clients", "[0,2,3,4]", "--iterations", "2000"),
         )
-        for data, iterations in (("digits", "4000"), ("mnist", "4000"))
+        for data in ("digits", "mnist")
     },
 }
 
