@@ -34,26 +34,23 @@ _DEFENCES += ("fedavg_dp_sgd_1", "fedprox_dp_sgd_0.1", "fedavg_user_level")
 _ON_TASKS = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
 _ON_TASKS += ("fedprox_apd", "fedweit")
 
+_FEDREG = ("fedavg", "fedreg", "fedprox", "fedcurv", "scaffold")
+_FLASHBACK = ("flashback", "fedavg", "fedprox", "fedntd", "feddf", "moon")
+
 STUDIES = {
     "fedreg_mnist": Study(
-        {
-            "fedreg_mnist_two_class_fedavg": [0, 1],
-            "fedreg_mnist_two_class_fedreg": [0, 1],
-            "fedreg_mnist_two_class_fedprox": [0],
-            "fedreg_mnist_two_class_fedcurv": [0],
-            "fedreg_mnist_two_class_scaffold": [0],
-        },
+        {f"fedreg_mnist_two_class_{method}": [0, 1] if method in ("fedavg", "fedreg") else [0] for method in _FEDREG},
         rounds=150,
     ),
+    "fedreg_mnist_one_class": Study({f"fedreg_mnist_one_class_{method}": [0] for method in _FEDREG}),
+    "fedreg_mnist_500_rounds": Study({f"fedreg_mnist_two_class_{method}": [0] for method in _FEDREG}),
     "flashback_cifar10": Study(
-        {
-            f"flashback_cifar10_beta_0.1_{method}": [0]
-            for method in ("flashback", "fedavg", "fedprox", "fedntd", "feddf", "moon")
-        },
+        {f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK},
         rounds=20,
         options=("--callbacks.round_forgetting.clients_every", "2"),
         own_options={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
     ),
+    "flashback_cifar10_500_rounds": Study({f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK}),
     "mnist_tasks": Study({f"mnist_tasks_{method}": [0, 1, 2] for method in ("fedavg", *_ON_TASKS)}),
     "overlapped_cifar100": Study(
         {f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedweit") else [0] for method in _ON_TASKS},
