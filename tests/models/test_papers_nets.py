@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -214,6 +215,23 @@ def test_local_response_norm_is_the_closed_form(memory_format):
         squares = sum(inputs[:, d] ** 2 for d in range(12) if abs(c - d) <= 4)
         expected[:, c] = inputs[:, c] / (1 + 0.001 / 9 * squares) ** 0.75
     torch.testing.assert_close(_LocalResponseNorm()(inputs.to(memory_format=memory_format)), expected)
+
+
+def test_local_response_norm_has_torchs_derivatives():
+    """First and second ones, sample by sample under vmap too: Fisher information and gradient inversion ask for them."""
+    inputs = (40 * noise(3, 12, 3, 2, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(_LocalResponseNorm(), inputs)
+    assert torch.autograd.gradgradcheck(_LocalResponseNorm(), inputs)
+
+    def weighed(norm, image):
+        return (norm(image[None]) * torch.arange(72.0, dtype=torch.float64).reshape(1, 12, 3, 2)).sum()
+
+    def torchs(images):
+        return F.local_response_norm(images, 9, alpha=1e-3, beta=0.75, k=1.0)
+
+    expected = torch.stack([torch.func.grad(partial(weighed, torchs))(image) for image in inputs.detach()])
+    actual = torch.func.vmap(torch.func.grad(partial(weighed, _LocalResponseNorm())))(inputs.detach())
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (6, 6), (5, 5), (6, 9), (7, 4), (1, 2)])
