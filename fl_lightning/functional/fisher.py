@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
-_GRADIENT_VALUES = 1 << 25  # of single samples that are held at a time
+_GRADIENT_VALUES = 1 << 22  # of single samples that are held at a time
 _Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -60,14 +61,14 @@ def _squares_of_layers(
 ) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of these layers' weights, from one backward pass.
 
-    Layers that are not called exactly once, or not on one row a sample, are left out.
+    Layers that are not called exactly once, not on one row a sample, or in vain, are left out.
     """
-    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    calls: dict[str, list[tuple[Tensor, GradientEdge]]] = {name: [] for name in layers}
 
-    def recorder(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        def record(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            calls[name].append((arguments[0].detach(), output))
-            return output.clone()  # what follows may change it in place
+    def recorder(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def record(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+            # Not the output itself, which what follows may change in place.
+            calls[name].append((arguments[0].detach(), get_gradient_edge(output)))
 
         return record
 
@@ -81,9 +82,11 @@ def _squares_of_layers(
     once = {name: call[0] for name, call in calls.items() if len(call) == 1 and len(call[0][0]) == len(inputs)}
     if not once:
         return {}
-    gradients = torch.autograd.grad(value, [output for _, output in once.values()], materialize_grads=True)
+    gradients = torch.autograd.grad(value, [edge for _, edge in once.values()], allow_unused=True)
     squares = {}
     for (name, (received, _)), gradient in zip(once.items(), gradients, strict=True):
+        if gradient is None:
+            continue
         for own, total in _squares_of_layer(layers[name], received, gradient).items():
             if layers[name].get_parameter(own).requires_grad:
                 squares[f"{name}.{own}" if name else own] = total

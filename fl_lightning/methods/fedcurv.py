@@ -57,7 +57,7 @@ class FedCurv(FederatedModule):
 
     def client_start(self, net: nn.Module, client: Client) -> State:
         """The sums over the other clients; a client that does not receive knows of none."""
-        others = {name: total - self._own(client, name) for name, total in client.broadcast.items()} if self.penalty > 0 else {}
+        others = self._others(client) if self.penalty > 0 else {}
         return {**super().client_start(net, client), **others}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
@@ -66,17 +66,17 @@ class FedCurv(FederatedModule):
         pulled = []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
             if f"fisher.{name}" in client.carry:
-                pull = client.carry[f"fisher.{name}"] * weight.detach() - client.carry[f"anchor.{name}"]
-                gradient = gradient.add(pull, alpha=2 * self.penalty)
+                gradient = gradient.addcmul(client.carry[f"fisher.{name}"], weight.detach(), value=2 * self.penalty)
+                gradient.sub_(client.carry[f"anchor.{name}"], alpha=2 * self.penalty)
             pulled.append(gradient)
         return pulled, loss
 
-    def _own(self, client: Client, name: str) -> Tensor | float:
-        """The client's own part of one of the server's sums."""
+    def _others(self, client: Client) -> State:
+        """The server's sums without what the client itself has sent."""
         if "round" not in client.state:
-            return 0.0
+            return client.broadcast
         counts = client.state["round"] == client.round - 1 if self.remember == "last_round" else client.state["round"] > 0
-        return client.state[name] * counts
+        return {name: total.addcmul(client.state[name], counts, value=-1) for name, total in client.broadcast.items()}
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if not client.broadcast:  # nor does the server learn of it

@@ -32,7 +32,9 @@ def per_sample_loop(net, inputs, targets):
     weights = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for i in range(len(targets)):
-        gradients = torch.autograd.grad(F.cross_entropy(net(inputs[i : i + 1]), targets[i : i + 1]), list(weights.values()))
+        gradients = torch.autograd.grad(
+            F.cross_entropy(net(inputs[i : i + 1]), targets[i : i + 1]), list(weights.values()), materialize_grads=True
+        )
         for name, gradient in zip(weights, gradients):
             total[name] += gradient**2 / len(targets)
     return total
@@ -58,7 +60,7 @@ def test_equals_a_loop_over_samples(size):
 
 
 class Odd(nn.Module):
-    """Strides, gaps, borders, groups, tokens, a layer that is called twice, a shared weight, changes in place."""
+    """Strides, gaps, borders, groups, tokens, a layer called twice, one called in vain, a shared weight, changes in place."""
 
     def __init__(self):
         super().__init__()
@@ -67,12 +69,13 @@ class Odd(nn.Module):
         self.mirrored = nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")
         self.relu = nn.ReLU(inplace=True)
         self.tokens, self.again, self.head = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)
-        self.tied, self.rows = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.tied, self.rows, self.idle = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
         self.tied.weight = self.again.weight
 
     def forward(self, images):
         features = self.relu(self.mirrored(self.grouped(self.relu(self.conv(images)))))
         tokens = self.relu(self.tokens(features.flatten(2).transpose(1, 2)))
+        self.idle(tokens)
         tokens = self.tied(self.again(self.again(tokens).tanh()))
         return self.head(self.rows(tokens.flatten(0, 1)).tanh().reshape(tokens.shape).mean(dim=1))
 
