@@ -12,6 +12,7 @@ from benchmarks.gpu import run_on_gpu
 from benchmarks.measurements import (
     Table,
     analysis_share,
+    attack,
     compare,
     defences,
     memory_growth,
@@ -32,6 +33,7 @@ MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     "start-up": start_up,
     "methods": methods,
     "defences": defences,
+    "attack": attack,
 }
 
 _QUIET = 0.5  # processes that want to run, averaged over a minute
@@ -46,7 +48,7 @@ def parse_options() -> Namespace:
     parser.add_argument(
         "--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME", help="of W1 to W4: %(choices)s"
     )
-    parser.add_argument("--rounds", type=int, help="that are timed; by default each workload's own")
+    parser.add_argument("--rounds", type=int, help="that are timed, iterations of the attack; by default each workload's own")
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that are timed")
     parser.add_argument("--memory-rounds", type=int, default=10_000, help="of the measurement of memory")
     parser.add_argument("--threads", type=int, default=2, help="of every program")

@@ -20,6 +20,9 @@ from benchmarks.methods import METHODS
 from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
 from benchmarks.protocol import Weights
 from benchmarks.workloads import Workload, load
+from fl_lightning.losses import CrossEntropy
+from fl_lightning.privacy.inversion import Inversion, Inverter
+from fl_lightning.privacy.observed_update import Observation, PixelRange
 
 _ANALYSIS = {"all off": "benchmarks.ours", "analysis on": "benchmarks.ours --analysis"}
 _PROCESSES = {"one process": "benchmarks.ours", "two processes": "benchmarks.ours --processes 2"}
@@ -28,6 +31,7 @@ Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measure
 _FIRST_ROUND = 100  # from which on memory may not grow
 _STARTS = 5
 _DEFENCES = ("FedAvg+DPSGD", "FedReg+MG")
+_ATTACK_ITERATIONS = 32_000
 _METHODS_AT_A_TIME = 4  # programs that wait hold their memory
 
 
@@ -126,6 +130,37 @@ def _remarks(samples: Samples) -> list[str]:
         if program.startswith("ours"):
             remarks.append(f"{program}: {1e3 * overhead(samples[program]):.3g} ms of a round outside the engine.")
     return remarks
+
+
+def attack(options: Namespace) -> Table:
+    """Gradient inversion of one image from the CIFAR net, as invert_fedreg_cifar10.yaml has it, plain and compiled."""
+    torch.set_num_threads(options.threads)
+    iterations = options.rounds or _ATTACK_ITERATIONS
+    samples = {name: _attack_seconds(iterations, compiled) for name, compiled in (("plain", False), ("compiled", True))}
+    rows = [
+        {
+            "step": name,
+            "first iteration, s": seconds[0],
+            "ms an iteration after it": 1e3 * (seconds[-1] - seconds[0]) / (iterations - 1),
+            "s in all": seconds[-1],
+        }
+        for name, seconds in samples.items()
+    ]
+    return Table("Attack", rows, [f"{iterations:,} iterations, {options.threads} threads."], samples)
+
+
+def _attack_seconds(iterations: int, compiled: bool) -> list[float]:
+    """Seconds from the start of an attack to the end of its first iteration, and to its end."""
+    workload = load("methods")
+    net, inputs, targets = workload.build_net(), workload.normalised_inputs()[:1], workload.targets[:1]
+    weights = dict(net.named_parameters())
+    gradient = torch.autograd.grad(CrossEntropy()(net(inputs), targets, None).mean(), list(weights.values()))
+    pixels = PixelRange(inputs.amin(dim=(0, 2, 3), keepdim=True), inputs.amax(dim=(0, 2, 3), keepdim=True))
+    inverter = Inverter(net, CrossEntropy(), pixels, Inversion(iterations=iterations, compile=compiled))
+    observation = Observation(0, dict(zip(weights, gradient, strict=True)), torch.ones(10), inputs, targets)
+    seconds, start = [], perf_counter()
+    inverter.invert(observation, lambda iteration, _: seconds.append(perf_counter() - start) if iteration == 0 else None)
+    return [*seconds, perf_counter() - start]
 
 
 def population_growth(options: Namespace) -> Table:

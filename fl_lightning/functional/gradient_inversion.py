@@ -27,7 +27,7 @@ def cosine_distance(gradient: Sequence[Tensor], observed: Sequence[Tensor]) -> T
     Args:
         gradient, observed: tensors of the same shapes in the same order.
     """
-    product = torch.stack([(a * b).sum() for a, b in zip(gradient, observed, strict=True)]).sum()
+    product = torch.stack([a.flatten().dot(b.flatten()) for a, b in zip(gradient, observed, strict=True)]).sum()
     norms = [torch.stack([part.norm() for part in parts]).norm() for parts in (gradient, observed)]
     return 1 - product / (norms[0] * norms[1]).clamp_min(_TINY)
 

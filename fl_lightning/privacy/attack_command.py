@@ -185,10 +185,14 @@ def _report(
     names = {"method": type(method).__name__, "loss": repr(method.loss), "net": type(seen.net).__name__}
     settings_used = {**asdict(target), **asdict(settings), "clients": list(target.clients)}
     speed = {"seconds": round(seconds, 3), "iterations_per_second": round(iterations / seconds, 3)}
-    write_scores(out / "attack.json", scores, {**names, "round": seen.round, **speed, "settings": settings_used})
+    write_scores(
+        out / "attack.json", scores, {**names, "round": seen.round, **speed, "silent": seen.silent, "settings": settings_used}
+    )
     write_picture(out / "attack.png", scores)
     title = f"{names['method']}, {names['net']}, round {seen.round}: {settings.distance}, {settings.iterations:,} iterations"
     print_table(scores, title)
+    if seen.silent:
+        print(f"Nothing to attack: the update of clients {', '.join(map(str, seen.silent))} is 0.")
     right, images = sum(client.num_labels_right for client in scores), target.num_images * len(scores)
     print(f"Labels {settings.labels}: {right} of {images} right. {speed['iterations_per_second']:.4g} iterations/s.")
     print(f"Scores: {out / 'attack.json'}\nPicture: {out / 'attack.png'}")

@@ -54,6 +54,7 @@ class ObservedRound:
     net: nn.Module  # with the weights that the clients received
     pixel_range: PixelRange
     observations: list[Observation]
+    silent: list[int]  # clients whose update is 0, as under TCE with images of a single class: nothing to attack
 
 
 def observe(
@@ -109,7 +110,14 @@ class _Watch(Callback):
         pixel_range = _pixel_range(module.data)
         with trainer.precision_plugin.train_step_context():
             observations = [_observe_client(module, client, pixel_range) for client in self.clients]
-        self.seen = ObservedRound(module.first_round, copy.deepcopy(module.net), pixel_range, observations)
+        attackable = [one for one in observations if any(part.any() for part in one.gradient.values())]
+        silent = sorted(set(self.clients) - {one.client for one in attackable})
+        if not attackable:
+            raise ValueError(
+                f"clients is {list(self.clients)}, all with an update of 0, as under TCE with images of a single class: there "
+                "is nothing to attack, choose other clients"
+            )
+        self.seen = ObservedRound(module.first_round, copy.deepcopy(module.net), pixel_range, attackable, silent)
         trainer.should_stop = True
         raise StopIteration  # what Lightning does where a module's own hook says that a batch is to be left out
 
@@ -187,16 +195,11 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
 
 
 def _check_change(change: State, client: int) -> None:
-    """Raise a ValueError unless there is something to attack."""
+    """Raise a ValueError unless a client sends weights that are numbers."""
     if not change:
         raise ValueError("model of the run sends no weight that is trained: there is nothing to attack")
     if not all(way.isfinite().all() for way in change.values()):
         raise ValueError(f"the update of client {client} is not finite: choose an earlier checkpoint")
-    if not any(way.any() for way in change.values()):
-        raise ValueError(
-            f"the update of client {client} is 0, as under TCE with images of a single class: there is nothing to attack, "
-            "choose other clients"
-        )
 
 
 def _check_pixels(pixels: Tensor, client: int) -> None:

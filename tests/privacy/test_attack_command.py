@@ -12,12 +12,13 @@ from matplotlib.image import imread
 
 from fl_lightning import cli
 from fl_lightning.config_files import bundled_configs, read_config
-from fl_lightning.privacy.attack_command import _parser
+from fl_lightning.privacy.attack_command import _parser, load_run
 from fl_lightning.privacy.attack_report import score
 from fl_lightning.privacy.inversion import Inversion, Recovered
 from fl_lightning.privacy.observed_update import Observation, PixelRange
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
+SHORT_RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps 2 --trainer.enable_progress_bar false"
 QUICK = ["--iterations", "60", "--lr", "0.1", "--accelerator", "cpu"]
 
 
@@ -25,11 +26,10 @@ QUICK = ["--iterations", "60", "--lr", "0.1", "--accelerator", "cpu"]
 def run_folder(tmp_path_factory):
     """The folder of two rounds of the first example, with a small net."""
     folder = tmp_path_factory.mktemp("attacked")
-    arguments = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps 2 --trainer.enable_progress_bar false"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["fl-lightning"])
-        assert cli.main(arguments.split()) == 0
+        assert cli.main(SHORT_RUN.split()) == 0
     return folder / "runs" / "digits_tce" / "version_0"
 
 
@@ -216,3 +216,26 @@ def test_help(main):
     assert code == 0
     assert "--distance" in printed
     assert "invert_geiping.yaml" in printed
+
+
+def test_clients_that_send_nothing_are_left_out(main, tmp_path, monkeypatch):
+    """Under TCE the gradient of a client with a single class is 0; others are attacked beside it, but not it alone."""
+    monkeypatch.chdir(tmp_path)
+    code, _, error = main(*SHORT_RUN.split(), "--data.partition.alpha", "0.03")
+    assert code == 0, error
+    run = tmp_path / "runs" / "digits_tce" / "version_0"
+    data = load_run(run / "checkpoints" / "last.ckpt").data
+    data.setup()
+    num_classes = (data.label_counts > 0).sum(dim=1).tolist()
+    silent, other = num_classes.index(1), num_classes.index(2)
+    command = ("attack", "--ckpt_path", str(run / "checkpoints" / "last.ckpt"), *QUICK, "--iterations", "1", "--clients")
+    code, printed, error = main(*command, str([silent, other]))
+    assert code == 0, error
+    assert f"Nothing to attack: the update of clients {silent} is 0." in printed
+    scores = json.loads((run / "attack" / "attack.json").read_text())
+    assert scores["silent"] == [silent]
+    assert [image["client"] for image in scores["images"]] == [other]
+    code, _, error = main(*command, str([silent]))
+    assert code != 0
+    assert f"clients is {[silent]}, all with an update of 0" in error
+    assert error.strip().count("\n") == 0
