@@ -255,6 +255,10 @@ class FederatedModule(EvaluatedModule):
             "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
         }
 
+    def kept_state(self, client: Client, state: State) -> State:
+        """What stays with a client after a visit, of its ``state`` and, as ``net.<name>``, its weights and buffers."""
+        return state
+
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
         return {}

@@ -179,7 +179,7 @@ class Engine(ABC):
         if self.method.overrides("probe"):
             with self.drawing(client, "probe"):
                 share.probes[position] = self.method.probe(self.net, client)
-        state = {**client.state, **self.kept(self.own)}
+        state = self.method.kept_state(client, {**client.state, **self.kept(self.own)})
         finite = are_finite({name: tensor[None] for name, tensor in state.items()}, 1)
         if state:
             share.keep_state(position, state)

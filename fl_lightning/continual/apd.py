@@ -102,8 +102,19 @@ class APD(TaskLearner):
             elif layer in earlier:
                 weights[name] = threshold(earlier[layer].detach()[position], self.l1)
             else:
-                weights[name] = get_sparse(client.state, f"{name}@{position}", adaptive)
+                weights[name] = self.learned_adaptive(client, layer, position, adaptive)
         return weights
+
+    def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
+        """A of a task that a client has learned, in the shape of ``like``."""
+        return get_sparse(client.state, f"{part_name(layer, 'adaptive')}@{position}", like)
+
+    def kept_state(self, client: Client, state: State) -> State:
+        """Of a client that has finished without what was for training alone: A in full, and where the last task began."""
+        if not self.has_finished(client):
+            return state
+        full = {f"net.{part_name(layer, 'adaptive')}" for layer in self.layers}
+        return {name: t for name, t in state.items() if name not in full and not name.startswith(("base.", "earlier."))}
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         earlier = self.parts(net, "earlier").values()

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from fl_lightning.clients import Client, Gathered, Reduction, Upload, Weighted
 from fl_lightning.continual.apd import APD
-from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, put_sparse, threshold
+from fl_lightning.continual.decomposition import decompose, get_sparse, over_outputs, part_name, put_sparse, threshold
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net, Update
@@ -190,6 +190,30 @@ class FedWeIT(APD):
             foreign = {f".{key}": part for key, part in self._foreign(known, layer).items()}
             weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], foreign, "")
         return weights
+
+    def _at_server(self, client: Client) -> dict[int, State]:
+        """What the knowledge base has of a client, by position, unless the client goes on changing it."""
+        return {} if self.retroactive else self.knowledge_base.get(client.index, {})
+
+    def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
+        at_server = self._at_server(client).get(position)
+        return (
+            super().learned_adaptive(client, layer, position, like) if at_server is None else get_sparse(at_server, layer, like)
+        )
+
+    def kept_state(self, client: Client, state: State) -> State:
+        """Without the client's own A that the knowledge base has: one copy does for both."""
+        twice = {f"{part_name(layer, 'adaptive')}@{position}" for layer in self.layers for position in self._at_server(client)}
+        return {name: t for name, t in super().kept_state(client, state).items() if name.rpartition(":")[0] not in twice}
+
+    def num_values(self, net: nn.Module, client: Client) -> int:
+        elsewhere = [
+            len(parts[f"{layer}:values"])
+            for position, parts in self._at_server(client).items()
+            for layer in self.layers
+            if f"{part_name(layer, 'adaptive')}@{position}:values" not in client.state
+        ]
+        return super().num_values(net, client) + sum(elsewhere)
 
     # Up -------------------------------------------------------------------------------------------------------------
 

@@ -249,6 +249,10 @@ class TaskLearner(FederatedModule):
         """Whether a client has come to the end of a task."""
         return any(name.endswith(f"@{position}") for name in client.state)
 
+    def has_finished(self, client: Client) -> bool:
+        """Whether a client has come to the end of its last task, and will not be visited again."""
+        return self.positions[client.index] == self.data.num_tasks - 1 and self.has_learned(client, self.data.num_tasks - 1)
+
     # The clocks of all ----------------------------------------------------------------------------------------------
 
     def after_server_step(self, probes: list[State]) -> None:

@@ -244,6 +244,10 @@ def dense(parts, name, tiny):
 def assert_client(tiny, method, c, me, settings):
     """B, and of every task m, A, biases, head, attention and what it is paid to; and how many numbers that is."""
     state, size = method.client_states.read(c), 0
+    assert method.positions[c] == method.data.num_tasks
+    for name in state:  # what was for training alone is gone
+        assert not name.endswith("0.adaptive")
+        assert not name.startswith(("base.", "earlier."))
     for layer in LAYERS:
         tiny.assert_same({"B": state[f"net.{weight(layer, 'base')}"]}, {"B": me.B[layer]})
         size += me.B[layer].numel()
@@ -260,7 +264,11 @@ def assert_client(tiny, method, c, me, settings):
             if settings.get("retroactive") and t < 2:
                 tiny.assert_same({"A": state[f"net.{weight(layer, 'earlier')}"][t]}, {"A": task.A[layer]})
             else:
-                tiny.assert_same({"A": dense(state, f"{weight(layer, 'adaptive')}@{t}", tiny)}, {"A": hard(task.A[layer])})
+                name, at_server = f"{weight(layer, 'adaptive')}@{t}", method.knowledge_base.get(c, {}).get(t)
+                # The last task's A stays with the client: nothing was kept of it after the server had it.
+                assert (f"{name}:values" in state) == (at_server is None or t == max(me.tasks))
+                kept = dense(at_server, layer, tiny) if at_server is not None else dense(state, name, tiny)
+                tiny.assert_same({"A": kept}, {"A": hard(task.A[layer])})
             attention = state[f"{weight(layer, 'attention')}@{t}"]
             size += int(hard(task.A[layer]).count_nonzero()) + len(attention)
             if task.known:
