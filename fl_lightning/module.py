@@ -87,6 +87,9 @@ class FederatedModule(EvaluatedModule):
     keeps_weights: bool = False
     """Whether clients keep all their weights between visits, which those that do not receive go on from."""
 
+    keeps_moments: bool = False
+    """Whether clients keep their optimizer's state, such as Adam's moments, between visits."""
+
     learns_tasks: bool = False
     """Whether clients learn the tasks of ``data.tasks``, one after another."""
 

@@ -77,6 +77,8 @@ def by_rule(method: "FederatedModule") -> tuple[str, str]:
     """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device."""
     if method.privacy is not None and method.privacy.clips_samples:
         return "sequential", "DP-SGD clips with hooks in the layers"
+    if method.keeps_moments:
+        return "sequential", "clients keep their optimizer's state"
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     if layers:
         return "sequential", f"the net has {len(layers)} convolutions"

@@ -9,9 +9,12 @@ from torch import Tensor
 from fl_lightning.clients.client import Client, Visit
 from fl_lightning.clients.engine import Engine, Share, set_gradients
 from fl_lightning.data import Batch
+from fl_lightning.functional.aggregation import State
 
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
+
+_MOMENT = "optimizer."  # how the names of what a client keeps of its optimizer begin
 
 
 class SequentialEngine(Engine):
@@ -46,6 +49,9 @@ class SequentialEngine(Engine):
         batches = self.data.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
+        if self.method.keeps_moments:
+            for place, moments in self.optimizer.state_dict()["state"].items():
+                client.state.update({f"{_MOMENT}{place}.{name}": tensor.clone() for name, tensor in moments.items()})
         return torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
@@ -54,11 +60,20 @@ class SequentialEngine(Engine):
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
-        """A fresh optimizer at this visit's rate, which is returned (that of the first group, where there are several)."""
+        """A fresh optimizer, or with what the client kept of its last, at this visit's rate.
+
+        Returns the rate (that of the first group, where there are several).
+        """
         if self._starts_empty:
             self.optimizer.state.clear()
         else:
             self.optimizer = self.method.local_optimizer(list(self.trained.values()))
+        kept: dict[int, State] = {}
+        for name in [name for name in client.state if name.startswith(_MOMENT)]:
+            place, moment = name.removeprefix(_MOMENT).split(".")
+            kept.setdefault(int(place), {})[moment] = client.state[name]
+        if kept:
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
         factor = self.method.client_learning_rate(client.round, client.index)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor

@@ -66,6 +66,8 @@ class VectorizedEngine(Engine):
             raise ValueError(
                 f"model.optimizer {type(optimizer).__name__} is not known to treat every entry of a weight by itself"
             )
+        if method.keeps_moments:
+            raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
         if draws(self.net, self._two_samples()):
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
         self._local_step = LocalStep(method, self.net)

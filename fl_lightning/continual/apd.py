@@ -111,6 +111,7 @@ class APD(TaskLearner):
 
     def kept_state(self, client: Client, state: State) -> State:
         """Of a client that has finished without what was for training alone: A in full, and where the last task began."""
+        state = super().kept_state(client, state)
         if not self.has_finished(client):
             return state
         full = {f"net.{part_name(layer, 'adaptive')}" for layer in self.layers}

@@ -35,6 +35,7 @@ class TaskLearner(FederatedModule):
         smallest_rate: learning rate below which a client is done with its task.
         train_unsampled: whether clients that are not in the cohort train too, without receiving or sending.
         evaluate_every: rounds between evaluations of all tasks learned; the end of a task is always evaluated.
+        reset_adam_each_round: whether clients' optimizers begin anew in every round, as in the authors' code, or in every task.
 
     Raises:
         ValueError: if a value is out of range.
@@ -60,6 +61,7 @@ class TaskLearner(FederatedModule):
         smallest_rate: float = 1e-7,
         train_unsampled: bool = False,
         evaluate_every: int = 1,
+        reset_adam_each_round: bool = True,
         server_weighting: Literal["n_weighted", "uniform"] = "uniform",
         **common: Any,
     ) -> None:
@@ -76,6 +78,7 @@ class TaskLearner(FederatedModule):
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
+        self.keeps_moments = not reset_adam_each_round
 
     def configure_model(self) -> None:
         if self.data.streams is None:
@@ -157,6 +160,8 @@ class TaskLearner(FederatedModule):
         Args:
             position: of the task in the client's sequence, from 0.
         """
+        for name in [name for name in client.state if name.startswith("optimizer.")]:
+            del client.state[name]
         fresh = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
             tensor.copy_(fresh[name].detach())
@@ -225,6 +230,12 @@ class TaskLearner(FederatedModule):
         shared = sum(weight.numel() for name, weight in weights.items() if name not in own)
         kept = {name: t for name, t in client.state.items() if "@" in name and not name.endswith(":positions")}
         return shared + sum(tensor.numel() for name, tensor in kept.items() if name.split("@")[0] in weights)
+
+    def kept_state(self, client: Client, state: State) -> State:
+        """Of a client that has finished without its optimizer's state."""
+        if not self.has_finished(client):
+            return state
+        return {name: tensor for name, tensor in state.items() if not name.startswith("optimizer.")}
 
     def probe(self, net: nn.Module, client: Client) -> State:
         """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""

@@ -245,3 +245,48 @@ def test_initial_heads_are_those_of_the_net(tiny, method):
     """The global head is never touched."""
     trained = tiny.train(method, rounds=2)
     tiny.assert_same({name: trained.net.get_parameter(name) for name in tiny.head}, {n: tiny.weights[n] for n in tiny.head}, 0)
+
+
+def test_moments_may_outlast_a_round(tiny):
+    """Against torch's Adam in a plain loop, one for each client and task; finished clients keep nothing of it."""
+    settings = {"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.05), "reset_adam_each_round": False}
+    method = tiny.train(FedAvgOnTasks, **settings)
+    server, heads, optimizers = dict(tiny.weights), {}, {}
+    for round, position, cohort in tiny.rounds():
+        now = {}
+        for client in cohort:
+            start = {**server, **heads.get((client, position), {name: tiny.weights[name] for name in tiny.head})}
+            weights, adam = optimizers.setdefault((client, position), new_adam(start))
+            for name, weight in weights.items():
+                weight.data.copy_(start[name])
+            for batch in tiny.data.batches(client, round, 3):
+                adam.zero_grad()
+                tiny.loss(weights, batch.inputs, batch.targets).backward()
+                adam.step()
+            now[client] = {name: weight.detach().clone() for name, weight in weights.items()}
+            heads[client, position] = {name: now[client][name] for name in tiny.head}
+        server |= {name: sum(weights[name] for weights in now.values()) / len(now) for name in tiny.body}
+    tiny.assert_same({n: w for n, w in method.net.named_parameters() if n in tiny.body}, {n: server[n] for n in tiny.body})
+    for client in range(3):
+        assert not any(name.startswith("optimizer.") for name in method.client_states.read(client))
+    reset = tiny.train(FedAvgOnTasks, **{**settings, "reset_adam_each_round": True})
+    assert not torch.allclose(reset.net.conv.weight, method.net.conv.weight)
+
+
+def new_adam(start):
+    weights = {name: weight.clone().requires_grad_() for name, weight in start.items()}
+    return weights, torch.optim.Adam(weights.values(), lr=0.05)
+
+
+def test_kept_moments_come_back_from_a_checkpoint(tiny, tmp_path):
+    """Stopped in the midst of a task, gone on: bit for bit. And clients that keep them are not stacked."""
+    settings = {"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.05), "reset_adam_each_round": False}
+    whole = tiny.train(FedAvgOnTasks, checkpoints=tmp_path, **settings)
+    again = tiny.train(FedAvgOnTasks, ckpt_path=tmp_path / "step=3.ckpt", **settings)
+    tiny.assert_same_end(again, whole)
+    with pytest.raises(ValueError, match="keep their optimizer's state cannot be stacked: set model.engine: sequential"):
+        tiny.train(FedAvgOnTasks, net=tiny.new_linear_net(), engine="vectorized", **settings)
+    assert (
+        type(tiny.train(FedAvgOnTasks, net=tiny.new_linear_net(), engine="auto", **settings).engine).__name__
+        == "SequentialEngine"
+    )
