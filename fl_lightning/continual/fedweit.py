@@ -14,7 +14,15 @@ from torch.utils._pytree import tree_map_only
 
 from fl_lightning.clients import Client, Gathered, Reduction, Upload, Weighted
 from fl_lightning.continual.apd import APD
-from fl_lightning.continual.decomposition import decompose, get_sparse, over_outputs, part_name, put_sparse, threshold
+from fl_lightning.continual.decomposition import (
+    decompose,
+    get_sparse,
+    over_outputs,
+    part_name,
+    put_sparse,
+    sparse_positions,
+    threshold,
+)
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net, Update
@@ -162,10 +170,10 @@ class FedWeIT(APD):
     def _foreign(self, known: list[list[int]], layer: str) -> State:
         """A of some tasks in one list: places in the flattened weight, values, and which of the tasks each is of."""
         parts = [self.knowledge_base[client][position] for client, position in known]
-        places = [part[f"{layer}:positions"] for part in parts]
+        places = [sparse_positions(part, layer) for part in parts]
         owners = [torch.full((len(part),), place, device=part.device) for place, part in enumerate(places)]
         values = torch.cat([part[f"{layer}:values"] for part in parts])
-        return {"positions": torch.cat(places).long(), "values": values, "owners": torch.cat(owners)}
+        return {"positions": torch.cat(places), "values": values, "owners": torch.cat(owners)}
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         attention = self.parts(net, "attention")

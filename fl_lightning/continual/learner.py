@@ -228,7 +228,7 @@ class TaskLearner(FederatedModule):
         """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
         weights, own = dict(net.named_parameters()), self.own_tensors(net)
         shared = sum(weight.numel() for name, weight in weights.items() if name not in own)
-        kept = {name: t for name, t in client.state.items() if "@" in name and not name.endswith(":positions")}
+        kept = {name: t for name, t in client.state.items() if "@" in name and not name.endswith((":places", ":blocks"))}
         return shared + sum(tensor.numel() for name, tensor in kept.items() if name.split("@")[0] in weights)
 
     def kept_state(self, client: Client, state: State) -> State:

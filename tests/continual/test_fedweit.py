@@ -237,7 +237,7 @@ def test_all_tasks_equal_the_equations(tiny, settings):
 
 def dense(parts, name, tiny):
     tensor = torch.zeros_like(tiny.weights[f"{name.split('.')[0]}.weight"])
-    tensor.view(-1)[parts[f"{name}:positions"].long()] = parts[f"{name}:values"]
+    tensor.view(-1)[parts[f"{name}:places"].long() + 2**15] = parts[f"{name}:values"]  # of a single block
     return tensor
 
 
