@@ -1,5 +1,7 @@
 """TaskAccuracy: how well clients know the tasks that they learned one after another."""
 
+from collections.abc import Sequence
+
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -20,16 +22,32 @@ class TaskAccuracy(FederatedCallback):
     ``/02``, ..., of the task at that place of each stream. Tasks that a client did not learn are left out.
     ``tasks/model_megabytes`` is what the models of all clients take, in 10^6 bytes of float32 without zeros. In the chosen
     rounds and at the end ``tasks/accuracy_table`` draws accuracy after each task on each.
+
+    Args:
+        clients: of which ``tasks/accuracy_of_client/0``, ... is logged too, over the tasks that the client has learned so far.
+
+    Raises:
+        ValueError: as a fit starts, if there is no such client.
     """
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, clients: Sequence[int] = ()) -> None:
         super().__init__(every, rounds)
+        self.clients = list(clients)
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        for client in self.clients:
+            if not 0 <= client < module.data.num_clients:
+                raise ValueError(
+                    f"callbacks.task_accuracy.clients has {client}, must be between 0 and {module.data.num_clients - 1}"
+                )
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not isinstance(module, TaskLearner):
             return
         table = module.task_accuracy.cpu()
-        module.log_round({**task_scalars(table), **self._counts(module)}, round)
+        of_clients = {client: task_scalars(table[client : client + 1]) for client in self.clients}
+        named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
+        module.log_round({**task_scalars(table), **named, **self._counts(module)}, round)
         if self.due(round) or trainer.should_stop or round == trainer.max_steps:
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 

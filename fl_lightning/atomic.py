@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.serialization import config
 
 
 @contextmanager
@@ -39,11 +40,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
-    """``torch.save`` through :func:`atomic_write`.
+    """``torch.save`` through :func:`atomic_write`, without checksums: torch never reads them, and they take most of the time.
 
     Raises:
         OSError: naming the file, if it cannot be written.
     """
     # Through an open file: given a name, torch turns a full disk into a RuntimeError about positions.
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+    without_checksums = config.patch("save.compute_crc32", False)
+    with atomic_write(path) as temporary, open(temporary, "wb") as file, without_checksums:
         torch.save(value, file)

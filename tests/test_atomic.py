@@ -2,6 +2,7 @@
 
 import os
 import signal
+import zipfile
 
 import pytest
 import torch
@@ -125,3 +126,18 @@ def test_other_errors_are_not_blamed_on_the_target(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"input\.txt"), atomic_write(tmp_path / "output.txt") as temporary:
         temporary.write_text((tmp_path / "input.txt").read_text())
     assert names(tmp_path) == []
+
+
+def test_what_torch_saves_without_checksums_comes_back(tmp_path):
+    """By every way of reading, and elsewhere torch goes on writing checksums."""
+    value = {"a": torch.arange(5.0), "b": [1, "two"]}
+    atomic_save(value, tmp_path / "a.pt")
+    for options in ({}, {"weights_only": True}, {"mmap": True}):
+        read = torch.load(tmp_path / "a.pt", **options)
+        assert torch.equal(read["a"], value["a"])
+        assert read["b"] == value["b"]
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        assert archive.testzip() is not None
+    torch.save(value, tmp_path / "b.pt")
+    with zipfile.ZipFile(tmp_path / "b.pt") as archive:
+        assert archive.testzip() is None

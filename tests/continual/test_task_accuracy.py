@@ -85,6 +85,20 @@ def test_clients_at_their_own_places():
     assert task_scalars(table[3:]) == {}
 
 
+def test_single_clients_are_logged_by_name(tiny):
+    """Of the clients that are asked for, over the tasks that each has learned; one that does not exist is refused."""
+    newest = Newest()
+    tiny.train(FedAvgOnTasks, callbacks=[TaskAccuracy(clients=[2, 0]), newest])
+    for round, (scalars, table, _) in enumerate(newest.seen, start=1):
+        position = (round - 1) // 2
+        for client in (0, 2):
+            expected = sum(table[client, position, : position + 1].tolist()) / (position + 1)
+            assert scalars[f"tasks/accuracy_of_client/{client}"] == pytest.approx(expected)
+        assert "tasks/accuracy_of_client/1" not in scalars
+    with pytest.raises(ValueError, match="callbacks.task_accuracy.clients has 3, must be between 0 and 2"):
+        tiny.train(FedAvgOnTasks, callbacks=[TaskAccuracy(clients=[0, 3])])
+
+
 def test_other_methods_have_no_tasks(tiny):
     """Nothing is looked at."""
     TaskAccuracy().on_aggregate_end(None, FedAvg(tiny.new_net()), 1)
