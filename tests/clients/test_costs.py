@@ -20,11 +20,9 @@ WAITS = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::n
 @pytest.fixture(autouse=True)
 def _trace_only(monkeypatch):
     """Captured steps are traced but not compiled, which takes seconds; their operators run one by one and can be counted."""
-    compile, num_threads = torch.compile, torch.get_num_threads()
+    compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(num_threads)
     torch._dynamo.reset()
 
 

@@ -28,11 +28,9 @@ SHAPE, CLASSES = (2, 6, 6), ["ant", "bee", "cat", "dog"]
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch):
     """``torch.compile`` as it is; in its place, steps are traced to graphs which run as they are: compiling takes seconds."""
-    compile, num_threads = torch.compile, torch.get_num_threads()
+    compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
-    torch.set_num_threads(1)  # the nets are tiny
     yield compile
-    torch.set_num_threads(num_threads)
     torch._dynamo.reset()  # no test depends on what those before it have traced
 
 

@@ -315,15 +315,6 @@ def _flat(knowledge_base: dict) -> Weights:
     return {f"{c}/{p}/{n}": t for c, tasks in knowledge_base.items() for p, parts in tasks.items() for n, t in parts.items()}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The nets are tiny."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 @pytest.fixture
 def tiny(fit) -> Tiny:
     return Tiny(fit)

@@ -227,15 +227,6 @@ class Tiny:
             assert (net.get_parameter(name) - weight).abs().max() > 1e-3, name
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The nets are tiny."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 @pytest.fixture
 def tiny(fit, request) -> Tiny:
     """The federation; a parameter such as ``momentum`` or ``adam tce`` names the local optimizer and the loss."""

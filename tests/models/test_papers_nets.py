@@ -16,15 +16,6 @@ from fl_lightning.models.lenet import _LocalResponseNorm, _same_pool
 from fl_lightning.models.torchvision_model import load_all_but_class_layer
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Nets this small are done before a second thread has started; on a busy machine waiting for it takes most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class SmallViT(ViTB32):
     """The same net in small: 4x4 patches, 2 blocks, 3 heads of 4, hidden layer 10."""
 

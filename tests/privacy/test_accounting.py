@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from opacus.accountants import RDPAccountant
 from torch import nn
 
@@ -19,15 +18,6 @@ COHORTS = [[0, 1], [1, 2], [0], [0, 2]]
 # toy_data's clients have 5, 10 and 15 samples, in batches of 4: rates, and local steps of two epochs.
 RATES, STEPS = {0: 4 / 5, 1: 4 / 10, 2: 4 / 15}, {0: 4, 1: 6, 2: 8}
 REHEARSAL = "the gradients that make pseudo and perturbed data and those on them"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The nets are tiny."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def accountants_epsilon(rate, sigma, releases, delta):

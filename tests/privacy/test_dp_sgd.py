@@ -21,16 +21,6 @@ from fl_lightning.models import CNN2, CNN10, LeNet, ResNet18
 from fl_lightning.privacy import DPSGD
 from fl_lightning.privacy.dp_sgd import clipped_sum, sample_norms
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The nets are tiny."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 # Clipping ---------------------------------------------------------------------------------------------------------------
 
 

@@ -30,15 +30,6 @@ SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
 SEED, FIRST_EMPTY = 16, 2  # whose cohorts are [1], [1, 2], [], [0, 3, 4], [4], and [], [0, 1, 3, 4], [2, 4], [4], [3, 4]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The nets are tiny."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 def new_data(public_size=0, **settings):
     """Five clients of whom 2 take part on average; float64."""
     generator = torch.Generator().manual_seed(5)
