@@ -50,8 +50,7 @@ class SequentialEngine(Engine):
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
         if self.method.keeps_moments:
-            for place, moments in self.optimizer.state_dict()["state"].items():
-                client.state.update({f"{_MOMENT}{place}.{name}": tensor.clone() for name, tensor in moments.items()})
+            client.state.update(self._moments())
         return torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
@@ -78,6 +77,12 @@ class SequentialEngine(Engine):
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         return self.optimizer.param_groups[0]["lr"]
+
+    def _moments(self) -> State:
+        """What the optimizer would go on with; SGD without momentum has None in their place."""
+        states = self.optimizer.state_dict()["state"].items()
+        moments = {f"{_MOMENT}{place}.{name}": value for place, state in states for name, value in state.items()}
+        return {name: value.clone() for name, value in moments.items() if isinstance(value, Tensor)}
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         set_gradients(self.trained.values(), gradients)

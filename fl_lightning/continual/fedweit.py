@@ -204,10 +204,10 @@ class FedWeIT(APD):
         return {} if self.retroactive else self.knowledge_base.get(client.index, {})
 
     def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
-        at_server = self._at_server(client).get(position)
-        return (
-            super().learned_adaptive(client, layer, position, like) if at_server is None else get_sparse(at_server, layer, like)
-        )
+        at_server = self._at_server(client)
+        if position in at_server:
+            return get_sparse(at_server[position], layer, like)
+        return super().learned_adaptive(client, layer, position, like)
 
     def kept_state(self, client: Client, state: State) -> State:
         """Without the client's own A that the knowledge base has: one copy does for both."""

@@ -278,9 +278,18 @@ def new_adam(start):
     return weights, torch.optim.Adam(weights.values(), lr=0.05)
 
 
-def test_kept_moments_come_back_from_a_checkpoint(tiny, tmp_path):
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda weights: torch.optim.Adam(weights, lr=0.05),
+        lambda weights: torch.optim.SGD(weights, lr=0.05),
+        lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
+        lambda weights: torch.optim.Adagrad(weights, lr=0.05),
+    ],
+)
+def test_kept_moments_come_back_from_a_checkpoint(tiny, tmp_path, optimizer):
     """Stopped in the midst of a task, gone on: bit for bit. And clients that keep them are not stacked."""
-    settings = {"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.05), "reset_adam_each_round": False}
+    settings = {"optimizer": optimizer, "reset_adam_each_round": False}
     whole = tiny.train(FedAvgOnTasks, checkpoints=tmp_path, **settings)
     again = tiny.train(FedAvgOnTasks, ckpt_path=tmp_path / "step=3.ckpt", **settings)
     tiny.assert_same_end(again, whole)
