@@ -29,18 +29,18 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
     """
     was_training = net.training
     net.eval()
-    fisher = {name: torch.zeros_like(weight) for name, weight in net.named_parameters() if weight.requires_grad}
+    names = {name for name, weight in net.named_parameters() if weight.requires_grad}
+    fisher: dict[str, Tensor] = {}
     count, layers = 0, _plain_layers(net)
     # Under autocast torch.vmap cannot take BatchNorm.
-    with torch.autocast(next(iter(fisher.values())).device.type, enabled=False):
+    with torch.autocast(next(net.parameters()).device.type, enabled=False):
         for inputs, targets in batches:
             squares = _squares_of_layers(net, layers, loss, inputs, targets)
-            squares |= _squares_of_samples(net, fisher.keys() - squares.keys(), loss, inputs, targets)
-            for name, total in squares.items():
-                fisher[name] += total
+            squares |= _squares_of_samples(net, names - squares.keys(), loss, inputs, targets)
+            fisher = {name: fisher[name] + total if fisher else total for name, total in squares.items()}
             count += len(targets)
     net.train(was_training)
-    return {name: total / count for name, total in fisher.items()}
+    return {name: total.div_(count) for name, total in fisher.items()}
 
 
 def _plain_layers(net: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:

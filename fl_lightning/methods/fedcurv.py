@@ -90,10 +90,12 @@ class FedCurv(FederatedModule):
         anchor = {name: fisher[name] * weight.detach() for name, weight in net.named_parameters() if name in fisher}
         upload = super().client_result(net, client)
         for kind, new in zip(_KINDS, (fisher, anchor), strict=True):
-            old = {name: client.state.get(f"{kind}.{name}", 0.0) if self.remember == "all" else 0.0 for name in new}
+            change = new
+            if self.remember == "all":
+                change = {name: new[name] - client.state.get(f"{kind}.{name}", 0.0) for name in new}
             # The server has F theta from F and the weights, where both are this round's.
             derived = kind == "anchor" and self.remember == "last_round"
-            upload[kind] = Weighted({name: new[name] - old[name] for name in new}, 1.0, derived)
+            upload[kind] = Weighted(change, 1.0, derived)
             client.state.update({f"{kind}.{name}": tensor for name, tensor in new.items()})
         client.state["round"] = torch.full((), client.round, device=client.label_counts.device)
         return upload

@@ -64,7 +64,7 @@ class Odd(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, stride=2, padding=1, dilation=2, bias=False)
+        self.conv = nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(2, 1), bias=False)
         self.grouped = nn.Conv2d(4, 4, 1, groups=2)
         self.mirrored = nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")
         self.relu = nn.ReLU(inplace=True)
