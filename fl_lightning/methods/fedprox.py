@@ -7,6 +7,7 @@ arXiv 1812.06127. Equation 2. Departures: none; clients do all their local steps
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.clients import Client
@@ -32,6 +33,7 @@ class FedProx(FederatedModule):
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         if self.mu == 0:
             return 0.0
-        # Squares, not norms: the gradient of a norm is undefined where a client starts.
-        moved = [weight - client.received_state[name] for name, weight in net.named_parameters() if not self.is_personal(name)]
-        return self.mu / 2 * torch.stack([way.square().sum() for way in moved]).sum()
+        # Squares, not norms: the gradient of a norm is undefined where a client starts. In one pass each way.
+        weights = {name: weight for name, weight in net.named_parameters() if not self.is_personal(name)}
+        shared = [(weight, client.received_state[name]) for name, weight in weights.items()]
+        return self.mu / 2 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in shared]).sum()
