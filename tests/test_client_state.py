@@ -117,6 +117,30 @@ def test_not_receiving_without_kept_weights_is_refused(fit, toy_data):
         fit(Forgetful(norm_net()), toy_data(), 2, precision="64-true")
 
 
+class KeepsLess(FedAvg):
+    """All weights but those of the last layer, and a tensor whose name is like those of kept moments."""
+
+    keeps_weights = True
+
+    def client_start(self, net, client):
+        client.state["optimizer.visits"] = client.state.get("optimizer.visits", torch.zeros(())) + 1
+        return super().client_start(net, client)
+
+    def kept_state(self, client, state):
+        return {name: tensor for name, tensor in state.items() if not name.startswith("net.2.")}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_a_method_may_keep_less_under_every_engine(fit, toy_data, engine):
+    """No other hook is needed for it."""
+    method = KeepsLess(nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 3)).double(), engine=engine)
+    fit(method, toy_data(), 3, precision="64-true")
+    for client in range(3):
+        state = method.client_states.read(client)
+        assert set(state) == {"net.0.weight", "net.0.bias", "optimizer.visits"}
+        assert state["optimizer.visits"] == 3
+
+
 class LocalOnly(FedAvg):
     """Nobody sends."""
 

@@ -23,7 +23,8 @@ ENGINES: dict[str, type[Engine]] = {
 
 # Weights times samples of a local step up to which stacking was measured, and won: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7
-_CLIENT_HOOKS = ("client_start", "client_loss", "client_penalty", "client_gradients", "client_step", "client_result", "probe")
+_CLIENT_HOOKS = ("client_start", "client_loss", "client_penalty", "client_gradients", "client_step", "client_result")
+_CLIENT_HOOKS += ("kept_state", "probe")
 
 
 def start_engine(method: "FederatedModule") -> Engine:
@@ -69,7 +70,7 @@ def _choose(method: "FederatedModule") -> tuple[str, str]:
 
 def _needs_rehearsal(method: "FederatedModule", name: str) -> bool:
     """Whether something can go wrong, or be kept, that the engine does not know beforehand."""
-    keeps = method.keeps_weights or len(method.personal) > 0
+    keeps = method.keeps_weights or method.keeps_moments or len(method.personal) > 0
     return name != "sequential" or keeps or any(map(method.overrides, _CLIENT_HOOKS))
 
 

@@ -14,7 +14,7 @@ from fl_lightning.functional.aggregation import State
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
 
-_MOMENT = "optimizer."  # how the names of what a client keeps of its optimizer begin
+OPTIMIZER_STATE = "optimizer."  # how the names of what a client keeps of its optimizer begin
 
 
 class SequentialEngine(Engine):
@@ -67,21 +67,26 @@ class SequentialEngine(Engine):
             self.optimizer.state.clear()
         else:
             self.optimizer = self.method.local_optimizer(list(self.trained.values()))
-        kept: dict[int, State] = {}
-        for name in [name for name in client.state if name.startswith(_MOMENT)]:
-            place, moment = name.removeprefix(_MOMENT).split(".")
-            kept.setdefault(int(place), {})[moment] = client.state[name]
-        if kept:
-            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
+        if self.method.keeps_moments:
+            self._load_moments(client.state)
         factor = self.method.client_learning_rate(client.round, client.index)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         return self.optimizer.param_groups[0]["lr"]
 
+    def _load_moments(self, state: State) -> None:
+        """What :meth:`_moments` gave at the client's last visit, if it has been visited."""
+        kept: dict[int, State] = {}
+        for name in [name for name in state if name.startswith(OPTIMIZER_STATE)]:
+            place, moment = name.removeprefix(OPTIMIZER_STATE).split(".")
+            kept.setdefault(int(place), {})[moment] = state[name]
+        if kept:
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
+
     def _moments(self) -> State:
         """What the optimizer would go on with; SGD without momentum has None in their place."""
         states = self.optimizer.state_dict()["state"].items()
-        moments = {f"{_MOMENT}{place}.{name}": value for place, state in states for name, value in state.items()}
+        moments = {f"{OPTIMIZER_STATE}{place}.{name}": value for place, state in states for name, value in state.items()}
         return {name: value.clone() for name, value in moments.items() if isinstance(value, Tensor)}
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:

@@ -129,7 +129,7 @@ class VectorizedEngine(Engine):
             raise
         losses /= torch.tensor(steps, device=losses.device)
         apart = self.method.sends_nonzeros or self.method.privacy is not None
-        if apart or self.method.overrides("client_result") or self.method.overrides("probe"):
+        if apart or any(map(self.method.overrides, ("client_result", "kept_state", "probe"))):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
                 member.client.state = {name: tensor[row] for name, tensor in stack.state.items()}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.clients import Client, Upload, Visit
+from fl_lightning.clients.sequential import OPTIMIZER_STATE
 from fl_lightning.continual.clock import Clock
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
@@ -160,7 +161,7 @@ class TaskLearner(FederatedModule):
         Args:
             position: of the task in the client's sequence, from 0.
         """
-        for name in [name for name in client.state if name.startswith("optimizer.")]:
+        for name in [name for name in client.state if name.startswith(OPTIMIZER_STATE)]:
             del client.state[name]
         fresh = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
@@ -235,7 +236,7 @@ class TaskLearner(FederatedModule):
         """Of a client that has finished without its optimizer's state."""
         if not self.has_finished(client):
             return state
-        return {name: tensor for name, tensor in state.items() if not name.startswith("optimizer.")}
+        return {name: tensor for name, tensor in state.items() if not name.startswith(OPTIMIZER_STATE)}
 
     def probe(self, net: nn.Module, client: Client) -> State:
         """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
