@@ -8,8 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
+from torch.nn.grad import conv2d_weight
 
 _GRADIENT_VALUES = 1 << 22  # of single samples that are held at a time
+# Libraries of convolutions for processors take channels by eight: other numbers cost several times as much.
+_CHANNELS_AT_A_TIME = 8
 _Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -49,7 +52,7 @@ def _plain_layers(net: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     return {
         name: layer
         for name, layer in net.named_modules()
-        if (type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"))
+        if (type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.padding_mode == "zeros"))
         and not isinstance(getattr(layer, "padding", None), str)
         and any(weight.requires_grad for weight in layer.parameters())
         and all(users[id(weight)] == 1 for weight in layer.parameters())
@@ -103,23 +106,37 @@ def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
     if isinstance(layer, nn.Linear) and received.ndim == 2:  # an outer product, whose squares are one too
         squares = {"weight": gradient.square().T @ received.square(), "bias": gradient.square().sum(dim=0)}
     else:
-        num_places = gradient.numel() // (len(gradient) * len(layer.weight))
-        per_sample = layer.weight.numel() + num_places * layer.weight[0].numel()
-        parts = zip(*(part.split(max(_GRADIENT_VALUES // per_sample, 1)) for part in (received, gradient)), strict=True)
-        totals = [_squares_at_places(layer, *part) for part in parts]
-        squares = {"weight": sum(weight for weight, _ in totals), "bias": sum(bias for _, bias in totals)}
+        at_a_time = max(_GRADIENT_VALUES // layer.weight.numel(), 1)
+        squares = {
+            "weight": sum(
+                _weight_gradients(layer, *part).square().sum(dim=0)
+                for part in zip(received.split(at_a_time), gradient.split(at_a_time), strict=True)
+            ),
+            "bias": _at_places(layer, gradient).sum(dim=2).square().sum(dim=0),
+        }
     return squares if layer.bias is not None else {"weight": squares["weight"]}
 
 
-def _squares_at_places(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Likewise where each sample has several places (pixels, tokens), whose products add up before they are squared."""
-    if isinstance(layer, nn.Conv2d):
-        received = F.unfold(received, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (B, inputs, places)
-        gradient = gradient.flatten(2)  # (B, outputs, places)
-    else:
-        received, gradient = (part.flatten(1, -2).transpose(1, 2) for part in (received, gradient))
-    products = gradient @ received.transpose(1, 2)
-    return products.square().sum(dim=0).reshape(layer.weight.shape), gradient.sum(dim=2).square().sum(dim=0)
+def _weight_gradients(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> Tensor:
+    """Of every sample by the layer's weight, (B, ...), where each sample has several places (pixels, tokens)."""
+    if isinstance(layer, nn.Linear):
+        return _at_places(layer, gradient) @ _at_places(layer, received).transpose(1, 2)
+    samples, (outputs, inputs, *window) = len(received), layer.weight.shape
+    groups = samples * layer.groups  # convolutions that know nothing of each other, side by side
+    if inputs % _CHANNELS_AT_A_TIME == 0:
+        images, by_outputs = (part.flatten(0, 1)[None] for part in (received, gradient))
+        shape, how = (samples * outputs, inputs, *window), (layer.stride, layer.padding, layer.dilation, groups)
+        return conv2d_weight(images, shape, by_outputs, *how).unflatten(0, (samples, outputs))
+    # What a layer got, convolved with its outputs' gradients, where strides and gaps change places.
+    images = received.reshape(groups, inputs, *received.shape[2:]).transpose(0, 1)
+    kernels = gradient.reshape(samples * outputs, 1, *gradient.shape[2:])
+    products = F.conv2d(images, kernels, None, layer.dilation, layer.padding, layer.stride, groups)
+    return products[..., : window[0], : window[1]].unflatten(1, (samples, outputs)).movedim(0, 2)
+
+
+def _at_places(layer: nn.Linear | nn.Conv2d, values: Tensor) -> Tensor:
+    """(B, channels, places)."""
+    return values.flatten(2) if isinstance(layer, nn.Conv2d) else values.flatten(1, -2).transpose(1, 2)
 
 
 def _squares_of_samples(

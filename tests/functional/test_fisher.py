@@ -64,7 +64,7 @@ class Odd(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(2, 1), bias=False)
+        self.conv = nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 3), bias=False)
         self.grouped = nn.Conv2d(4, 4, 1, groups=2)
         self.mirrored = nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")
         self.relu = nn.ReLU(inplace=True)
@@ -80,7 +80,10 @@ class Odd(nn.Module):
         return self.head(self.rows(tokens.flatten(0, 1)).tanh().reshape(tokens.shape).mean(dim=1))
 
 
-def test_layers_of_all_kinds_equal_a_loop_over_samples():
+@pytest.mark.parametrize("channels_at_a_time", [1, 8])
+def test_layers_of_all_kinds_equal_a_loop_over_samples(monkeypatch, channels_at_a_time):
+    """Convolutions as backward passes and, where their channels do not come by the number, as forward ones."""
+    monkeypatch.setattr(fisher, "_CHANNELS_AT_A_TIME", channels_at_a_time)
     with torch.random.fork_rng():
         torch.manual_seed(4)
         net, inputs, targets = Odd().double(), torch.randn(5, 2, 8, 8).double(), torch.arange(5) % 3
