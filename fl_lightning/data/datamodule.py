@@ -125,6 +125,15 @@ class FederatedDataModule(LightningDataModule):
                     "each once and at least one"
                 )
 
+    def __str__(self) -> str:
+        """One line: source and clients and, after ``setup``, classes and samples."""
+        settings = f"{type(self.source).__name__}, {self.num_clients} clients"
+        if self._dataset is None:
+            return f"{settings}, not loaded yet"
+        samples = {"training": self.shards.train, "validation": self.shards.validation, "test": self._dataset.test}
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in samples.items())
+        return f"{settings}, {len(self.classes)} classes, samples: {counts}"
+
     def setup(self, stage: str | None = None) -> None:
         """Read the source and share it out; a second call does nothing.
 

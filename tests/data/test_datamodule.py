@@ -631,3 +631,11 @@ def test_given_cohorts_need_no_cohort_size():
     """Three clients with given cohorts: the default of 10 clients a round is not looked at."""
     data = FederatedDataModule("digits", num_clients=3, cohorts=[[0, 2], [1]])
     assert [data.cohort(round) for round in (1, 2)] == [[0, 2], [1]]
+
+
+def test_it_says_what_it_holds():
+    """Lightning's own text expects loaders of samples, and failed on rounds."""
+    module = from_arrays(torch.randn(7, 2), torch.arange(7) % 3, [[0, 1], [2, 3, 4, 5, 6]])
+    assert str(module) == "Arrays, 2 clients, not loaded yet"
+    module.setup()
+    assert str(module) == "Arrays, 2 clients, 3 classes, samples: 7 training, 0 validation, 0 test"
