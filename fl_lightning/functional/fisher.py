@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.nn.grad import conv2d_weight
 
-_GRADIENT_VALUES = 1 << 22  # of single samples that are held at a time
+_GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: more is no faster
 # Libraries of convolutions for processors take channels by eight: other numbers cost several times as much.
 _CHANNELS_AT_A_TIME = 8
 _Loss = Callable[[Tensor, Tensor], Tensor]
