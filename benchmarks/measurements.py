@@ -33,6 +33,7 @@ _STARTS = 5
 _DEFENCES = ("FedAvg+DPSGD", "FedReg+MG")
 _ATTACK_ITERATIONS = 32_000
 _METHODS_AT_A_TIME = 4  # programs that wait hold their memory
+_WARM_UP = 12  # rounds, in which 19 of 20 clients are visited: memory for what one keeps is new at its first visit
 
 
 @dataclass
@@ -94,7 +95,7 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
     for first, *group in groups:
         commands = {name: f"benchmarks.ours --engine sequential --method {name}" for name in (first, *group)}
         with running(commands, "methods", options.threads) as programs:
-            interleave(programs, max(options.warm_up, 2))  # some methods begin in their second round
+            interleave(programs, max(options.warm_up, _WARM_UP))
             measured = interleave(programs, rounds)
             peaks = {name: program.quit() for name, program in programs.items()}
         for name in group:

@@ -42,7 +42,7 @@ class FedDyn(FederatedModule):
         pulled = []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
             gradient = gradient.add(weight.detach() - client.received_state[name], alpha=self.alpha)
-            pulled.append(gradient - client.state[name] if name in client.state else gradient)
+            pulled.append(gradient.sub_(client.state[name]) if name in client.state else gradient)
         return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:

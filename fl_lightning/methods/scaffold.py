@@ -59,7 +59,7 @@ class Scaffold(FederatedModule):
         corrected = []
         for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
             if name in client.broadcast:  # a weight that stays with its client has no variate
-                gradient = gradient - client.state.get(name, 0.0) + client.broadcast[name]
+                gradient = (gradient - client.state.get(name, 0.0)).add_(client.broadcast[name])
             corrected.append(gradient)
         return corrected, loss
 

@@ -70,11 +70,6 @@ def _ssim(guesses: Tensor, originals: Tensor) -> list[float]:
     return values.reshape(-1).tolist()
 
 
-def mean_psnr(scores: Sequence[ClientScore]) -> float:
-    """Mean over all images, in decibels."""
-    return _mean(image.psnr for client in scores for image in client.images)
-
-
 def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any]) -> None:
     """A JSON file with ``facts``, the means and every image; numbers that are not finite are null.
 
