@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.gpu import run_on_gpu
 from benchmarks.measurements import (
+    COMPARED,
     Table,
     analysis_share,
     attack,
@@ -47,6 +48,9 @@ def parse_options() -> Namespace:
     )
     parser.add_argument(
         "--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME", help="of W1 to W4: %(choices)s"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=COMPARED, default=COMPARED, metavar="NAME", help="of methods: %(choices)s"
     )
     parser.add_argument("--rounds", type=int, help="that are timed, iterations of the attack; by default each workload's own")
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that are timed")

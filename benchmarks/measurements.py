@@ -31,6 +31,7 @@ Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measure
 _FIRST_ROUND = 100  # from which on memory may not grow
 _STARTS = 5
 _DEFENCES = ("FedAvg+DPSGD", "FedReg+MG")
+COMPARED = [name for name in METHODS if name not in ("FedAvg", *_DEFENCES)]
 _ATTACK_ITERATIONS = 32_000
 _METHODS_AT_A_TIME = 4  # programs that wait hold their memory
 _WARM_UP = 12  # rounds, in which 19 of 20 clients are visited: memory for what one keeps is new at its first visit
@@ -78,8 +79,8 @@ def compare(name: str, options: Namespace) -> Table:
 
 def methods(options: Namespace) -> Table:
     """Every method against FedAvg, which takes part in each group's turns, and against the passes that it needs."""
-    names = [name for name in METHODS if name not in ("FedAvg", *_DEFENCES)]
-    groups = [("FedAvg", *names[first : first + _METHODS_AT_A_TIME]) for first in range(0, len(names), _METHODS_AT_A_TIME)]
+    names, size = options.methods, _METHODS_AT_A_TIME
+    groups = [("FedAvg", *names[first : first + size]) for first in range(0, len(names), size)]
     return _against_passes("Methods", groups, options)
 
 

@@ -86,14 +86,12 @@ class Reduction:
         counted = admissible.to(self._device)
         for tensors, _ in uploads.values():
             counted = counted & are_finite(tensors, len(counted)).to(self._device)
-        # Elsewhere asking would wait for the device.
-        all_count = self._device.type == "cpu" and bool(counted.all())
         self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
         for name, (tensors, weights) in uploads.items():
             factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
             self._totals[name].weight.add_(factors.sum())
             for key, total in self._totals[name].tensors.items():
-                _add_weighted(total, tensors[key], factors, None if all_count else counted)
+                _add_weighted(total, tensors[key], factors, counted)
         return counted
 
     def reserve(self, layouts: dict[str, Layout]) -> None:
@@ -141,17 +139,13 @@ def are_finite(tensors: State, num_clients: int) -> Tensor:
     return (largest.isfinite() & smallest.isfinite()).all(dim=0)
 
 
-def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor | None) -> None:
-    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total`` in place.
-
-    Args:
-        counted: (M,), who counts; None: all.
-    """
+def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:
+    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total`` in place."""
     columns = stacked.reshape(len(stacked), -1)
     width = max(_CPU_BLOCK // len(stacked), 1) if total.device.type == "cpu" else max(total.numel(), 1)
     for part, block in zip(total.view(-1).split(width), columns.split(width, dim=1), strict=True):
         # A factor of 0 is not enough: 0 times NaN is NaN.
-        shown = block if counted is None else torch.where(counted[:, None], block, 0)
+        shown = torch.where(counted[:, None], block, 0)
         if len(stacked) == 1:
             part.addcmul_(shown[0], factors)
         else:

@@ -132,13 +132,13 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
 
 
 def test_a_poor_run_is_pruned(main, tmp_path):
-    """Five earlier runs were perfect in every round: the sixth is ended, and the sweep has not failed."""
+    """Five earlier runs were better in every round than a run can be: the sixth is ended, and the sweep has not failed."""
     SweepStudy(tmp_path / "out")
     study = optuna.load_study(study_name="runs", storage=f"sqlite:///{tmp_path / 'out' / 'study.db'}")
     for seed in range(1, 6):
         run = Run({}, seed)
         told = {"point": {}, "seed": seed, "run": run.name, "metrics": {"val_accuracy": 1.0}}
-        curve = dict.fromkeys(range(401), 1.0)
+        curve = dict.fromkeys(range(401), 2.0)
         study.add_trial(create_trial(state=TrialState.COMPLETE, value=1.0, user_attrs=told, intermediate_values=curve))
     code, out, error = main(*SWEEP, "--prune", "--seeds", "6", "--trainer.max_steps", "400", "--data.partition.alpha", "100")
     assert code == 0, error
