@@ -61,7 +61,7 @@ _COMMANDS = {
     "report": "fl_lightning.report.command",
     "sweep": "fl_lightning.sweep.command",
 }
-_METHOD = {"class_path": "fl_lightning.FedAvg"}  # unless --model says otherwise
+_METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -110,13 +110,12 @@ class FederatedCLI(LightningCLI):
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "partition":  # builds no net, so it asks for none
-            parser.set_defaults({"model": {**_METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
+            parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         for key, callback in _CALLBACKS.items():
             parser.add_lightning_class_args(callback, key)
-        parser.set_defaults({"model": _METHOD})
         for target in ("data.seed", "model.init_args.seed"):
             parser.link_arguments("seed_everything", target, compute_fn=int)
 
@@ -300,7 +299,10 @@ def _run(arguments: Sequence[str]) -> None:
 
 def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
     """Parse a command line in which configs are paths of whole ones, and do what it says."""
-    sys.argv[1:] = arguments  # processes that Lightning starts get the same arguments
+    # The first word and no default of the parser: as such its own defaults would count as given and stay when another method
+    # takes its place.
+    method = ["--model", _METHOD] if arguments and arguments[0] in FederatedCLI.subcommands() else []
+    sys.argv[1:] = [*arguments[:1], *method, *arguments[1:]]  # processes that Lightning starts get the same arguments
     return kind(
         FederatedModule,
         FederatedDataModule,

@@ -163,6 +163,24 @@ def test_a_stopped_run_does_not_look_finished(command_line, tmp_path, number):
     assert "go on from the last checkpoint with --ckpt_path last" in error
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--model Scaffold --model.net CNN2",
+        "--config digits_tce.yaml --model Scaffold",
+        "--config digits_tce.yaml --model.loss CrossEntropy --model Scaffold",
+        "--model FedProx --model.net CNN2 --model.mu .1 --model Scaffold",
+        "--config cifar10_20_clients_scaffold.yaml",
+        "--config digits_fedweit.yaml",
+    ],
+)
+def test_a_method_has_its_own_defaults(main, arguments):
+    """Not those of FedAvg, the method unless another is given: FedAvg weights clients by their samples, these do not."""
+    code, printed, _ = main("fit", *arguments.split(), "--print_config")
+    assert code == 0
+    assert yaml.safe_load(printed)["model"]["init_args"]["server_weighting"] == "uniform"
+
+
 def test_a_config_in_the_working_folder_wins(main, tmp_path):
     """A file of a bundled name in the working folder is taken instead of ours."""
     (tmp_path / "digits_tce.yaml").write_text("data: {num_clients: 7}\n")
