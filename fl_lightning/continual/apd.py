@@ -40,6 +40,7 @@ class APD(TaskLearner):
 
     federated = False
     per_task: Sequence[str] = ("classifier.*", "*.bias", "*.mask", "*.adaptive")
+    drawn_anew = ("classifier.*", "*.mask")
     personal: Sequence[str] = (*per_task, "*.earlier")
 
     def __init__(

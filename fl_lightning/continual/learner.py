@@ -18,12 +18,13 @@ from fl_lightning.continual.clock import Clock
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.streams import torch_stream
 
 
 class TaskLearner(FederatedModule):
     """Learns the tasks of ``data.tasks``; with its defaults FedAvg on task streams, each task with a class layer of its own.
 
-    The class layer, ``classifier``, stays with the client: it is fresh when a task begins and kept when it ends. Clients'
+    The class layer, ``classifier``, stays with the client: it is drawn anew when a task begins and kept when it ends. Clients'
     models are evaluated as they are after a local fit, on the test samples of every task learned so far. A client that is not
     visited while a task lasts, or whose last update in it is not finite, does not learn that task.
 
@@ -47,6 +48,9 @@ class TaskLearner(FederatedModule):
 
     per_task: Sequence[str] = ("classifier.*",)
     """Name patterns of weights that each task has of its own."""
+
+    drawn_anew: Sequence[str] = ("classifier.*",)
+    """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
 
     personal = ("classifier.*",)
     keeps_weights = True
@@ -158,14 +162,22 @@ class TaskLearner(FederatedModule):
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         """A client's first visit in a task, ``net`` as received: what each task has of its own becomes fresh.
 
+        What is drawn anew gets its initial values in a random order, which is a draw however the net was initialised. Class
+        layers that began alike would, in rounds so few that they hardly move, be one for all tasks, and a task's gradients
+        would undo what the body learned before.
+
         Args:
             position: of the task in the client's sequence, from 0.
         """
         for name in [name for name in client.state if name.startswith(OPTIMIZER_STATE)]:
             del client.state[name]
-        fresh = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
-            tensor.copy_(fresh[name].detach())
+            tensor.copy_(initial[name].detach())
+            if _matches(name, self.drawn_anew):
+                stream = torch_stream(self.seed, position, client.index, f"fresh {name}")
+                order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
+                tensor.copy_(tensor.flatten()[order].view_as(tensor))
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         """A client's last visit in a task, after its fit: what the task has of its own is kept as ``<name>@<position>``."""
@@ -175,7 +187,7 @@ class TaskLearner(FederatedModule):
     def own_tensors(self, net: nn.Module) -> State:
         """Weights and buffers that each task has of its own."""
         tensors = (*net.named_parameters(), *net.named_buffers())
-        return {name: t.detach() for name, t in tensors if any(fnmatch(name, pattern) for pattern in self.per_task)}
+        return {name: tensor.detach() for name, tensor in tensors if _matches(name, self.per_task)}
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         position = self.positions[client.index]
@@ -313,3 +325,7 @@ class TaskLearner(FederatedModule):
             "data.tasks.tasks_per_client": streams.num_tasks,
             "the digest of all clients' samples": streams.digest(),
         }
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)

@@ -16,6 +16,7 @@ from fl_lightning import FederatedModule, FederatedStrategy
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import Arrays, FederatedDataModule
 from fl_lightning.data.tasks import TaskStream
+from fl_lightning.streams import torch_stream
 
 NUM_CLIENTS, NUM_TASKS, ROUNDS_PER_TASK, BATCH_SIZE = 3, 3, 2, 7
 RATE, MOMENTUM = 0.1, 0.5
@@ -51,7 +52,8 @@ class Reports(FederatedCallback):
 class Tiny:
     """Three clients in float64, six classes in three tasks; :meth:`train` runs a method, the rest is for loops without it.
 
-    All that these loops take from the package is the data module, which says who holds what and serves the batches.
+    All that these loops take from the package is the data module, which says who holds what and serves the batches, and the
+    random streams.
     """
 
     num_clients, num_tasks, rounds_per_task = NUM_CLIENTS, NUM_TASKS, ROUNDS_PER_TASK
@@ -156,6 +158,15 @@ class Tiny:
         inputs, targets = self.data.task_samples(client, position, part)
         return torch.cat([*inputs.split(100)]), targets
 
+    def drawn(self, name: str, client: int, position: int, initial: Tensor | None = None) -> Tensor:
+        """What a client's task begins with of a class layer, or of ``initial``: the same entries in an order of its own."""
+        initial = (self.weights[name] if initial is None else initial).detach()
+        order = torch.randperm(initial.numel(), generator=torch_stream(0, position, client, f"fresh {name}"))
+        return torch.stack([initial.flatten()[place] for place in order.tolist()]).reshape(initial.shape)
+
+    def drawn_head(self, client: int, position: int) -> Weights:
+        return {name: self.drawn(name, client, position) for name in self.head}
+
     def fit(
         self,
         weights: Weights,
@@ -214,7 +225,9 @@ class Tiny:
             for client in plan[round - 1][1]:
                 received, sampled = dict(now.get(client, self.weights)), federated and client in cohort
                 received.update({name: weight for name, weight in server.items() if sampled and name not in own})
-                received.update({name: self.weights[name] for name in own if at.get(client) != position})
+                if at.get(client) != position:
+                    fresh = {**self.weights, **self.drawn_head(client, position)}
+                    received.update({name: fresh[name] for name in own})
                 is_last = not any(place == position and client in others for place, others in plan[round:])
                 visit = SimpleNamespace(client=client, position=position, received=received, sampled=sampled, is_last=is_last)
                 at[client] = position

@@ -6,7 +6,7 @@ import torch
 from fl_lightning.continual import APD, FedAvgAPD, FedProxAPD
 
 L1, L2, DECAY, MU = 0.02, 3.0, 0.05, 0.3
-LAYERS = ("conv", "hidden")
+LAYERS, MASK = ("conv", "hidden"), "parametrizations.weight.0.mask"
 
 
 def over_outputs(mask, weight):
@@ -28,7 +28,7 @@ def plain_apd(tiny, masks, retroactive, method):
     server = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
     B, tasks, before = {c: dict(server) for c in range(3)}, {c: [] for c in range(3)}, {}
     outputs = {}
-    fresh = {name: tiny.weights[name] for name in ("conv.bias", "hidden.bias", *tiny.head)}
+    own = ("conv.bias", "hidden.bias", *tiny.head)
 
     def theta(flat, layer, j):
         return over_outputs(flat[f"m{j}.{layer}"], flat[f"B.{layer}"]) + flat[f"A{j}.{layer}"]
@@ -38,19 +38,20 @@ def plain_apd(tiny, masks, retroactive, method):
             if method.federated:
                 B[c] = dict(server)
             if len(tasks[c]) == t:
-                start = {f"m{t}.{layer}": masks[layer] for layer in LAYERS} | {f"A{t}.{layer}": B[c][layer] for layer in LAYERS}
-                tasks[c].append(start | fresh)
+                start = {f"m{t}.{layer}": tiny.drawn(f"{layer}.{MASK}", c, t, masks[layer]) for layer in LAYERS}
+                start |= {f"A{t}.{layer}": B[c][layer] for layer in LAYERS}
+                tasks[c].append(start | {name: tiny.weights[name] for name in own} | tiny.drawn_head(c, t))
                 old = {f"B.{layer}": B[c][layer] for layer in LAYERS} | {k: v for task in tasks[c][:t] for k, v in task.items()}
                 before[c] = {(layer, j): theta(old, layer, j) for layer in LAYERS for j in range(t)}
             received = {f"B.{layer}": B[c][layer] for layer in LAYERS}
-            fixed = {k: v for task in tasks[c][:t] for k, v in task.items() if k not in fresh}
+            fixed = {k: v for task in tasks[c][:t] for k, v in task.items() if k not in own}
             trained = {**received, **tasks[c][t]}
             if retroactive:
                 trained |= {k: fixed.pop(k) for k in list(fixed) if k.startswith("A")}
 
             def objective(w, inputs, targets, t=t, fixed=fixed, c=c, received=received):
                 flat = {**w, **fixed}
-                net = {name: w[name] for name in fresh} | {f"{layer}.weight": theta(flat, layer, t) for layer in LAYERS}
+                net = {name: w[name] for name in own} | {f"{layer}.weight": theta(flat, layer, t) for layer in LAYERS}
                 value = tiny.loss(net, inputs, targets)
                 for layer in LAYERS:
                     value = value + L1 * sum(flat[f"A{j}.{layer}"].abs().sum() for j in range(t + 1))
@@ -68,7 +69,7 @@ def plain_apd(tiny, masks, retroactive, method):
                 task.update({name: after[name] for name in task if name in after and (task is tasks[c][t] or name[0] == "A")})
             for j, task in enumerate(tasks[c]):
                 flat = {**after, **task, **{f"A{j}.{layer}": hard(task[f"A{j}.{layer}"]) for layer in LAYERS}}
-                net = {name: task[name] for name in fresh} | {f"{layer}.weight": theta(flat, layer, j) for layer in LAYERS}
+                net = {name: task[name] for name in own} | {f"{layer}.weight": theta(flat, layer, j) for layer in LAYERS}
                 outputs[c, round, j] = tiny.logits(net, tiny.samples(c, j, "test")[0])
             if round % tiny.rounds_per_task == 0 and not retroactive:
                 tasks[c][t].update({f"A{t}.{layer}": hard(tasks[c][t][f"A{t}.{layer}"]) for layer in LAYERS})

@@ -41,7 +41,7 @@ class Plain:
 
     Args:
         tiny: the federation.
-        masks: m at the beginning of each task.
+        masks: the net's m, whose entries every task has in an order of its own.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Plain:
             for c in plan[round - 1][1]:
                 me = self.clients[c]
                 if me.at != t:
-                    self.begin(me, t)
+                    self.begin(c, me, t)
                 if c in cohort:
                     down += self.receive(c, me, t)
                 self.train(c, me, t, round)
@@ -108,13 +108,14 @@ class Plain:
             parts |= {f"m{t}.{layer}": task.m[layer] for layer in LAYERS} | {f"A{t}.{layer}": task.A[layer] for layer in LAYERS}
         return parts
 
-    def begin(self, me, t):
+    def begin(self, c, me, t):
         """Old tasks' weights before anything of the new task is received; m, A, biases and head afresh."""
         me.old = [j for j, task in me.tasks.items() if task.over]
         me.before = {(layer, j): self.own(self.flat(me), layer, j) for layer in LAYERS for j in me.old}
-        own = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias", *self.tiny.head)}
+        own = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias")} | self.tiny.drawn_head(c, t)
         A = {layer: self.initial[layer] / 3 for layer in LAYERS}
-        me.at, me.tasks[t] = t, SimpleNamespace(m=dict(self.masks), A=A, own=own, known=[], alpha={}, over=False)
+        m = {layer: self.tiny.drawn(weight(layer, "mask"), c, t, mask) for layer, mask in self.masks.items()}
+        me.at, me.tasks[t] = t, SimpleNamespace(m=m, A=A, own=own, known=[], alpha={}, over=False)
 
     def receive(self, c, me, t):
         """Non-zeros of theta_G replace B; on the first time in a task, each other client's newest task. Returns how many."""

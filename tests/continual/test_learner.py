@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.continual import EWC, FedAvgOnTasks, FedProxOnTasks, TaskLearner, TaskStream
+from fl_lightning.continual import EWC, FedAvgOnTasks, FedProxOnTasks, FedWeIT, SingleTask, TaskLearner, TaskStream
 from fl_lightning.continual.clock import Clock
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
@@ -247,6 +247,31 @@ def test_initial_heads_are_those_of_the_net(tiny, method):
     tiny.assert_same({name: trained.net.get_parameter(name) for name in tiny.head}, {n: tiny.weights[n] for n in tiny.head}, 0)
 
 
+@pytest.mark.parametrize("method", [FedAvgOnTasks, SingleTask, FedWeIT])
+def test_every_task_begins_with_a_head_of_its_own(tiny, method):
+    """With the net's initial values in an order that no two clients or tasks share; FedWeIT's masks likewise, biases not."""
+    starts = {}
+
+    class Watched(method):
+        def begin_task(self, net, client, position):
+            super().begin_task(net, client, position)
+            starts[client.index, position] = {name: tensor.clone() for name, tensor in self.own_tensors(net).items()}
+
+    trained = tiny.train(Watched)
+    assert len(starts) == 9
+    drawn = {"classifier.weight": 9}
+    if method is FedWeIT:
+        drawn["conv.parametrizations.weight.0.mask"] = 6  # of 24 orders, two draws may well be the same
+    for name, num_orders in drawn.items():
+        initial = trained.net.get_parameter(name).detach()
+        assert len({tuple(start[name].flatten().tolist()) for start in starts.values()}) >= num_orders
+        for start in starts.values():
+            assert (start[name].flatten().sort().values == initial.flatten().sort().values).all()
+    if method is not FedAvgOnTasks:
+        bias = trained.net.conv.bias.detach()
+        assert all((start["conv.bias"] == bias).all() for start in starts.values())
+
+
 def test_moments_may_outlast_a_round(tiny):
     """Against torch's Adam in a plain loop, one for each client and task; finished clients keep nothing of it."""
     settings = {"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.05), "reset_adam_each_round": False}
@@ -255,7 +280,7 @@ def test_moments_may_outlast_a_round(tiny):
     for round, position, cohort in tiny.rounds():
         now = {}
         for client in cohort:
-            start = {**server, **heads.get((client, position), {name: tiny.weights[name] for name in tiny.head})}
+            start = {**server, **heads.get((client, position), tiny.drawn_head(client, position))}
             weights, adam = optimizers.setdefault((client, position), new_adam(start))
             for name, weight in weights.items():
                 weight.data.copy_(start[name])
