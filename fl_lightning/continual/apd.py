@@ -7,6 +7,7 @@ ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidatio
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fl_lightning.clients import Client
@@ -76,7 +77,8 @@ class APD(TaskLearner):
             self.start_adaptive(adaptive.detach(), base[layer])
         if position > 0:
             client.state.update({f"base.{layer}": tensor.clone() for layer, tensor in base.items()})
-            client.state.update({f"earlier.{layer}": t.detach().clone() for layer, t in self.parts(net, "earlier").items()})
+            earlier = self.parts(net, "earlier").items()
+            client.state.update({f"earlier.{layer}": tensor.detach()[:position].clone() for layer, tensor in earlier})
 
     def start_adaptive(self, adaptive: Tensor, base: Tensor) -> None:
         """Where A of a new task begins, in place: at what tasks share."""
@@ -136,16 +138,22 @@ class APD(TaskLearner):
         return carry
 
     def _earlier_masks(self, client: Client, layer: str, base: Tensor) -> Tensor:
-        """``sigmoid(m_j)`` of all tasks, (T - 1, outputs); 0 for those that are still to come or were never learned."""
-        masks = base.new_zeros(self.data.num_tasks - 1, len(base))
-        for position in range(self.positions[client.index]):
+        """``sigmoid(m_j)`` of the tasks before the present one, (t, outputs); 0 for those that were never learned."""
+        masks = base.new_zeros(self.positions[client.index], len(base))
+        for position in range(len(masks)):
             if self.has_learned(client, position):
                 kept = client.state.get(f"{part_name(layer, 'mask')}@{position}")
                 masks[position] = 1.0 if kept is None else kept.sigmoid()
         return masks
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        bases, adaptives, earlier = (self.parts(net, part) for part in ("base", "adaptive", "earlier"))
+        bases, adaptives = self.parts(net, "base"), self.parts(net, "adaptive")
+        # Those of tasks to come are 0 and stay so: they are left out, which spares half the work.
+        earlier = {
+            layer: tensor[: len(client.carry[f"masks.{layer}"])]
+            for layer, tensor in self.parts(net, "earlier").items()
+            if f"masks.{layer}" in client.carry
+        }
         terms = [super().client_penalty(net, client)]
         terms += [self.l1 * adaptive.abs().sum() for adaptive in (*adaptives.values(), *earlier.values())]
         learned = [*adaptives.values(), *self.parts(net, "mask").values()]
@@ -161,4 +169,4 @@ class APD(TaskLearner):
         if layer not in earlier:  # the masks' squares add up, however many tasks there are
             return (over_outputs(masks.square().sum(dim=0), way) * way.square()).sum()
         masks = masks.reshape(*masks.shape, *[1] * (way.ndim - 1))
-        return (masks * way + earlier[layer] - carry[f"earlier.{layer}"]).square().sum()
+        return (torch.addcmul(earlier[layer], masks, way) - carry[f"earlier.{layer}"]).square().sum()
