@@ -243,6 +243,7 @@ class FederatedCLI(LightningCLI):
 
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
         """Fit; a run that fails before its first round leaves no folder behind, one that is stopped says how to go on."""
+        model.run_folder = self.version
         try:
             with self._removing_version_on_failure():
                 self.trainer.fit(model, **kwargs)

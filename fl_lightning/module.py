@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -133,6 +134,7 @@ class FederatedModule(EvaluatedModule):
         self.learning_rate_decay, self.client_state, self.privacy = learning_rate_decay, client_state, privacy
         self.batch_norm_buffers = batch_norm_buffers
         self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
+        self.run_folder: Path | None = None  # where this run alone writes, if somebody says so, as the command line does
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.rounds_without_update = 0

@@ -93,6 +93,20 @@ def test_a_killed_run_ends_with_the_same_client_states(command_line, tmp_path, k
         assert all(torch.equal(value, kept[1][owner][name]) for name, value in state.items()), owner
 
 
+@pytest.mark.parametrize("logger", [["CSVLogger", "--trainer.logger.save_dir", "shared"], ["false"]], ids=["csv", "none"])
+def test_states_on_disk_lie_in_the_folder_of_the_run(command_line, tmp_path, logger):
+    """Whatever the logger's folder is, which runs may share; a run goes on from them."""
+    run = [*RUN, "--model", "Scaffold", "--model.client_state", "disk", "--trainer.logger", *logger]
+    first = command_line(*run, "--trainer.max_steps", "2")
+    assert first.returncode == 0, first.stderr
+    folder = run_folder(tmp_path, "runs") / "client_states"
+    assert len(list(folder.rglob("*.pt"))) >= 5
+    assert list(tmp_path.rglob("client_states*")) == [folder]
+    resumed = command_line(*run, "--trainer.max_steps", "3", "--ckpt_path", "last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert list(tmp_path.rglob("client_states*")) == [folder]
+
+
 def test_last_without_a_checkpoint_is_an_error(command_line, tmp_path):
     """Where Lightning would warn and train anew, we stop: one line, exit code not 0, nothing written."""
     result = command_line(*RUN, "--ckpt_path", "last")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from fl_lightning.clients.states import ClientStates, DiskStates, MemoryStates
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def open_client_states(method: "FederatedModule", saved: dict[str, Any] | None) -> ClientStates:
     """An empty store of the kind that ``model.client_state`` names, or with what a checkpoint saved; all processes call it."""
     trainer = method.trainer
-    states = _disk_states(trainer) if method.client_state == "disk" else MemoryStates()
+    states = _disk_states(method) if method.client_state == "disk" else MemoryStates()
     if saved is not None:
         states.restore(saved, trainer.global_rank, trainer.world_size)
     trainer.strategy.barrier()
@@ -36,11 +37,15 @@ def saved_client_states(method: "FederatedModule") -> dict[str, Any]:
     return {**saved, "states": {client: state for part in parts or () for client, state in part.items()}}
 
 
-def _disk_states(trainer: Trainer) -> DiskStates:
-    """In the run's own folder; a run without a logger has none, and gets one that no other run has."""
-    stamp = trainer.strategy.broadcast(time_ns())
-    name = "client_states" if trainer.loggers else f"client_states_{stamp:x}"
-    return DiskStates(Path(trainer.log_dir) / name, stamp)
+def _disk_states(method: "FederatedModule") -> DiskStates:
+    """In the run's own folder; where none is known, in one beside it that no other run has."""
+    trainer = method.trainer
+    stamp, folder = trainer.strategy.broadcast((time_ns(), method.run_folder))
+    if folder is None and isinstance(trainer.logger, TensorBoardLogger | CSVLogger):  # with a folder for each run
+        folder = trainer.log_dir
+    if folder is None:
+        return DiskStates(Path(trainer.default_root_dir) / f"client_states_{stamp:x}", stamp)
+    return DiskStates(Path(folder) / "client_states", stamp)
 
 
 def _checkpoints(trainer: Trainer) -> set[Path]:

@@ -248,15 +248,15 @@ def test_methods_that_send_weights_alone_run(fit, method):
 
 
 @pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"FedAvg", "FedProx", "FedNTD", "FedReg", "FedSGD"}))
-def test_methods_that_send_more_are_refused(fit, name):
+def test_methods_with_hooks_that_are_not_bounded_are_refused(fit, name):
     """By name, with the hooks that send it and what to do."""
     data = new_data(public_size=12)
     with pytest.raises(ValueError) as error:
         train(fit, getattr(methods, name), net=Parts(), data=data)
     assert str(error.value).startswith(
-        f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} sends more ("
+        f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has a "
     )
-    assert str(error.value).endswith("): use DPSGD, or another method")
+    assert str(error.value).endswith(" of its own: use DPSGD, or another method")
 
 
 class Parts(nn.Module):
@@ -325,7 +325,7 @@ def test_values_out_of_range_are_refused(settings, message):
         ([], "model.server_weighting is n_weighted, but UserLevelDP bounds clients that count equally: set it to uniform"),
         (
             ["--model", "Scaffold", "--model.server_weighting", "uniform"],
-            "but Scaffold sends more (client_result, aggregate): use DPSGD, or another method",
+            "but Scaffold has a client_result and aggregate of its own: use DPSGD, or another method",
         ),
     ],
 )
