@@ -6,8 +6,7 @@ order in which a round calls them.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
 from fl_lightning.models import Network, TorchvisionModel
 from fl_lightning.privacy import DPSGD, Privacy
-from fl_lightning.streams import seeded_layers, stream_seed
+from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
@@ -305,16 +304,9 @@ class FederatedModule(EvaluatedModule):
         def losses() -> Tensor:
             return self.client_loss(net, batch, client)
 
-        if not isinstance(self.privacy, DPSGD):
-            return client.differentiate(lambda: (loss := batch.mean(losses()), loss), at=at)
-        weights = list(self.trained_weights(net).values())
-        divisor = self.data.sampling_rate(client.index) * client.num_train if self.data.poisson_batches else len(batch.targets)
-        purpose = f"noise of step {client.step}"
-        noise = torch.Generator(self.device).manual_seed(stream_seed(self.seed, client.round, client.index, purpose))
-        if len(batch.targets) == 0:  # of Poisson batches; many nets cannot take none
-            return self.privacy.gradients(net, weights, lambda: weights[0].new_zeros(0), divisor, noise)
-        with _holding(weights, at):
-            return self.privacy.gradients(net, weights, losses, divisor, noise)
+        if isinstance(self.privacy, DPSGD):
+            return self.privacy.loss_gradients(self, net, losses, len(batch.targets), client, at)
+        return client.differentiate(lambda: (loss := batch.mean(losses()), loss), at=at)
 
     def _with_penalty(self, gradients: Sequence[Tensor], net: nn.Module, client: Client) -> Sequence[Tensor]:
         """Gradients plus that of ``client_penalty``."""
@@ -551,22 +543,6 @@ class FederatedModule(EvaluatedModule):
         every = self.trainer.log_every_n_steps
         if every > 0 and report.round % every == 0:
             self.log_round(metrics, report.round)
-
-
-@contextmanager
-def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
-    """Let weights have other values for a block; None: their own."""
-    if values is None:
-        yield
-        return
-    own = [weight.detach().clone() for weight in weights]
-    with torch.no_grad():
-        torch._foreach_copy_(weights, list(values))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(weights, own)
 
 
 def _never(*arguments: Any) -> bool:

@@ -9,6 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fl_lightning.privacy.base import Privacy, refuse_batch_norm
+from fl_lightning.streams import stream_seed
 
 if TYPE_CHECKING:
+    from fl_lightning.clients import Client
     from fl_lightning.module import FederatedModule
 
 _TINY = 1e-6  # Opacus's, beside norms that are divided by
@@ -68,19 +71,32 @@ class DPSGD(Privacy):
     def not_covered(self, method: "FederatedModule") -> tuple[str, ...]:
         return method.beside_gradients
 
-    def gradients(
-        self, net: nn.Module, weights: Sequence[Tensor], losses: Callable[[], Tensor], divisor: float, noise: torch.Generator
+    def loss_gradients(
+        self,
+        method: "FederatedModule",
+        net: nn.Module,
+        losses: Callable[[], Tensor],
+        batch_size: int,
+        client: "Client",
+        at: Sequence[Tensor] | None,
     ) -> tuple[list[Tensor], Tensor]:
-        """Clipped and noisy mean gradient, and the mean loss without noise.
+        """Clipped and noisy mean gradient by the weights that are trained, and the mean loss without noise.
 
         Args:
-            net: that ``losses`` calls.
-            weights: to differentiate by; all the net's weights that require a gradient.
-            losses: one value a sample, (B,); B may be 0.
-            divisor: of the sums.
-            noise: on the weights' device.
+            losses: of ``net``, one value a sample, (batch_size,).
+            batch_size: may be 0.
+            at: values of the weights to take them at, in order; None: the net's own.
         """
-        clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
+        weights = list(method.trained_weights(net).values())
+        purpose = f"noise of step {client.step}"
+        noise = torch.Generator(method.device).manual_seed(stream_seed(method.seed, client.round, client.index, purpose))
+        divisor = batch_size
+        if method.data.poisson_batches:
+            divisor = method.data.sampling_rate(client.index) * client.num_train
+        if batch_size == 0:  # many nets cannot take none
+            losses, at = partial(weights[0].new_zeros, 0), None
+        with _holding(weights, at):
+            clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
         scale = self.noise_multiplier * self.clipping_norm
         noisy = [
             (total + scale * torch.randn(total.shape, generator=noise, dtype=total.dtype, device=total.device)) / divisor
@@ -141,6 +157,22 @@ def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[],
         for layer in net.modules():  # what the hooks leave on layers where a pass stopped half-way
             layer.__dict__.pop("activations", None)
             layer.__dict__.pop("max_batch_len", None)
+
+
+@contextmanager
+def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
+    """Let weights have other values for a block; None: their own."""
+    if values is None:
+        yield
+        return
+    own = [weight.detach().clone() for weight in weights]
+    with torch.no_grad():
+        torch._foreach_copy_(weights, list(values))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(weights, own)
 
 
 @contextmanager
