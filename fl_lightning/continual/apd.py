@@ -148,7 +148,7 @@ class APD(TaskLearner):
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         bases, adaptives = self.parts(net, "base"), self.parts(net, "adaptive")
-        # Those of tasks to come are 0 and stay so: they are left out, which spares half the work.
+        # Those of tasks to come are 0 and stay so: they are left out, on average half of them.
         earlier = {
             layer: tensor[: len(client.carry[f"masks.{layer}"])]
             for layer, tensor in self.parts(net, "earlier").items()
