@@ -46,8 +46,8 @@ class UserLevelDP(Privacy):
         beside = [hook for hook in ("client_result", "aggregate", "probe") if method.overrides(hook)]
         if beside:
             raise ValueError(
-                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has a "
-                f"{' and '.join(beside)} of its own: use DPSGD, or another method"
+                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has its own "
+                f"{' and '.join(beside)}: use DPSGD, or another method"
             )
 
     def bound(self, upload: Upload, received: State) -> Upload:
