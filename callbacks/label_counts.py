@@ -25,9 +25,10 @@ class LabelCounts(FederatedCallback):
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.global_step == 0 and (self.every > 0 or self.rounds):
             clients = list(range(min(_CLIENTS_IN_PICTURE, module.data.num_clients)))
-            self._draw(
-                trainer, module, "label_counts/partition", clients, 0, f"Labels of the clients, {module.data.partition!r}"
-            )
+            whose, how = "the clients", module.data.partition
+            if module.data.tasks is not None:
+                whose, how = "the clients' first tasks", module.data.tasks
+            self._draw(trainer, module, "label_counts/partition", clients, 0, f"Labels of {whose}, {how!r}")
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if not self.due(round):

@@ -1,11 +1,14 @@
 """TaskAccuracy: how well clients know the tasks that they learned one after another."""
 
+import csv
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.continual import TaskLearner
@@ -21,7 +24,9 @@ class TaskAccuracy(FederatedCallback):
     change since each was learned (negative is forgetting), ``tasks/learned``, tasks that are over, and ``task_accuracy/01``,
     ``/02``, ..., of the task at that place of each stream. Tasks that a client did not learn are left out.
     ``tasks/model_megabytes`` is what the models of all clients take, in 10^6 bytes of float32 without zeros. In the chosen
-    rounds and at the end ``tasks/accuracy_table`` draws accuracy after each task on each.
+    rounds and at the end ``tasks/accuracy_table`` draws accuracy after each task on each. ``task_accuracy.csv``, written into
+    the run's folder when the run ends, has that of each client: ``client,after,on,task,accuracy``, ``after`` and ``on`` being
+    places in the client's stream, from 1, and ``task`` the name of the one at ``on``.
 
     Args:
         clients: of which ``tasks/accuracy_of_client/0``, ... is logged too, over the tasks that the client has learned so far.
@@ -50,6 +55,19 @@ class TaskAccuracy(FederatedCallback):
         module.log_round({**task_scalars(table), **named, **self._counts(module)}, round)
         if self.due(round) or trainer.should_stop or round == trainer.max_steps:
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
+
+    def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
+        folder = module.run_folder or log_dir
+        if not isinstance(module, TaskLearner) or folder is None or not trainer.is_global_zero:
+            return
+        table, streams = module.task_accuracy.cpu(), module.data.streams
+        with atomic_write(Path(folder) / "task_accuracy.csv") as path, open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["client", "after", "on", "task", "accuracy"])
+            for client, after, on in (~table.isnan()).nonzero().tolist():
+                name = streams.names[int(streams.order[client, on])]
+                writer.writerow([client, after + 1, on + 1, name, f"{table[client, after, on]:.6f}"])
 
     @staticmethod
     def _counts(module: TaskLearner) -> dict[str, Tensor]:

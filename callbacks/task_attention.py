@@ -34,12 +34,18 @@ class TaskAttention(FederatedCallback):
         if not isinstance(module, FedWeIT) or not (self.due(round) or is_over):
             return
         tasks = module.data.streams
+        names = list(map(shortened, tasks.names))
         for client in module.client_states.clients()[: self.num_clients]:
             table, columns = attention(module.client_states.read(client) or {}, module.data.num_tasks)
             if columns:
-                own = [tasks.names[task] for task in tasks.order[client].tolist()]
-                foreign = [f"{tasks.names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
+                own = [names[task] for task in tasks.order[client].tolist()]
+                foreign = [f"{names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
                 log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, own, foreign, client), round)
+
+
+def shortened(name: str) -> str:
+    """A task's name of at most 24 letters: five long names of classes would leave no room for the picture."""
+    return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 def attention(state: State, num_tasks: int) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -555,4 +555,6 @@ def _check_same_net(stored: State, own: State) -> None:
     for name in sorted(stored.keys() | own.keys()):
         there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, own))
         if there != here:
-            raise ValueError(f"ckpt_path holds another net: {name} is {there} there and {here} here: use model.net of that run")
+            raise ValueError(
+                f"ckpt_path holds another net: {name} is {there} there and {here} here: use the model options of that run"
+            )

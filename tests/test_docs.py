@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -152,6 +153,22 @@ def test_the_readmes_python_runs(command_line, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "max_steps=5" in result.stderr + result.stdout
+
+
+def test_the_documented_learner_keeps_its_biases(main, tmp_path, monkeypatch):
+    """The method of docs/continual.md, from a file of the working folder: what is sent lacks biases and class layer."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "continual.md").read_text(), re.DOTALL)
+    (tmp_path / "my_method.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, _, error = main(
+        "fit", "--config", "digits_fedweit.yaml", "--model", "my_method.OwnBiases", "--trainer.max_steps", "1"
+    )
+    assert code == 0, error
+    (file,) = Path().glob("runs/digits_fedweit/version_0/checkpoints/last.ckpt")
+    weights = {name: w for name, w in torch.load(file)["state_dict"].items() if name.startswith("net.") and w.ndim > 0}
+    sent = sum(w.numel() for name, w in weights.items() if not name.startswith("net.classifier") and not name.endswith("bias"))
+    results = json.loads((file.parents[1] / "results.json").read_text())
+    assert results["bytes_up"] == 5 * 4 * sent  # five clients, float32
 
 
 def test_links_lead_somewhere():

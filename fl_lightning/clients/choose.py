@@ -53,7 +53,8 @@ def start_engine(method: "FederatedModule") -> Engine:
     method.print(f"Engine: {name} ({why})")
     if state_bytes > 0:
         touched = min(method.data.num_clients, method.trainer.max_steps * len(visits))
-        method.print(method.client_states.require_room(touched, state_bytes))
+        room = method.client_states.require_room(touched, state_bytes)
+        method.print(f"{room}, more with each task" if method.learns_tasks else room)
     return engine
 
 

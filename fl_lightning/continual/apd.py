@@ -5,7 +5,7 @@ ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidatio
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,28 +34,44 @@ class APD(TaskLearner):
         decay: of what is being learned, at least 0.
         retroactive: whether A_j of earlier tasks are trained on, as the paper has it, or fixed. A client keeps them whole if
             so, which takes as much room as a net each, and only what is not 0 otherwise.
+        adaptive_start: where A of a new task begins: ``base``, at B, as in APD's code; ``initial``, at a third of the initial
+            weights, as in FedWeIT's, from which l1 leaves less of it in as many steps.
 
     Raises:
-        ValueError: if a strength is negative.
+        ValueError: if a value is out of range.
     """
 
     federated = False
     per_task: Sequence[str] = ("classifier.*", "*.bias", "*.mask", "*.adaptive")
     drawn_anew = ("classifier.*", "*.mask")
-    personal: Sequence[str] = (*per_task, "*.earlier")
+    personal: Sequence[str] = ("*.earlier",)
 
     def __init__(
-        self, net: Net, l1: float = 6e-4, l2: float = 100.0, decay: float = 1e-4, retroactive: bool = True, **common: Any
+        self,
+        net: Net,
+        l1: float = 6e-4,
+        l2: float = 100.0,
+        decay: float = 1e-4,
+        retroactive: bool = True,
+        adaptive_start: Literal["base", "initial"] = "base",
+        **common: Any,
     ) -> None:
         super().__init__(net, **common)
         for name, value in (("l1", l1), ("l2", l2), ("decay", decay)):
-            if value < 0:
+            if not value >= 0:
                 raise ValueError(f"model.{name} is {value}, must be at least 0: 0 leaves the term out")
-        self.l1, self.l2, self.decay, self.retroactive = l1, l2, decay, retroactive
+        if adaptive_start not in ("base", "initial"):
+            raise ValueError(f"model.adaptive_start is {adaptive_start!r}, must be base or initial")
+        self.l1, self.l2, self.decay = l1, l2, decay
+        self.retroactive, self.adaptive_start = retroactive, adaptive_start
 
     def adapt_net(self) -> None:
         super().adapt_net()
         self.layers = decompose(self.net, num_earlier=self.num_earlier)
+
+    def is_per_task(self, name: str) -> bool:
+        """What is not decomposed is of each task too, such as norms with their running statistics: nothing else holds it."""
+        return super().is_per_task(name) or not name.startswith(tuple(f"{layer}." for layer in self.layers))
 
     @property
     def num_earlier(self) -> int:
@@ -73,16 +89,13 @@ class APD(TaskLearner):
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().begin_task(net, client, position)
         base = {layer: tensor.detach() for layer, tensor in self.parts(net, "base").items()}
-        for layer, adaptive in self.parts(net, "adaptive").items():
-            self.start_adaptive(adaptive.detach(), base[layer])
+        if self.adaptive_start == "base":
+            for layer, adaptive in self.parts(net, "adaptive").items():
+                adaptive.detach().copy_(base[layer])
         if position > 0:
             client.state.update({f"base.{layer}": tensor.clone() for layer, tensor in base.items()})
             earlier = self.parts(net, "earlier").items()
             client.state.update({f"earlier.{layer}": tensor.detach()[:position].clone() for layer, tensor in earlier})
-
-    def start_adaptive(self, adaptive: Tensor, base: Tensor) -> None:
-        """Where A of a new task begins, in place: at what tasks share."""
-        adaptive.copy_(base)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
@@ -113,9 +126,9 @@ class APD(TaskLearner):
         return get_sparse(client.state, f"{part_name(layer, 'adaptive')}@{position}", like)
 
     def kept_state(self, client: Client, state: State) -> State:
-        """Of a client that has finished without what was for training alone: A in full, and where the last task began."""
+        """Of a client at the end of a task without what was for training alone: A in full, and where the task began."""
         state = super().kept_state(client, state)
-        if not self.has_finished(client):
+        if not self.has_learned(client, self.positions[client.index]):
             return state
         full = {f"net.{part_name(layer, 'adaptive')}" for layer in self.layers}
         return {name: t for name, t in state.items() if name not in full and not name.startswith(("base.", "earlier."))}
@@ -129,6 +142,11 @@ class APD(TaskLearner):
 
     def client_start(self, net: nn.Module, client: Client) -> State:
         carry = super().client_start(net, client)
+        if self.has_learned(client, self.positions[client.index]):
+            raise ValueError(
+                f"client {client.index} was through with its task when the run stopped, and kept what evaluation needs alone: "
+                "go on with model.rounds_per_task, data.cohorts and data.clients_per_round of that run"
+            )
         for layer, base in self.parts(net, "base").items():
             if f"base.{layer}" in client.state:
                 carry[f"base.{layer}"] = client.state[f"base.{layer}"]

@@ -33,7 +33,7 @@ class EWC(TaskLearner):
 
     def __init__(self, net: Net, penalty: float = 1.0, **common: Any) -> None:
         super().__init__(net, **common)
-        if penalty < 0:
+        if not penalty >= 0:
             raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 holds nothing back")
         self.penalty = penalty
 

@@ -37,7 +37,7 @@ class FedWeIT(APD):
     is sent, and counted as bytes: values without their places.
 
     Args:
-        l1, l2, decay, retroactive: of :class:`APD`.
+        l1, l2, decay, retroactive, adaptive_start: of :class:`APD`.
         density: share of each layer's outputs whose B is sent, above 0 and at most 1.
         upload: what is sent of B: ``recommended``, as above, averaged over those who sent an entry; ``code``, the outputs whose
             mask, before the sigmoid, is not among the smallest ``density`` in size, averaged likewise; ``paper``,
@@ -65,6 +65,7 @@ class FedWeIT(APD):
         l2: float = 100.0,
         decay: float = 1e-4,
         retroactive: bool = False,
+        adaptive_start: Literal["base", "initial"] = "initial",
         density: float = 0.3,
         upload: Literal["recommended", "code", "paper"] = "recommended",
         knowledge: Literal["last", "all"] = "last",
@@ -74,7 +75,7 @@ class FedWeIT(APD):
         adaptive: bool = True,
         **common: Any,
     ) -> None:
-        super().__init__(net, l1, l2, decay, retroactive, **common)
+        super().__init__(net, l1, l2, decay, retroactive, adaptive_start, **common)
         if not 0 < density <= 1:
             raise ValueError(f"model.density is {density}, must be above 0 and at most 1: the paper uses 0.3")
         if upload not in ("recommended", "code", "paper"):
@@ -136,9 +137,6 @@ class FedWeIT(APD):
         return [chosen[place] for place in sorted(rng.choice(len(chosen), self.num_foreign, replace=False))]
 
     # A visit --------------------------------------------------------------------------------------------------------
-
-    def start_adaptive(self, adaptive: Tensor, base: Tensor) -> None:
-        """A of a new task begins at a third of the initial weights, as the code has it."""
 
     def client_start(self, net: nn.Module, client: Client) -> State:
         bases = {layer: base.detach() for layer, base in self.parts(net, "base").items()}

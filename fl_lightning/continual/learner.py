@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from fl_lightning.clients import Client, Upload, Visit
 from fl_lightning.clients.sequential import OPTIMIZER_STATE
@@ -52,7 +53,6 @@ class TaskLearner(FederatedModule):
     drawn_anew: Sequence[str] = ("classifier.*",)
     """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
 
-    personal = ("classifier.*",)
     keeps_weights = True
     learns_tasks = True
 
@@ -78,7 +78,7 @@ class TaskLearner(FederatedModule):
             raise ValueError(f"model.schedule is {schedule!r}, must be synchronous or asynchronous")
         if not rate_divisor > 1:
             raise ValueError(f"model.rate_divisor is {rate_divisor}, must be above 1: the paper uses 3")
-        if smallest_rate < 0:
+        if not smallest_rate >= 0:
             raise ValueError(f"model.smallest_rate is {smallest_rate}, must be at least 0: 0 never ends a task early")
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
@@ -106,6 +106,11 @@ class TaskLearner(FederatedModule):
         self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         if not self.first_rate > 0:
             raise ValueError(f"model.optimizer has the learning rate {self.first_rate}, must be above 0 on task streams")
+        if self.smallest_rate > self.first_rate:
+            raise ValueError(
+                f"model.smallest_rate is {self.smallest_rate}, must be at most the learning rate of model.optimizer, "
+                f"{self.first_rate}: below it a client is done with its task"
+            )
         self._smallest_factor = self.smallest_rate / self.first_rate
 
     # Who is where ---------------------------------------------------------------------------------------------------
@@ -174,7 +179,7 @@ class TaskLearner(FederatedModule):
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
             tensor.copy_(initial[name].detach())
-            if _matches(name, self.drawn_anew):
+            if any(fnmatch(name, pattern) for pattern in self.drawn_anew):
                 stream = torch_stream(self.seed, position, client.index, f"fresh {name}")
                 order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
                 tensor.copy_(tensor.flatten()[order].view_as(tensor))
@@ -187,7 +192,14 @@ class TaskLearner(FederatedModule):
     def own_tensors(self, net: nn.Module) -> State:
         """Weights and buffers that each task has of its own."""
         tensors = (*net.named_parameters(), *net.named_buffers())
-        return {name: tensor.detach() for name, tensor in tensors if _matches(name, self.per_task)}
+        return {name: tensor.detach() for name, tensor in tensors if self.is_per_task(name)}
+
+    def is_per_task(self, name: str) -> bool:
+        """Whether each task has a weight or buffer of its own, which then stays with the client."""
+        return any(fnmatch(name, pattern) for pattern in self.per_task)
+
+    def is_personal(self, name: str) -> bool:
+        return super().is_personal(name) or self.is_per_task(name)
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         position = self.positions[client.index]
@@ -225,7 +237,8 @@ class TaskLearner(FederatedModule):
         weights = self.task_weights(net, client, position)
 
         def predict(frozen: nn.Module) -> Tensor:
-            return torch.cat([frozen(part) for part in inputs.split(self.data.eval_batch_size)])
+            with parametrize.cached():  # composed weights, for all parts
+                return torch.cat([frozen(part) for part in inputs.split(self.data.eval_batch_size)])
 
         return client.evaluate(weights, predict)
 
@@ -245,8 +258,8 @@ class TaskLearner(FederatedModule):
         return shared + sum(tensor.numel() for name, tensor in kept.items() if name.split("@")[0] in weights)
 
     def kept_state(self, client: Client, state: State) -> State:
-        """Of a client that has finished without its optimizer's state."""
-        if not self.has_finished(client):
+        """Of a client at the end of a task without its optimizer's state."""
+        if not self.has_learned(client, self.positions[client.index]):
             return state
         return {name: tensor for name, tensor in state.items() if not name.startswith(OPTIMIZER_STATE)}
 
@@ -272,10 +285,6 @@ class TaskLearner(FederatedModule):
     def has_learned(client: Client, position: int) -> bool:
         """Whether a client has come to the end of a task."""
         return any(name.endswith(f"@{position}") for name in client.state)
-
-    def has_finished(self, client: Client) -> bool:
-        """Whether a client has come to the end of its last task, and will not be visited again."""
-        return self.positions[client.index] == self.data.num_tasks - 1 and self.has_learned(client, self.data.num_tasks - 1)
 
     # The clocks of all ----------------------------------------------------------------------------------------------
 
@@ -325,7 +334,3 @@ class TaskLearner(FederatedModule):
             "data.tasks.tasks_per_client": streams.num_tasks,
             "the digest of all clients' samples": streams.digest(),
         }
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)

@@ -11,4 +11,4 @@ class SingleTask(TaskLearner):
     """Each task has all weights of its own: nothing is shared between tasks, and nothing sent."""
 
     federated = False
-    per_task = personal = ("*",)
+    per_task = ("*",)

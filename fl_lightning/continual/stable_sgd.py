@@ -38,7 +38,7 @@ class StableSGD(TaskLearner):
         super().__init__(net, optimizer=optimizer, **common)
         if not 0 < task_decay <= 1:
             raise ValueError(f"model.task_decay is {task_decay}, must be above 0 and at most 1: the paper uses 0.8")
-        if lowest_rate < 0:
+        if not lowest_rate >= 0:
             raise ValueError(f"model.lowest_rate is {lowest_rate}, must be at least 0: the paper uses 5e-5")
         self.task_decay, self.lowest_rate = task_decay, lowest_rate
 

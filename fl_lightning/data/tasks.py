@@ -76,6 +76,10 @@ class TaskStream:
     ) -> None:
         if by not in ("classes", "sources", "superclasses"):
             raise ValueError(f"data.tasks.by is {by!r}, must be classes, sources or superclasses")
+        if table is not None and by != "superclasses":
+            raise ValueError(
+                f"data.tasks.table is {table}, but data.tasks.by is {by}: set it to superclasses, or leave the table out"
+            )
         if classes_per_task < 2:
             raise ValueError(f"data.tasks.classes_per_task is {classes_per_task}, must be at least 2: one class is no choice")
         if tasks_per_client is not None and tasks_per_client < 1:
@@ -141,7 +145,7 @@ class TaskStream:
         """The classes of each task by its name."""
         classes = dataset.classes
         if self.by == "superclasses":
-            of_class = read_superclasses(self.table, classes)
+            of_class = read_superclasses(self.table, classes, "data.tasks.table")
             tasks = {name: [c for c, own in enumerate(of_class) if own == name] for name in sorted(set(of_class))}
         else:
             drawn = numpy_stream(seed, -1, -1, "classes of tasks").permutation(len(classes)).tolist()

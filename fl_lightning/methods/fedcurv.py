@@ -37,7 +37,7 @@ class FedCurv(FederatedModule):
         self, net: Net, penalty: float = 1e-4, remember: Literal["last_round", "all"] = "last_round", **common: Any
     ) -> None:
         super().__init__(net, **common)
-        if penalty < 0:
+        if not penalty >= 0:
             raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 is FedAvg")
         if remember not in ("last_round", "all"):
             raise ValueError(f"model.remember is {remember!r}, must be last_round or all")

@@ -28,7 +28,7 @@ class FedNTD(FederatedModule):
 
     def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Any) -> None:
         super().__init__(net, **common)
-        if beta < 0:
+        if not beta >= 0:
             raise ValueError(f"model.beta is {beta}, must be at least 0: 0 is FedAvg")
         if not temperature > 0:
             raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")

@@ -26,7 +26,7 @@ class FedProx(FederatedModule):
 
     def __init__(self, net: Net, mu: float = 0.01, **common: Any) -> None:
         super().__init__(net, **common)
-        if mu < 0:
+        if not mu >= 0:
             raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
         self.mu = mu
 

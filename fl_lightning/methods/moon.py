@@ -32,7 +32,7 @@ class Moon(FederatedModule):
 
     def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Any) -> None:
         super().__init__(net, **common)
-        if mu < 0:
+        if not mu >= 0:
             raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
         if not temperature > 0:
             raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 0.5")

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.testing import assert_close
 
 from fl_lightning.callbacks import TaskAttention
-from fl_lightning.callbacks.task_attention import attention
+from fl_lightning.callbacks.task_attention import attention, shortened
 
 
 def test_attention_is_the_mean_over_layers_of_each_given_task():
@@ -41,11 +41,19 @@ def test_a_client_without_a_state_has_no_attention():
 def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     """Three rounds of one round a task: from the second task on clients build on others'."""
     options = ["--trainer.max_steps", "3", "--model.rounds_per_task", "1", "--callbacks.task_attention.num_clients", "2"]
-    code, _, error = main("fit", "--config", "digits_fedweit.yaml", *options)
+    code, printed, error = main("fit", "--config", "digits_fedweit.yaml", *options)
     assert code == 0, error
+    assert " in memory, more with each task\n" in printed
     (folder,) = Path().glob("runs/digits_fedweit/version_0")
     images = EventAccumulator(str(folder)).Reload().Tags()["images"]
     assert [name for name in images if "attention" in name] == ["tasks/attention/client_0", "tasks/attention/client_1"]
+
+
+def test_long_names_of_tasks_leave_room_for_the_picture():
+    """Up to 24 letters stay; of more the first 23 and a sign."""
+    assert shortened("fruit_and_vegetables") == "fruit_and_vegetables"
+    assert shortened("x" * 24) == "x" * 24
+    assert shortened("CIFAR100/apple, CIFAR100/bear") == "CIFAR100/apple, CIFAR10…"
 
 
 def test_no_clients_is_refused():

@@ -1,9 +1,13 @@
 """APD against its objective in a plain loop, parts and penalties written out task by task."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
+from torch import nn
 
-from fl_lightning.continual import APD, FedAvgAPD, FedProxAPD
+from fl_lightning.continual import APD, FedAvgAPD, FedProxAPD, FedWeIT
+from fl_lightning.continual.decomposition import Decomposition
 
 L1, L2, DECAY, MU = 0.02, 3.0, 0.05, 0.3
 LAYERS, MASK = ("conv", "hidden"), "parametrizations.weight.0.mask"
@@ -18,7 +22,7 @@ def hard(adaptive):
     return torch.where(adaptive.abs() > L1, adaptive, 0.0)
 
 
-def plain_apd(tiny, masks, retroactive, method):
+def plain_apd(tiny, masks, retroactive, method, adaptive_start):
     """The server's B, every client's B and tasks (m, A, bias, head), and what it says of its test samples.
 
     ``CE + l1 sum_{j<=t} |A_j| + l2/2 sum_{j<t} ||theta_j - theta_j at the end of t-1||^2 + decay/2 (||A_t||^2 + ||m_t||^2)``,
@@ -39,7 +43,8 @@ def plain_apd(tiny, masks, retroactive, method):
                 B[c] = dict(server)
             if len(tasks[c]) == t:
                 start = {f"m{t}.{layer}": tiny.drawn(f"{layer}.{MASK}", c, t, masks[layer]) for layer in LAYERS}
-                start |= {f"A{t}.{layer}": B[c][layer] for layer in LAYERS}
+                begins = {"base": B[c], "initial": {layer: tiny.weights[f"{layer}.weight"] / 3 for layer in LAYERS}}
+                start |= {f"A{t}.{layer}": begins[adaptive_start][layer] for layer in LAYERS}
                 tasks[c].append(start | {name: tiny.weights[name] for name in own} | tiny.drawn_head(c, t))
                 old = {f"B.{layer}": B[c][layer] for layer in LAYERS} | {k: v for task in tasks[c][:t] for k, v in task.items()}
                 before[c] = {(layer, j): theta(old, layer, j) for layer in LAYERS for j in range(t)}
@@ -78,14 +83,17 @@ def plain_apd(tiny, masks, retroactive, method):
 
 
 @pytest.mark.parametrize("retroactive", [True, False], ids=["retroactive", "fixed"])
-@pytest.mark.parametrize("method", [APD, FedAvgAPD, FedProxAPD])
-def test_all_tasks_equal_the_objective(tiny, method, retroactive):
+@pytest.mark.parametrize(
+    ("method", "adaptive_start"), [(APD, "base"), (FedAvgAPD, "base"), (FedProxAPD, "base"), (FedProxAPD, "initial")]
+)
+def test_all_tasks_equal_the_objective(tiny, method, retroactive, adaptive_start):
     """B, all parts of all tasks, outputs with the hard threshold, and the size of the models without zeros."""
     settings = {"mu": MU} if method is FedProxAPD else {}
-    trained = tiny.train(method, l1=L1, l2=L2, decay=DECAY, retroactive=retroactive, **settings)
+    settings |= {"retroactive": retroactive, "adaptive_start": adaptive_start}
+    trained = tiny.train(method, l1=L1, l2=L2, decay=DECAY, **settings)
     weight = "{}.parametrizations.weight.{}".format
     masks = {layer: trained.net.get_parameter(weight(layer, "0.mask")).detach() for layer in LAYERS}
-    server, B, tasks, outputs = plain_apd(tiny, masks, retroactive, method)
+    server, B, tasks, outputs = plain_apd(tiny, masks, retroactive, method, adaptive_start)
     if method.federated:
         tiny.assert_same({layer: trained.net.get_parameter(weight(layer, "original")) for layer in LAYERS}, server)
     tiny.assert_outputs(trained, outputs)
@@ -125,8 +133,73 @@ def test_a_task_that_was_never_learned_holds_nothing_back(tiny):
     assert (bound.client_states.read(0)[name] - free.client_states.read(0)[name]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("method", [APD, FedAvgAPD, FedWeIT])
+def test_a_norm_is_of_each_task(tiny, method):
+    """Gain, bias and running statistics: a task is done with those that it ended with, written out; none is sent."""
+    layers = {"flat": nn.Flatten(), "body": nn.Linear(18, 3), "norm": nn.BatchNorm1d(3), "classifier": nn.Linear(3, 2)}
+    trained = tiny.train(method, net=nn.Sequential(OrderedDict(layers)).double(), retroactive=False, l1=L1)
+    assert trained.net.norm.running_mean.count_nonzero() == 0 == (trained.net.norm.weight != 1).sum()
+    for c in range(3):
+        state = trained.client_states.read(c)
+        own = {name.removesuffix("@0"): value for name, value in state.items() if name.endswith("@0")}
+        adaptive = torch.zeros(3, 18, dtype=torch.float64)
+        kept = "body.parametrizations.weight.0.adaptive@0" if method is not FedWeIT else "body"
+        parts = state if method is not FedWeIT else trained.knowledge_base[c][0]
+        adaptive.view(-1)[parts[f"{kept}:places"].long() + 2**15] = parts[f"{kept}:values"]
+        base = state["net.body.parametrizations.weight.original"]
+        theta = over_outputs(own["body.parametrizations.weight.0.mask"], base) + adaptive
+        hidden = tiny.samples(c, 0, "test")[0].flatten(1) @ theta.T + own["body.bias"]
+        hidden = (hidden - own["norm.running_mean"]) / (own["norm.running_var"] + 1e-5).sqrt()
+        hidden = hidden * own["norm.weight"] + own["norm.bias"]
+        expected = hidden @ own["classifier.weight"].T + own["classifier.bias"]
+        torch.testing.assert_close(trained.outputs[c, 6, 0], expected, atol=1e-9, rtol=0)
+        assert (own["norm.running_mean"] - state["norm.running_mean@2"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])
+def test_weights_are_composed_once_for_all_parts_of_an_evaluation(tiny, method, monkeypatch):
+    """One sample a part: no more often than all samples in one."""
+    composed, forward = [], Decomposition.forward
+
+    def counted(self, base):
+        composed[-1] += not torch.is_grad_enabled()
+        return forward(self, base)
+
+    monkeypatch.setattr(Decomposition, "forward", counted)
+    for eval_batch_size in (1, 100):
+        composed.append(0)
+        tiny.train(method, tiny.new_data(eval_batch_size=eval_batch_size), rounds=3)
+    assert composed[0] == composed[1] > 0
+
+
+@pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])
+def test_what_serves_training_alone_goes_with_the_task(tiny, method):
+    """A in full and B as the task began: there in the midst of the second task, not at its end."""
+    dense, start = "net.conv.parametrizations.weight.0.adaptive", "base.conv"
+    for rounds, is_there in ((3, True), (4, False)):
+        state = tiny.train(method, rounds=rounds).client_states.read(0)
+        assert (dense in state) == (start in state) == is_there
+
+
+def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path):
+    """Client 2 had its last visit in round 1 of its first task; more visits, on resume, would begin from other weights."""
+    cohorts = [[0, 1, 2], [0, 1], [0, 1, 2]]
+    tiny.train(FedAvgAPD, tiny.new_data(cohorts=cohorts), rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    with pytest.raises(
+        ValueError, match="^client 2 was through with its task when the run stopped, .*: go on with model.rounds"
+    ):
+        tiny.train(FedAvgAPD, tiny.new_data(cohorts=[[0, 1, 2]] * 3), ckpt_path=tmp_path / "1.ckpt")
+
+
 @pytest.mark.parametrize("name", ["l1", "l2", "decay"])
 def test_settings_out_of_range_are_refused(tiny, name):
     """One line with the key, the value and what is allowed."""
-    with pytest.raises(ValueError, match=rf"^model.{name} is -1.0, must be at least 0: 0 leaves the term out$"):
-        APD(tiny.new_net(), **{name: -1.0})
+    for value in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match=rf"^model.{name} is {value}, must be at least 0: 0 leaves the term out$"):
+            APD(tiny.new_net(), **{name: value})
+
+
+def test_a_start_of_another_name_is_refused(tiny):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"^model.adaptive_start is 'zero', must be base or initial$"):
+        APD(tiny.new_net(), adaptive_start="zero")

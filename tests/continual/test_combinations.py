@@ -69,7 +69,7 @@ def test_a_run_that_is_over_does_not_go_on(tiny, tmp_path, name):
 def test_knowledge_of_another_net_is_refused(tiny, tmp_path, method, settings):
     """One line: a checkpoint of FedWeIT with all its parts."""
     tiny.train(FedWeIT, rounds=3).trainer.save_checkpoint(tmp_path / "3.ckpt")
-    with pytest.raises(ValueError, match=r"^ckpt_path holds another net: .* use model.net of that run$"):
+    with pytest.raises(ValueError, match=r"^ckpt_path holds another net: .* use the model options of that run$"):
         tiny.train(method, ckpt_path=tmp_path / "3.ckpt", **settings)
 
 

@@ -52,11 +52,13 @@ class Plain:
         train_unsampled=False,
         upload="recommended",
         retroactive=False,
+        adaptive_start="initial",
         share_base=True,
         mask=True,
         adaptive=True,
     ):
         self.tiny, self.masks, self.upload, self.retroactive = tiny, masks, upload, retroactive
+        self.adaptive_start = adaptive_start
         self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
         self.initial = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
         self.G, self.kb = dict(self.initial), {}
@@ -113,7 +115,7 @@ class Plain:
         me.old = [j for j, task in me.tasks.items() if task.over]
         me.before = {(layer, j): self.own(self.flat(me), layer, j) for layer in LAYERS for j in me.old}
         own = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias")} | self.tiny.drawn_head(c, t)
-        A = {layer: self.initial[layer] / 3 for layer in LAYERS}
+        A = dict(me.B) if self.adaptive_start == "base" else {layer: self.initial[layer] / 3 for layer in LAYERS}
         m = {layer: self.tiny.drawn(weight(layer, "mask"), c, t, mask) for layer, mask in self.masks.items()}
         me.at, me.tasks[t] = t, SimpleNamespace(m=m, A=A, own=own, known=[], alpha={}, over=False)
 
@@ -203,6 +205,7 @@ SETTINGS = {
     "code": {"upload": "code"},
     "paper": {"upload": "paper"},
     "retroactive": {"retroactive": True},
+    "A begins at B": {"adaptive_start": "base"},
     "part of the clients": {"cohorts": COHORTS},
     "the others train too": {"cohorts": COHORTS, "train_unsampled": True},
     "B not shared": {"share_base": False},

@@ -1,5 +1,6 @@
 """TaskLearner: FedAvg on task streams against a plain loop, who takes part, how tasks end, and what is refused."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,7 @@ def test_accuracies_at_other_times(tiny):
         ({"evaluate_every": 0}, "model.evaluate_every is 0, must be at least 1"),
         ({"schedule": "both"}, "model.schedule is 'both', must be synchronous or asynchronous"),
         ({"rate_divisor": 1.0}, "model.rate_divisor is 1.0, must be above 1: the paper uses 3"),
+        ({"smallest_rate": math.nan}, "model.smallest_rate is nan, must be at least 0: 0 never ends a task early"),
         ({"smallest_rate": -1.0}, "model.smallest_rate is -1.0, must be at least 0: 0 never ends a task early"),
     ],
 )
@@ -197,6 +199,16 @@ def test_a_method_and_data_that_do_not_match_are_refused(tiny, fit):
     assert str(error.value) == (
         "data.tasks is TaskStream(by=classes, tasks_per_client=None), but FedAvg learns no tasks: use a method of "
         "fl_lightning.continual, such as FedAvgOnTasks, or set data.tasks to null"
+    )
+
+
+def test_a_smallest_rate_that_nobody_would_train_at_is_refused(tiny):
+    """Every client would be done with every task before it began."""
+    with pytest.raises(ValueError) as error:
+        tiny.train(FedAvgOnTasks, smallest_rate=0.2)
+    assert str(error.value) == (
+        "model.smallest_rate is 0.2, must be at most the learning rate of model.optimizer, 0.1: below it a client is done with "
+        "its task"
     )
 
 

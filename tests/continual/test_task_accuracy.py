@@ -1,12 +1,14 @@
 """TaskAccuracy: its scalars against loops over clients and tasks."""
 
+import csv
 import math
 
 import pytest
 import torch
+from matplotlib.text import Text
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import FederatedCallback, TaskAccuracy, task_accuracy
+from fl_lightning.callbacks import FederatedCallback, LabelCounts, TaskAccuracy, label_counts, task_accuracy
 from fl_lightning.callbacks.task_accuracy import task_scalars
 from fl_lightning.continual import APD, FedAvgOnTasks, FedWeIT
 
@@ -97,6 +99,36 @@ def test_single_clients_are_logged_by_name(tiny):
         assert "tasks/accuracy_of_client/1" not in scalars
     with pytest.raises(ValueError, match="callbacks.task_accuracy.clients has 3, must be between 0 and 2"):
         tiny.train(FedAvgOnTasks, callbacks=[TaskAccuracy(clients=[0, 3])])
+
+
+def test_the_table_of_every_client_is_a_file(tiny, tmp_path):
+    """A line for each accuracy that was measured, at places counted from 1, with the task's name."""
+
+    class InFolder(FedAvgOnTasks):
+        def on_fit_start(self):
+            self.run_folder = tmp_path
+            super().on_fit_start()
+
+    method = tiny.train(InFolder, tiny.new_data(cohorts=tiny.cohorts), rounds=3, callbacks=[TaskAccuracy()])
+    with open(tmp_path / "task_accuracy.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    table, order = method.task_accuracy.tolist(), method.data.streams.order.tolist()
+    places = [(c, t, i) for c in range(3) for t in range(3) for i in range(3) if not math.isnan(table[c][t][i])]
+    assert len(places) == 3 + 2 * 2  # client 2 has not begun its second task
+    assert [(int(line["client"]), int(line["after"]) - 1, int(line["on"]) - 1) for line in lines] == places
+    for line, (c, t, i) in zip(lines, places):
+        assert float(line["accuracy"]) == pytest.approx(table[c][t][i], abs=1e-6)
+        assert line["task"] == method.data.streams.names[order[c][i]]
+
+
+def test_label_counts_say_that_they_are_of_first_tasks(tiny, monkeypatch):
+    """The picture before round 1 names the stream, not the partition, which plays no part."""
+    drawn = {}
+    monkeypatch.setattr(label_counts, "log_figure", lambda trainer, name, figure, round: drawn.update({name: figure}))
+    tiny.train(FedAvgOnTasks, rounds=1, callbacks=[LabelCounts()])
+    figure = drawn["label_counts/partition"]
+    titles = [text.get_text() for text in figure.findobj(Text)]
+    assert "Labels of the clients' first tasks, TaskStream(by=classes, tasks_per_client=None)" in titles
 
 
 def test_other_methods_have_no_tasks(tiny):

@@ -211,6 +211,10 @@ def test_without_tasks_there_are_no_streams():
     ("settings", "message"),
     [
         ({"by": "colour"}, "data.tasks.by is 'colour', must be classes, sources or superclasses"),
+        (
+            {"table": "mine.csv"},
+            "data.tasks.table is mine.csv, but data.tasks.by is classes: set it to superclasses, or leave the table out",
+        ),
         ({"classes_per_task": 1}, "data.tasks.classes_per_task is 1, must be at least 2: one class is no choice"),
         ({"tasks_per_client": 0}, "data.tasks.tasks_per_client is 0, must be at least 1: null for all tasks"),
         *(

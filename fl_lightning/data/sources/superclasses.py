@@ -32,24 +32,30 @@ class Superclasses(Source):
 
     def load(self, root: Path) -> Dataset:
         dataset = self.source.load(root)
-        of_class = read_superclasses(self.table, dataset.classes)
+        of_class = read_superclasses(self.table, dataset.classes, "data.source.table")
         names = sorted(set(of_class))
         label = torch.tensor([names.index(name) for name in of_class])
         train, test = (Samples(part.inputs, label[part.targets]) for part in (dataset.train, dataset.test))
         return Dataset(train, test, tuple(names), dataset.owners)
 
 
-def read_superclasses(table: Path, classes: Sequence[str]) -> list[str]:
+def read_superclasses(table: Path, classes: Sequence[str], key: str) -> list[str]:
     """The superclass of each class, in label order.
+
+    Args:
+        key: of the config, for messages.
 
     Raises:
         FileNotFoundError, ValueError: as :class:`Superclasses`.
     """
     found: dict[str, tuple[int, str]] = {}
-    for line, row in read_rows(table, "data.source.table", ("class", "superclass")):
+    for line, row in read_rows(table, key, ("class", "superclass")):
         name = row["class"]
         if name not in classes:
-            raise ValueError(f"{table}, line {line}: {name} is no class of data.source: its classes are {', '.join(classes)}")
+            raise ValueError(
+                f"{table}, line {line}: {name} is no class of data.source, whose classes are {', '.join(classes)}: give "
+                f"{key} a table of these"
+            )
         if name in found:
             raise ValueError(f"{table}, line {line}: {name} stands in line {found[name][0]} too: delete one")
         if not row["superclass"]:
