@@ -58,7 +58,10 @@ STUDIES = {
     "flashback_cifar10_500_rounds": Study({f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK}),
     "mnist_tasks": Study({f"mnist_tasks_{method}": [0, 1, 2] for method in ("fedavg", *_ON_TASKS)}),
     "overlapped_cifar100": Study(
-        {f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedweit") else [0] for method in _ON_TASKS},
+        {
+            f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedprox_apd", "fedweit") else [0]
+            for method in _ON_TASKS
+        },
         options=("--model.evaluate_every", "5"),
     ),
     **{
