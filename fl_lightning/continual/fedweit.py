@@ -50,7 +50,7 @@ class FedWeIT(APD):
         adaptive: whether there is A at all.
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range, or the server has an optimizer of another kind or a schedule.
     """
 
     federated = True
@@ -109,6 +109,16 @@ class FedWeIT(APD):
             self.register_buffer("served", torch.full((self.data.num_clients,), -1))
             for layer, base in self.parts(self.net, "base").items():
                 self.register_buffer(f"initial:{layer.replace('.', '/')}", base.detach().clone())
+
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        replaces = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        if type(configured) is not type(replaces) or configured.defaults != replaces.defaults:
+            raise ValueError(
+                f"model.{'lr_scheduler' if isinstance(configured, dict) else 'server_optimizer'} is set, but FedWeIT's server "
+                "replaces B, in which 0 stands for what was not sent: leave it out"
+            )
+        return configured
 
     # Down -----------------------------------------------------------------------------------------------------------
 

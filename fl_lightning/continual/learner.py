@@ -32,7 +32,7 @@ class TaskLearner(FederatedModule):
     Args:
         rounds_per_task: R, rounds after which a task is over.
         schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
-            ``rounds_per_task`` rounds or once its rate has fallen to ``smallest_rate``.
+            ``rounds_per_task`` rounds, lost ones too, or once its rate has fallen to ``smallest_rate``.
         patience: rounds without a lower validation loss after which a client divides its learning rate.
         rate_divisor: by what, above 1. The rate is whole again when a task begins.
         smallest_rate: learning rate below which a client is done with its task.
@@ -291,14 +291,16 @@ class TaskLearner(FederatedModule):
     def after_server_step(self, probes: list[State]) -> None:
         """All clocks tick; who is done goes on to the next task."""
         super().after_server_step(probes)
-        clients = [int(probe["client"]) for probe in probes]
-        for probe, client in zip(probes, clients, strict=True):
+        for probe in probes:
+            client = int(probe["client"])
             self.rate_factor[client] = probe["rate_factor"]
             if not probe["task_accuracy"].isnan().all():
                 self.task_accuracy[client, self.positions[client]] = probe["task_accuracy"].to(self.device)
             self.model_values[client] = probe["model_values"]
         synchronous, num_tasks = self.schedule == "synchronous", self.data.num_tasks
-        self.rounds_in_task[slice(None) if synchronous else clients] += 1
+        # Those whose update was not finite too, who sent no probe: they might never come to their end.
+        visited = [visit.client for visit in self.cohort(self.trainer.global_step)]
+        self.rounds_in_task[slice(None) if synchronous else visited] += 1
         stopped = self.rate_factor < self._smallest_factor
         done = (self.rounds_in_task >= self.rounds_per_task) | (stopped.all() if synchronous else stopped)
         done &= self.position < num_tasks

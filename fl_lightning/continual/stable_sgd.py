@@ -16,6 +16,9 @@ from fl_lightning.module import Net
 class StableSGD(TaskLearner):
     """SGD with momentum whose rate falls from task to task, ``max(rate * task_decay ** t, lowest_rate)``, t from 1.
 
+    Within a task it stays: ``patience``, ``rate_divisor`` and ``smallest_rate`` play no part, and a task is over after
+    ``rounds_per_task`` rounds.
+
     Args:
         optimizer: builds the clients' optimizer, whose rate is that of t = 0.
         task_decay: factor from one task to the next, above 0 and at most 1.
@@ -41,10 +44,7 @@ class StableSGD(TaskLearner):
         if not lowest_rate >= 0:
             raise ValueError(f"model.lowest_rate is {lowest_rate}, must be at least 0: the paper uses 5e-5")
         self.task_decay, self.lowest_rate = task_decay, lowest_rate
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self._smallest_factor = 0.0  # within a task the rate does not fall, and so cannot end it
+        self.smallest_rate = 0.0  # within a task the rate does not fall, and so cannot end it
 
     def client_learning_rate(self, round: int, client: int) -> float:
         """The decay from task to task, in the place of that within a task."""

@@ -53,8 +53,8 @@ class TaskStream:
 
     Args:
         by: how classes make tasks: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed; ``sources``,
-            likewise, but of one of :class:`~fl_lightning.data.Joined` sources each, and no two clients learn the same task; or
-            ``superclasses``, the classes of each superclass.
+            likewise, but of one of :class:`~fl_lightning.data.Joined` sources each (any other source is one alone), and no two
+            clients learn the same task; or ``superclasses``, the classes of each superclass.
         classes_per_task: classes of a task, at least 2; what is left over is in no task. Not for ``by: superclasses``.
         table: CSV file with the columns ``class,superclass``; by default that of CIFAR-100. For ``by: superclasses``.
         tasks_per_client: length of a sequence; None for all tasks, or as many for each client as there are.
@@ -133,9 +133,10 @@ class TaskStream:
         count = for_each if self.tasks_per_client is None else self.tasks_per_client
         if not 1 <= count <= for_each:
             each, cure = (f", {for_each} for each of {num_clients} clients", " or data.num_clients") if whole else ("", "")
+            cure += "" if self.by == "superclasses" else ", or data.tasks.classes_per_task"
             raise ValueError(
                 f"data.tasks.tasks_per_client is {count}, but the {num_classes} classes of data.source make {num_tasks} "
-                f"tasks{each}: lower it{cure}, or data.tasks.classes_per_task"
+                f"tasks{each}: lower it{cure}"
             )
         if whole:
             return _permutation(seed, -1, num_tasks)[: num_clients * count].reshape(num_clients, count)
@@ -178,9 +179,12 @@ class TaskStream:
         sizes = np.stack([held - test - validation, test, validation], axis=1)
         if sizes.min() < 1:
             row = int(sizes.min(axis=1).argmin())
+            training, for_test, for_validation = sizes[row]
+            fewer = "" if self._deals_whole_tasks else "lower data.num_clients or "
             raise ValueError(
-                f"data.tasks leaves client {row // num_positions} with {held[row]} samples of the task {names[tasks[row]]}, "
-                "too few for training, test and validation samples: lower data.num_clients"
+                f"data.tasks leaves client {row // num_positions} with {held[row]} samples of the task {names[tasks[row]]}: "
+                f"{training} for training, {for_test} by test_fraction {self.test_fraction} and {for_validation} by "
+                f"val_fraction {self.val_fraction}, must be at least one each: {fewer}raise the fraction that leaves none"
             )
         return sizes
 

@@ -79,6 +79,17 @@ class Scripted(FedAvgOnTasks):
         return self.script(client.index, client.round)
 
 
+def test_what_steers_rates_are_the_validation_samples(tiny):
+    """After one round: the mean cross entropy of each client's model on them, by a loop's own network."""
+    method = tiny.train(FedAvgOnTasks, rounds=1)
+    for client in range(3):
+        state = method.client_states.read(client)
+        weights = {name: state[f"net.{name}"] for name in (*tiny.body, *tiny.head)}
+        loss = {part: float(tiny.loss(weights, *tiny.samples(client, 0, part))) for part in ("validation", "test")}
+        assert float(state["clock"][1]) == pytest.approx(loss["validation"], abs=1e-9)
+        assert loss["validation"] != pytest.approx(loss["test"], abs=1e-3)
+
+
 def test_all_change_tasks_together_once_every_rate_is_too_small(tiny):
     """Of .1, the second division by 2 falls below .04; patience 1. In the first task clients 0 and 1 get there in round 3 and
     wait for client 2, which had a new best in round 3, until round 4. Then all losses fall: tasks take all 5 rounds."""
@@ -165,6 +176,13 @@ def test_accuracies_at_other_times(tiny):
 
     tiny.train(Watched, rounds_per_task=3, evaluate_every=4)
     assert Watched.evaluated == [3, 4, 6, 8, 9]
+
+
+def test_accuracies_stand_until_the_next_evaluation(tiny):
+    """Every second round of five: after the third those of the second."""
+    second, third = (tiny.train(FedAvgOnTasks, rounds=rounds, rounds_per_task=5, evaluate_every=2) for rounds in (2, 3))
+    assert (~second.task_accuracy.isnan()).sum() == 3
+    tiny.assert_same({"accuracy": third.task_accuracy}, {"accuracy": second.task_accuracy}, atol=0)
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -308,6 +326,24 @@ def test_moments_may_outlast_a_round(tiny):
         assert not any(name.startswith("optimizer.") for name in method.client_states.read(client))
     reset = tiny.train(FedAvgOnTasks, **{**settings, "reset_adam_each_round": True})
     assert not torch.allclose(reset.net.conv.weight, method.net.conv.weight)
+
+
+def test_moments_do_not_outlast_a_task_whose_end_was_lost(tiny):
+    """Client 2's last update in the first task is not finite: it begins the second from the server's body and at rest."""
+
+    class Broken(FedAvgOnTasks):
+        def client_result(self, net, client):
+            if (client.index, client.round) == (2, 2):
+                net.hidden.bias.detach().fill_(math.nan)
+            return super().client_result(net, client)
+
+    server, after = (tiny.train(Broken, rounds=rounds, reset_adam_each_round=False) for rounds in (2, 3))
+    assert server.seen.rounds[1].nonfinite == [2]
+    tiny.data.go_to([1, 1, 1])
+    start = {**{n: w.detach() for n, w in server.net.named_parameters() if n in tiny.body}, **tiny.drawn_head(2, 1)}
+    expected = tiny.fit(start, 2, 3, tiny.loss)
+    state = after.client_states.read(2)
+    tiny.assert_same({name: state[f"net.{name}"] for name in expected}, expected)
 
 
 def new_adam(start):

@@ -38,13 +38,14 @@ def test_the_papers_rates(tiny):
 
 
 def test_a_rate_that_does_not_fall_ends_no_task(tiny):
-    """Validation losses that never fall, patience 1, any fall too far: tasks last R = 3 rounds all the same."""
+    """Validation losses that never fall, patience 1, any fall too far: tasks last R = 3 rounds all the same, whatever
+    rate they might end at."""
 
     class Hopeless(StableSGD):
         def _validation_loss(self, net, client, position):
             return 0.0
 
-    method = tiny.train(Hopeless, optimizer=momentum, rounds_per_task=3, patience=1, smallest_rate=0.09)
+    method = tiny.train(Hopeless, optimizer=momentum, rounds_per_task=3, patience=1, smallest_rate=9.0)
     assert len(method.seen.rounds) == 9
 
 

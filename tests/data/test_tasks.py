@@ -1,5 +1,7 @@
 """Task streams: who learns which classes in which order, from which samples, and what the data module serves of it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -90,6 +92,7 @@ def test_streams_are_a_function_of_the_seed_alone():
     assert (first.names, first.digest()) == (again.names, again.digest())
     assert torch.equal(first.order, again.order)
     assert all(all(map(torch.equal, parts_of(first, *row), parts_of(again, *row))) for row in all_rows(first))
+    assert replace(first, test=other.test).digest() != first.digest()
     assert first.names != other.names
     assert first.digest() != other.digest()
     assert not torch.equal(first.order, other.order)
@@ -257,14 +260,20 @@ def test_settings_out_of_range_are_refused(settings, message):
         (
             {"classes_per_task": 2},
             9,
-            "data.tasks leaves client 0 with 8 samples of the task {}, too few for training, test and validation samples: "
-            "lower data.num_clients",
+            "data.tasks leaves client 0 with 8 samples of the task {}: 7 for training, 1 by test_fraction 0.2 and 0 by "
+            "val_fraction 0.1, must be at least one each: lower data.num_clients or raise the fraction that leaves none",
         ),
         (
             {"classes_per_task": 2},
             81,
-            "data.tasks leaves client 0 with 0 samples of the task {}, too few for training, test and validation samples: "
-            "lower data.num_clients",
+            "data.tasks leaves client 0 with 0 samples of the task {}: 0 for training, 0 by test_fraction 0.2 and 0 by "
+            "val_fraction 0.1, must be at least one each: lower data.num_clients or raise the fraction that leaves none",
+        ),
+        (
+            {"by": "sources", "classes_per_task": 2, "test_fraction": 0.001},
+            2,
+            "data.tasks leaves client 0 with 80 samples of the task {}: 72 for training, 0 by test_fraction 0.001 and 8 by "
+            "val_fraction 0.1, must be at least one each: raise the fraction that leaves none",
         ),
     ],
 )
@@ -274,9 +283,18 @@ def test_data_that_do_not_suffice_are_refused(settings, num_clients, message):
     with pytest.raises(ValueError) as error:
         stream.share_out(numbered(), num_clients, seed=0)
     if "{}" in message:
-        few = stream.share_out(numbered(), 2, seed=0)
+        few = TaskStream(**{**settings, "test_fraction": 0.2}).share_out(numbered(), 2, seed=0)
         message = message.format(few.names[few.order[0, 0]])
     assert str(error.value) == message
+
+
+def test_more_tasks_than_superclasses_are_refused(tmp_path):
+    """Classes a task play no part in the cure."""
+    table = tmp_path / "table.csv"
+    table.write_text("class,superclass\na,one\nb,one\nc,two\nd,two\ne,two\nf,two\n")
+    with pytest.raises(ValueError) as error:
+        TaskStream(by="superclasses", table=str(table), tasks_per_client=3).share_out(numbered(), 2, seed=0)
+    assert str(error.value) == ("data.tasks.tasks_per_client is 3, but the 6 classes of data.source make 2 tasks: lower it")
 
 
 def test_a_superclass_of_one_class_is_refused(tmp_path):
