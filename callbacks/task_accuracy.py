@@ -23,10 +23,11 @@ class TaskAccuracy(FederatedCallback):
     ``tasks/forgetting``, the largest drop of each earlier task (positive is forgetting), ``tasks/backward_transfer``, the
     change since each was learned (negative is forgetting), ``tasks/learned``, tasks that are over, and ``task_accuracy/01``,
     ``/02``, ..., of the task at that place of each stream. Tasks that a client did not learn are left out.
-    ``tasks/model_megabytes`` is what the models of all clients take, in 10^6 bytes of float32 without zeros. In the chosen
-    rounds and at the end ``tasks/accuracy_table`` draws accuracy after each task on each. ``task_accuracy.csv``, written into
-    the run's folder when the run ends, has that of each client: ``client,after,on,task,accuracy``, ``after`` and ``on`` being
-    places in the client's stream, from 1, and ``task`` the name of the one at ``on``.
+    ``tasks/model_megabytes`` is what the models of all clients take for the tasks that they have learned, in 10^6 bytes of
+    float32, sparse parts by their non-zeros alone. In the chosen rounds and at the end ``tasks/accuracy_table`` draws accuracy
+    after each task on each. ``task_accuracy.csv``, written into the run's folder when the run ends, has that of each client:
+    ``client,after,on,task,accuracy``, ``after`` and ``on`` being places in the client's stream, from 1, and ``task`` the name
+    of the one at ``on``.
 
     Args:
         clients: of which ``tasks/accuracy_of_client/0``, ... is logged too, over the tasks that the client has learned so far.

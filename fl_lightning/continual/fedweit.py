@@ -112,13 +112,14 @@ class FedWeIT(APD):
 
     def configure_optimizers(self) -> Any:
         configured = super().configure_optimizers()
-        replaces = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-        if type(configured) is not type(replaces) or configured.defaults != replaces.defaults:
-            raise ValueError(
-                f"model.{'lr_scheduler' if isinstance(configured, dict) else 'server_optimizer'} is set, but FedWeIT's server "
-                "replaces B, in which 0 stands for what was not sent: leave it out"
-            )
-        return configured
+        plain = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        if isinstance(configured, dict):
+            found = f"model.lr_scheduler is {type(configured['lr_scheduler']).__name__}"
+        elif type(configured) is not type(plain) or configured.defaults != plain.defaults:
+            found = f"model.server_optimizer is {type(configured).__name__} with settings of its own"
+        else:
+            return configured
+        raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
 
     # Down -----------------------------------------------------------------------------------------------------------
 

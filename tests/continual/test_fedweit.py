@@ -340,18 +340,30 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
 
 
 @pytest.mark.parametrize(
-    ("settings", "key"),
+    ("settings", "found"),
     [
-        ({"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=0.5)}, "server_optimizer"),
-        ({"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)}, "server_optimizer"),
-        ({"server_optimizer": lambda weights: torch.optim.Adam(weights, lr=1.0)}, "server_optimizer"),
-        ({"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}, "lr_scheduler"),
+        (
+            {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=0.5)},
+            "server_optimizer is SGD with settings of its own",
+        ),
+        (
+            {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)},
+            "server_optimizer is SGD with settings of its own",
+        ),
+        (
+            {"server_optimizer": lambda weights: torch.optim.Adam(weights, lr=1.0)},
+            "server_optimizer is Adam with settings of its own",
+        ),
+        (
+            {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)},
+            "lr_scheduler is ExponentialLR",
+        ),
     ],
 )
-def test_a_server_that_does_not_replace_the_base_is_refused(tiny, settings, key):
+def test_a_server_that_does_not_replace_the_base_is_refused(tiny, settings, found):
     """Clients would take what is left of B that nobody sent, not 0 then, for a value."""
     with pytest.raises(ValueError) as error:
         tiny.train(FedWeIT, rounds=1, **settings)
     assert str(error.value) == (
-        f"model.{key} is set, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out"
+        f"model.{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out"
     )
