@@ -5,6 +5,7 @@ arXiv 2003.03196. Equations 1 and 2, Algorithm 1. Where text and code differ, ``
 earlier tasks is fixed by default, as in the code, and the mask has no l1 term of its own.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -39,9 +40,10 @@ class FedWeIT(APD):
     Args:
         l1, l2, decay, retroactive, adaptive_start: of :class:`APD`.
         density: share of each layer's outputs whose B is sent, above 0 and at most 1.
-        upload: what is sent of B: ``recommended``, as above, averaged over those who sent an entry; ``code``, the outputs whose
-            mask, before the sigmoid, is not among the smallest ``density`` in size, averaged likewise; ``paper``,
-            ``B * sigmoid(m)`` at the chosen outputs, divided by the number of all who sent.
+        upload: what is sent of B: ``recommended``, as above, averaged over those who sent an entry; ``code``, averaged
+            likewise, the outputs whose mask m, before the sigmoid, fulfils ``|m| > sorted(|m|)[floor(density * outputs)]`` of
+            its layer, about 1 - ``density`` of them and none of a layer with equal masks; ``paper``, ``B * sigmoid(m)`` at
+            the chosen outputs, divided by the number of all who sent.
         knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, of which as
             many are drawn as there is room for.
         num_foreign: the room, tasks; by default as many as other clients can be in a cohort. 0 for none.
@@ -80,6 +82,10 @@ class FedWeIT(APD):
             raise ValueError(f"model.density is {density}, must be above 0 and at most 1: the paper uses 0.3")
         if upload not in ("recommended", "code", "paper"):
             raise ValueError(f"model.upload is {upload!r}, must be recommended, code or paper")
+        if upload == "code" and density == 1:
+            raise ValueError(
+                f"model.density is {density}, with which model.upload code sends no output: lower it, the code uses 0.3"
+            )
         if knowledge not in ("last", "all"):
             raise ValueError(f"model.knowledge is {knowledge!r}, must be last or all")
         if num_foreign is not None and num_foreign < 0:
@@ -253,8 +259,7 @@ class FedWeIT(APD):
         if mask is None:
             return sent
         if self.upload == "code":
-            sizes = mask.detach().abs()
-            return (sizes > sizes.quantile(self.density)).to(sent)
+            return _larger_than_share(mask.detach(), self.density).to(sent)
         chosen = mask.detach().topk(max(round(self.density * len(mask)), 1)).indices
         return torch.zeros_like(sent).index_fill(0, chosen, 1.0)
 
@@ -300,6 +305,12 @@ class FedWeIT(APD):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.knowledge_base = checkpoint["federated"]["knowledge_base"]
+
+
+def _larger_than_share(mask: Tensor, share: float) -> Tensor:
+    """``|m| > sorted(|m|)[floor(share * n)]``, (n,) bools, the sizes in ascending order: equal ones are left out together."""
+    sizes = mask.abs()
+    return sizes > sizes.sort().values[math.floor(share * len(sizes))]
 
 
 def _add_foreign(adaptive: Tensor, attention: Tensor, carry: State, name: str) -> Tensor:

@@ -1,12 +1,12 @@
 """FedWeIT whole, against its equations in a plain loop: clients, server, knowledge base, bytes and outputs."""
 
+import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from fl_lightning.continual import FedAvgOnTasks, FedWeIT
+from fl_lightning.continual import FedAvgOnTasks, FedWeIT, fedweit
 
 L1, L2, DECAY, DENSITY = 0.02, 3.0, 0.05, 0.4
 LAYERS = ("conv", "hidden")
@@ -34,6 +34,13 @@ def hard(adaptive):
 def rows(factors, tensor):
     """Each output's row times its factor."""
     return torch.stack([factor * row for factor, row in zip(factors, tensor)])
+
+
+def authors_outputs(mask, density):
+    """Their ``m_sorted = sort(abs(mask)); abs(mask) > m_sorted[floor(len(m_sorted) * density)]``, 1 for an output sent."""
+    sizes = sorted(abs(m) for m in mask)
+    threshold = sizes[math.floor(len(sizes) * density)]
+    return [float(abs(m) > threshold) for m in mask]
 
 
 class Plain:
@@ -182,7 +189,7 @@ class Plain:
             if not self.mask:
                 outputs = torch.ones(len(m))
             elif self.upload == "code":
-                outputs = (m.abs() > float(np.quantile(m.abs().numpy(), DENSITY))).float()
+                outputs = torch.tensor(authors_outputs(m.tolist(), DENSITY))
             else:
                 best = sorted(range(len(m)), key=lambda o: -float(m[o]))[: max(round(DENSITY * len(m)), 1)]
                 outputs = torch.tensor([float(o in best) for o in range(len(m))])
@@ -323,10 +330,41 @@ def test_the_room_for_knowledge_is_a_cohort_without_oneself(tiny):
 
 
 @pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ([0.1, -0.9, 0.3, 0.5, -0.7, 0.2, 0.8, 0.4, -0.6, 1.0], 6),  # all but .1, .2, .3 and the fourth, .4
+        ([0.2, -0.2, 0.2, 0.2, 0.2, 0.5, -0.6, 0.7, 0.8, 0.9], 5),  # the fourth is one of five that are equal
+        ([0.1, 0.2, 0.3, 0.4, -0.4, 0.4, 0.5], 4),  # of 7 the third is the threshold
+        ([0.3] * 10, 0),
+        ([0.3], 0),
+        ([0.3, -0.4], 1),
+    ],
+)
+def test_the_codes_upload_is_the_authors_rule(mask, expected):
+    """How many of these masks' outputs are sent at .3, by hand, and which, by the authors' line in plain Python."""
+    sent = fedweit._larger_than_share(torch.tensor(mask), 0.3)
+    assert int(sent.sum()) == expected
+    assert sent.double().tolist() == authors_outputs(torch.tensor(mask).tolist(), 0.3)
+
+
+def test_the_codes_upload_for_any_size_and_share():
+    """Every layer of 1 to 40 outputs at six shares, masks of one decimal, so that many are equal."""
+    draws = torch.Generator().manual_seed(0)
+    for size in range(1, 41):
+        mask = torch.randint(-9, 10, (size,), generator=draws) / 10
+        for share in (0.1, 0.29, 0.3, 0.5, 0.7, 0.99):
+            assert fedweit._larger_than_share(mask, share).double().tolist() == authors_outputs(mask.tolist(), share)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"density": 0.0}, "model.density is 0.0, must be above 0 and at most 1: the paper uses 0.3"),
         ({"density": 1.1}, "model.density is 1.1, must be above 0 and at most 1: the paper uses 0.3"),
+        (
+            {"density": 1.0, "upload": "code"},
+            "model.density is 1.0, with which model.upload code sends no output: lower it, the code uses 0.3",
+        ),
         ({"upload": "all"}, "model.upload is 'all', must be recommended, code or paper"),
         ({"knowledge": "none"}, "model.knowledge is 'none', must be last or all"),
         ({"num_foreign": -1}, "model.num_foreign is -1, must be at least 0: 0 leaves other clients' tasks alone"),
