@@ -1,11 +1,13 @@
 """FedReg: clients rehearse what the global model knows on pseudo data that they make themselves.
 
 C. Xu, Z. Hong, M. Huang, T. Jiang: Acceleration of Federated Learning with Alleviated Forgetting in Local Training. ICLR 2022.
-arXiv 2203.02645. Departures: the clamp of the pseudo data, which the authors' code computes and drops, is left out; inner
-products are added up in float64, since near the received weights numerator and denominator are both of second order. Modified
-gradients take a sample's pseudo data from the pass before the fit, where augmentation may have shown it otherwise than now.
+arXiv 2203.02645. Cross entropies are the authors' code's, ``-sum_c q_c log(softmax_c + 1e-12)``. Departures: the clamp of the
+pseudo data, which the authors' code computes and drops, is left out; inner products are added up in float64, since near the
+received weights numerator and denominator are both of second order. Modified gradients take a sample's pseudo data from the
+pass before the fit, where augmentation may have shown it otherwise than now.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -15,17 +17,22 @@ from torch import Tensor, nn
 from fl_lightning.clients import Client
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.reductions import at_least_float32
+from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
+_FLAT = 1e-20  # squared norm of a gradient that is rounding
+_LOG_FLOOR = math.log(1e-12)
 
 
 class FedReg(FederatedModule):
     """Every local step is followed by two projections that keep the losses on pseudo and perturbed data from rising.
 
     Pseudo data are a client's samples after ``num_perturbations`` steps up the received model's loss, with what that model says
-    of them as soft labels; perturbed data after much smaller steps, with the true labels.
+    of them as soft labels; perturbed data after much smaller steps, with the true labels. ``loss`` is what true labels are
+    compared by.
 
     Args:
         gamma: where the gradient is taken, ``gamma * w + (1 - gamma) * w_t``, in [0, 1].
@@ -34,6 +41,8 @@ class FedReg(FederatedModule):
         num_perturbations: E, steps.
         modified_gradients: the MG variant, which takes out of every gradient on the batch what it has in common with one that
             the images alone, and no label, could give: the gradient on the batch's own pseudo data with uniform labels.
+        skip_flat: leave out the projection on pseudo data where the squared norm of their gradient g_s is below 1e-20. Such a
+            gradient is rounding, by which the projection may divide; the authors' code has no such check.
 
     Raises:
         ValueError: if a value is out of range, the local optimizer is not plain SGD, or the net draws or mixes samples.
@@ -47,6 +56,7 @@ class FedReg(FederatedModule):
         perturbed_step: float | None = None,
         num_perturbations: int = 10,
         modified_gradients: bool = False,
+        skip_flat: bool = False,
         server_weighting: Literal["n_weighted", "uniform"] = "uniform",
         **common: Any,
     ) -> None:
@@ -55,6 +65,7 @@ class FedReg(FederatedModule):
             raise ValueError(f"model.gamma is {gamma}, must be between 0 and 1: the paper uses 0.25 to 0.5")
         self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
         self.modified_gradients = self.wants_places = modified_gradients
+        self.skip_flat = skip_flat
         self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
             if not getattr(self, name) > 0:
@@ -107,10 +118,19 @@ class FedReg(FederatedModule):
         inputs = batch.inputs
         for _ in range(self.num_perturbations):
             inputs = inputs.detach().requires_grad_()
-            loss = self.loss(net(inputs), batch.targets, client.label_counts).sum()
+            loss = self._hard_loss(net(inputs), batch.targets, client).sum()
             (gradient,) = torch.autograd.grad(loss, inputs)
             inputs = inputs.detach() + length * gradient.sign()
         return inputs
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        return self._hard_loss(net(batch.inputs), batch.targets, client)
+
+    def _hard_loss(self, logits: Tensor, targets: Tensor, client: Client) -> Tensor:
+        """Of true labels, (B,)."""
+        if type(self.loss) is CrossEntropy:
+            return -_log_probabilities(logits).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return self.loss(logits, targets, client.label_counts)
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One step on the batch, then the projections, handed to the optimizer as one gradient."""
@@ -125,16 +145,16 @@ class FedReg(FederatedModule):
         rehearsed = self._row(client)
 
         def pseudo_loss() -> Tensor:
-            return -(rehearsed["labels"] * net(rehearsed["pseudo"]).log_softmax(dim=-1)).sum(dim=-1)
+            return -(rehearsed["labels"] * _log_probabilities(net(rehearsed["pseudo"]))).sum(dim=-1)
 
         def perturbed_loss() -> Tensor:
-            return self.loss(net(rehearsed["perturbed"]), rehearsed["targets"], client.label_counts)
+            return self._hard_loss(net(rehearsed["perturbed"]), rehearsed["targets"], client)
 
         old = Batch(rehearsed["pseudo"], rehearsed["targets"], rehearsed["real"])
         g_s, _ = client.differentiate(self._objective(old, pseudo_loss), at=middle)
         g_p, _ = client.differentiate(self._objective(old, perturbed_loss), at=middle)
         way = [own - start for own, start in zip(moved, received, strict=True)]
-        w_s = _multiplier(way, g_s)
+        w_s = _multiplier(way, g_s, smallest=_FLAT if self.skip_flat else 0.0)
         way = [d - w_s * g for d, g in zip(way, g_s, strict=True)]
         w_p = _multiplier(way, g_p)
         client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])
@@ -151,7 +171,7 @@ class FedReg(FederatedModule):
         pseudo = client.carry["pseudo"].flatten(0, 1).index_select(0, client.carry["found_at"].index_select(0, batch.places))
 
         def uniform_loss() -> Tensor:
-            return -net(pseudo).log_softmax(dim=-1).mean(dim=-1)
+            return -_log_probabilities(net(pseudo)).mean(dim=-1)
 
         semantic, _ = client.differentiate(self._objective(batch, uniform_loss), at=slow)
         share = _inner_product(gradient, semantic) / (_inner_product(semantic, semantic) + _TINY)
@@ -175,10 +195,20 @@ class FedReg(FederatedModule):
         return {name: rows.index_select(0, place)[0] for name, rows in carry.items()}
 
 
-def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
-    """``max(0, <way, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is."""
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """``log(softmax + 1e-12)``, (B, C), also where the softmax itself would be rounded to 0."""
+    log_softmax = at_least_float32(logits).log_softmax(dim=-1)
+    return torch.logaddexp(log_softmax, log_softmax.new_full((), _LOG_FLOOR))
+
+
+def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor], smallest: float = 0.0) -> Tensor:
+    """``max(0, <way, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is.
+
+    0 where ``||gradient||^2`` is below ``smallest``.
+    """
     product, square = _inner_product(way, gradient), _inner_product(gradient, gradient)
-    return (product / (square + _TINY)).clamp_min(0).to(gradient[0].dtype)
+    multiplier = (product / (square + _TINY)).clamp_min(0).masked_fill(square < smallest, 0.0)
+    return multiplier.to(gradient[0].dtype)
 
 
 def _inner_product(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

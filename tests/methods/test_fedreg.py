@@ -15,11 +15,23 @@ from fl_lightning.streams import stream_seed
 GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 3
 
 
+def log_probabilities(logits):
+    """The specification's ``log(softmax + 1e-12)``."""
+    return (logits.softmax(dim=1) + 1e-12).log()
+
+
+def hard_losses(tiny, logits, targets, client):
+    """The specification's cross entropy, or TCE as it is; one value a sample."""
+    if tiny.truncated:
+        return tiny.losses(logits, targets, client)
+    return -log_probabilities(logits)[torch.arange(len(targets)), targets]
+
+
 def climb(tiny, net, client, inputs, targets, length):
     """``x <- x + length * sign(gradient of the mean loss)``, some times."""
     for _ in range(NUM_STEPS):
         inputs = inputs.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(tiny.losses(net(inputs), targets, client).mean(), inputs)
+        (gradient,) = torch.autograd.grad(hard_losses(tiny, net(inputs), targets, client).mean(), inputs)
         inputs = inputs.detach() + length * gradient.sign()
     return inputs
 
@@ -44,13 +56,13 @@ def gradient_at(net, vector, loss):
 
 def loss_gradient(tiny, net, slow, client, round, step, inputs, targets):
     """Of the mean loss, at the slow weights."""
-    return gradient_at(net, slow, lambda net: tiny.losses(net(inputs), targets, client).mean())
+    return gradient_at(net, slow, lambda net: hard_losses(tiny, net(inputs), targets, client).mean())
 
 
 def semantic_gradient(tiny, net, slow, client, inputs, targets):
     """Of the mean cross entropy with labels of 1 / 4 each, on pseudo data made of this very batch at the received weights."""
     pseudo = climb(tiny, copy.deepcopy(net).eval(), client, inputs, targets, STEP)
-    return gradient_at(net, slow, lambda net: -net(pseudo).softmax(dim=1).log().mul(0.25).sum(dim=1).mean())
+    return gradient_at(net, slow, lambda net: -log_probabilities(net(pseudo)).mul(0.25).sum(dim=1).mean())
 
 
 def modified_gradient(tiny, net, slow, client, round, step, inputs, targets):
@@ -71,7 +83,7 @@ def private_gradient(tiny, net, slow, client, round, step, inputs, targets):
     return (total + 0.3 * 1.4 * torch.cat(draws)) / len(targets)
 
 
-def plain_visit(tiny, net, client, round, first_gradient=loss_gradient):
+def plain_visit(tiny, net, client, round, first_gradient=loss_gradient, flat=0.0):
     """Steps 1 to 5 on each batch, the rehearsed batches taken in turn; returns the net and how often each projection held."""
     t0 = nn.utils.parameters_to_vector(net.parameters()).detach()
     t, rows, active = t0.clone(), rehearsal(tiny, copy.deepcopy(net).eval(), client, round), torch.zeros(2)
@@ -83,15 +95,15 @@ def plain_visit(tiny, net, client, round, first_gradient=loss_gradient):
         g_s = gradient_at(
             net,
             t_b,
-            lambda net, pseudo=pseudo, soft=soft: -(soft * (net(pseudo).softmax(dim=1) + 1e-12).log()).sum(dim=1).mean(),
+            lambda net, pseudo=pseudo, soft=soft: -(soft * log_probabilities(net(pseudo))).sum(dim=1).mean(),
         )
         g_p = gradient_at(
             net,
             t_b,
-            lambda net, perturbed=perturbed, hard=hard: tiny.losses(net(perturbed), hard, client).mean(),
+            lambda net, perturbed=perturbed, hard=hard: hard_losses(tiny, net(perturbed), hard, client).mean(),
         )
         d = t - t0
-        w_s = max(0.0, float(d @ g_s) / (float(g_s @ g_s) + 1e-30))
+        w_s = max(0.0, float(d @ g_s) / (float(g_s @ g_s) + 1e-30)) if g_s @ g_s >= flat else 0.0
         w_p = max(0.0, float((d - w_s * g_s) @ g_p) / (float(g_p @ g_p) + 1e-30))
         t = t - w_s * g_s - w_p * g_p
         active += torch.tensor([w_s > 0, w_p > 0])
@@ -103,10 +115,7 @@ def plain_visit(tiny, net, client, round, first_gradient=loss_gradient):
 @pytest.mark.parametrize("weighting", ["uniform", "n_weighted"])
 @pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)
 def test_rounds_equal_the_five_steps(tiny, weighting):
-    """Three rounds, to 1e-9: pseudo data made once a visit at the received weights, all inner products over all weights.
-
-    The paper's logarithm of the softmax plus 1e-12 and ours of the softmax are the same to that.
-    """
+    """Three rounds, to 1e-9: pseudo data made once a visit at the received weights, all inner products over all weights."""
     settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "server_weighting": weighting}
     method, net, active = tiny.train(FedReg, norm=False, **settings), tiny.new_net(norm=False), torch.zeros(2)
     for round, cohort in tiny.rounds:
@@ -116,6 +125,48 @@ def test_rounds_equal_the_five_steps(tiny, weighting):
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
     assert (active >= 3).all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("scale", "skip_flat"), [(20, False), (60, False), (60, True), (86, True)], ids=["sharp", "sharper", "checked", "flat"]
+)
+def test_saturated_pseudo_data(tiny, monkeypatch, scale, skip_flat, engine):
+    """Two local steps where the softmax of the pseudo data is 1e-5 to 1e-30 for some class, to 1e-9.
+
+    There the 1e-12 of the loss decides: a plain log-softmax ends .06 to 6.5 off. The check for flat gradients leaves out the
+    projections of a ``||g_s||^2`` below 1e-20 alone.
+    """
+
+    class Sharp(FedReg):
+        def configure_model(self):
+            super().configure_model()
+            self.net.classifier.weight.data.mul_(scale)
+
+    monkeypatch.setattr(tiny, "num_steps", lambda client: 2)
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "skip_flat": skip_flat}
+    data = tiny.new_data(cohorts=[[1]])
+    method, net = tiny.train(Sharp, data, norm=False, local_steps=2, engine=engine, **settings), tiny.new_net(norm=False)
+    net.classifier.weight.data.mul_(scale)
+    tiny.assert_same(method.net, plain_visit(tiny, net, 1, 1, flat=1e-20 if skip_flat else 0.0)[0])
+    unchecked = plain_visit(tiny, net, 1, 1)[0]
+    flat = (unchecked.classifier.weight - method.net.classifier.weight).abs().max() > 1e-3
+    assert flat == (scale == 86)
+
+
+def test_the_loss_does_not_underflow():
+    """``log(softmax + 1e-12)`` of logits 0, 50 and 200 in float32 against float64: values, and gradients that are not 0."""
+    logits = torch.tensor([[0.0, 50.0, 200.0], [0.0, 20.0, 30.0]])
+    exact = logits.double().requires_grad_()
+    logits.requires_grad_()
+    (expected,) = torch.autograd.grad(log_probabilities(exact)[:, 0].sum(), exact)
+    actual = fedreg._log_probabilities(logits)
+    torch.testing.assert_close(actual, log_probabilities(exact).float(), rtol=1e-6, atol=1e-6)
+    (gradient,) = torch.autograd.grad(actual[:, 0].sum(), logits)
+    torch.testing.assert_close(gradient[1], expected[1].float(), rtol=1e-4, atol=0)
+    half = fedreg._log_probabilities(logits.detach().bfloat16())
+    assert half.dtype == torch.float32
+    assert half.isfinite().all()
 
 
 def assert_modified_rounds(tiny, data, engine):
@@ -251,11 +302,12 @@ def test_pseudo_data_lie_uphill_and_stay(tiny):
         assert ((soft > 0.01).sum(dim=1) > 1).all()  # labels of more than one class each
 
 
-def test_without_projections_and_pull_it_is_fedavg(tiny, monkeypatch):
-    """gamma = 1 and multipliers of 0: bit for bit."""
-    monkeypatch.setattr(fedreg, "_multiplier", lambda way, gradient: torch.zeros((), dtype=torch.float64))
+@pytest.mark.parametrize(("tiny", "atol"), [("sgd tce", 0.0), ("sgd", 1e-10)], indirect=["tiny"])
+def test_without_projections_and_pull_it_is_fedavg(tiny, monkeypatch, atol):
+    """gamma = 1 and multipliers of 0: bit for bit, or but for the 1e-12 in the logarithm of the cross entropy."""
+    monkeypatch.setattr(fedreg, "_multiplier", lambda way, gradient, smallest=0.0: torch.zeros((), dtype=torch.float64))
     actual = tiny.train(FedReg, norm=False, gamma=1.0).net
-    tiny.assert_same(actual, tiny.train(FedAvg, norm=False, server_weighting="uniform").net, atol=0)
+    tiny.assert_same(actual, tiny.train(FedAvg, norm=False, server_weighting="uniform").net, atol=atol)
 
 
 def test_the_multiplier_by_hand():
@@ -264,6 +316,7 @@ def test_the_multiplier_by_hand():
     assert fedreg._multiplier(way, gradient).item() == 1.5
     assert fedreg._multiplier(way, [-part for part in gradient]).item() == 0.0
     assert fedreg._multiplier(way, [torch.zeros(2), torch.zeros(1)]).item() == 0.0
+    assert [fedreg._multiplier(way, gradient, smallest).item() for smallest in (6.0, 6.1)] == [1.5, 0.0]  # ||gradient||^2 is 6
 
 
 def test_the_multiplier_adds_up_in_float64():
