@@ -47,7 +47,9 @@ def heatmap(
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color="white" if dark else "black")
+                axes.text(
+                    column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color="white" if dark else "black"
+                )
     axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
 
 

@@ -13,11 +13,12 @@ from rich.table import Table
 from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
-from fl_lightning.functional import rounds_to_target
+from fl_lightning.functional import final_accuracy, rounds_to_target
+from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
 
 TestAccuracy = Literal["best", "last", "last_100_round_mean", "moving_average"]
-_WINDOW = 10  # evaluations in the moving average
+_NEWEST = 10  # evaluations in the moving average
 
 
 class RunSummary(FederatedCallback):
@@ -25,7 +26,9 @@ class RunSummary(FederatedCallback):
 
     The file holds the test accuracy in four readings: ``best`` (the highest seen, chosen on the test set: for comparison with
     papers that do so), ``last``, ``last_100_round_mean`` (over the evaluations of the last 100 rounds) and
-    ``moving_average`` (over the last 10 evaluations), and names the one that the paper's table uses. ``rounds_to_target`` has
+    ``moving_average`` (over the last 10 evaluations), and names the one that the paper's table uses. No mean reaches into the
+    first half of the run. ``last_100_round_mean`` is the final accuracy, by which sweeps and reports compare runs, see
+    :func:`fl_lightning.functional.final_accuracy`. ``rounds_to_target`` has
     for each of the ``targets`` the first evaluated round whose test accuracy is at least that, null if there is none.
 
     Args:
@@ -112,20 +115,20 @@ def _privacy(module: FederatedModule) -> dict[str, Any]:
 
 
 def _readings(curve: dict[int, float]) -> dict[str, float]:
-    """The four readings of an accuracy curve and the rounds of two; the untrained round 0 counts for none of them."""
+    """The four readings of an accuracy curve and the rounds of three; the untrained round 0 counts for none of them."""
     curve = {round: value for round, value in curve.items() if round > 0}
     if not curve:
         return {}
-    final = max(curve)
+    late = late_evaluations(curve)
+    newest = list(late.values())[-_NEWEST:]
     best_round = max(curve, key=lambda round: (curve[round], -round))
-    last_100 = [value for round, value in curve.items() if round > final - 100]
-    newest = [curve[round] for round in sorted(curve)][-_WINDOW:]
     return {
         "best": curve[best_round],
         "best_round": best_round,
-        "last": curve[final],
-        "last_round": final,
-        "last_100_round_mean": sum(last_100) / len(last_100),
+        "last": curve[max(curve)],
+        "last_round": max(curve),
+        "last_100_round_mean": final_accuracy(curve),
+        "mean_first_round": min(late),
         "moving_average": sum(newest) / len(newest),
     }
 
@@ -143,11 +146,12 @@ def _print_table(results: dict[str, Any]) -> None:
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
+            table.add_row(f"final {label}", f"{readings['last_100_round_mean']:.4f}, mean of {_span(readings)}")
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():
         if not name.endswith("_positive"):
-            table.add_row(name, f"{value:.4f}")
+            table.add_row(name, f"{value:z.4f}")
     if privacy := results["privacy"]:
         table.add_row("privacy", privacy["defence"])
         if privacy["epsilon"] is not None:
@@ -158,6 +162,12 @@ def _print_table(results: dict[str, Any]) -> None:
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
     Console().print(table)
+
+
+def _span(readings: dict[str, float]) -> str:
+    """``rounds 101 to 200``: the evaluations in the final accuracy."""
+    first, last = readings["mean_first_round"], readings["last_round"]
+    return f"round {last}" if first == last else f"rounds {first} to {last}"
 
 
 def _readable(count: float) -> str:

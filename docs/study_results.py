@@ -46,8 +46,8 @@ def _read(folder: Path) -> Run:
 
 
 def table(runs: list[Run], targets: list[float]) -> str:
-    """Markdown: final and best test accuracy, and the first round that reached each target."""
-    lines = [f"| run | seed | rounds | final | best (round) | rounds to {', '.join(f'{t:g}' for t in targets)} |"]
+    """Markdown: last and best test accuracy, and the first round that reached each target."""
+    lines = [f"| run | seed | rounds | last | best (round) | rounds to {', '.join(f'{t:g}' for t in targets)} |"]
     lines.append("| --- " * 6 + "|")
     for run in runs:
         best = max(run.accuracy, key=run.accuracy.__getitem__)

@@ -26,7 +26,7 @@ def table(out: Path) -> str:
 
 def _spread(values: list[float], digits: int) -> str:
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{spread}"
+    return f"{mean(values):z.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

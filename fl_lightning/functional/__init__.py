@@ -1,6 +1,7 @@
 """The mathematics: pure functions on tensors, one module a topic."""
 
 from fl_lightning.functional.aggregation import weighted_average
+from fl_lightning.functional.curves import final_accuracy
 from fl_lightning.functional.distillation import (
     dynamic_distillation,
     ensemble_distillation,
@@ -41,6 +42,7 @@ __all__ = [
     "dynamic_distillation",
     "empirical_fisher",
     "ensemble_distillation",
+    "final_accuracy",
     "heterogeneity",
     "iid_partition",
     "label_count_weights",

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_lightning.functional.curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.runs import Run
-from fl_lightning.report.study import TASKS, Spread, Study
+from fl_lightning.report.study import TASKS, Spread, Study, holm
 from fl_lightning.report.tables import DASH, Table, capitalised, mean_and_sd, means_and_sds, number, signed, spread
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
@@ -20,14 +21,15 @@ _ROUNDING = 1e-6  # of float32, in which scalars are logged: .78 is within .02 o
 def final_accuracy(study: Study) -> Table:
     """Final, last and best accuracy, and the paired test against the baseline."""
     rows, records = [], []
-    for group in study.finished:
+    tests = [_against_baseline(study, group) for group in study.finished]
+    corrected = holm([p for _, p in tests])
+    for group, (differences, p), p_holm in zip(study.finished, tests, corrected, strict=True):
+        other = study.counterpart(group)
         final = study.final_of(group)
         last, best = (Spread(tuple(float(of(study.accuracy(run).values)) for run in group.runs)) for of in (_last, np.max))
-        other = study.counterpart(group)
-        differences, p = study.paired_test(group, other) if other else (Spread(()), math.nan)
         pairs = f" ({len(differences.values)})" if differences.values else ""
         change = signed(differences.mean) + pairs
-        texts = [str(len(group.runs)), spread(final), spread(last), spread(best), change, number(p, ".2g")]
+        texts = [str(len(group.runs)), spread(final), spread(last), spread(best), change, number(p_holm, ".2g")]
         rows.append([group.label, *texts])
         records.append(
             {"method": group.label, "runs": len(group.runs)}
@@ -35,11 +37,18 @@ def final_accuracy(study: Study) -> Table:
             | mean_and_sd("last", last)
             | mean_and_sd("best", best)
             | {"baseline": other.label if other else "", "pairs": len(differences.values)}
-            | {"difference": differences.mean, "p": p}
+            | {"difference": differences.mean, "p": p, "p_holm": p_holm}
         )
-    columns = ["method", "runs", "final", "last", "best round", "against the baseline (pairs)", "p"]
+    columns = ["method", "runs", "final", "last", "best round", "against the baseline (pairs)", "p (Holm)"]
     bold = frozenset((row, 2) for row in _best_of_conditions(study))
-    return Table("final_accuracy", "Final accuracy", _final_note(study), columns, rows, records, bold)
+    note = _final_note(study, sum(not math.isnan(p) for _, p in tests))
+    return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold)
+
+
+def _against_baseline(study: Study, group: Group) -> tuple[Spread, float]:
+    """Differences by seed and the p value, not corrected; none and NaN for the baseline."""
+    other = study.counterpart(group)
+    return study.paired_test(group, other) if other else (Spread(()), math.nan)
 
 
 def _last(values: NDArray) -> float:
@@ -55,16 +64,17 @@ def _best_of_conditions(study: Study) -> list[int]:
     return [place for condition, scores in conditions.items() for score, place in scores if score == best[condition]]
 
 
-def _final_note(study: Study) -> str:
+def _final_note(study: Study, tests: int) -> str:
     final = "the last evaluation, after all tasks"
     if study.metric != TASKS:
-        final = "the mean over the evaluations in the last 100 rounds"
+        final = f"the {FINAL_IS}"
+    corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
     return (
         f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
         f"{final}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}. "
         f"The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both have, in "
-        "brackets how many those are, and p of Student's paired t test, two-sided, not corrected for several comparisons. "
+        f"brackets how many those are, and p of Student's paired t test, two-sided, {corrected}. "
         f"{DASH} where there are fewer than two such seeds, no baseline under the same condition, or no variation."
     )
 

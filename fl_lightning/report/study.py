@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import ttest_rel
 
-from fl_lightning.functional import rounds_to_target
+from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.report.events import Curve
 from fl_lightning.report.groups import RATE, Group, default_baseline, find_group, group_runs, is_condition
 from fl_lightning.report.runs import Run
 
 TASKS = "tasks/accuracy"
 _METRICS = {"test/accuracy": "test accuracy", "val/accuracy": "validation accuracy", TASKS: "accuracy on the tasks so far"}
-_WINDOW = 100  # rounds in the final accuracy
 _OF_THE_BEST = 0.95  # the target if nobody names one: Table 1 of the Flashback paper
 _NO_VARIATION = 1e-9  # of accuracies: less is rounding
 _SHOWN = 10  # methods in one panel of a figure
@@ -60,9 +59,11 @@ class Study:
         return run.log.scalars[self.metric].after(0)
 
     def final(self, run: Run) -> float:
-        """Mean over the evaluations of the last 100 rounds; on task streams the last one, after all tasks."""
+        """The final accuracy, as in the run's ``results.json``; on task streams the last one, after all tasks."""
         curve = self.accuracy(run)
-        return float(curve.values[-1] if self.metric == TASKS else curve.after(int(curve.rounds[-1]) - _WINDOW).values.mean())
+        if self.metric == TASKS:
+            return float(curve.values[-1])
+        return final_accuracy(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
 
     def final_of(self, group: Group) -> Spread:
         return Spread(tuple(self.final(run) for run in group.runs))
@@ -117,6 +118,19 @@ class Study:
             ranked = sorted(groups, key=lambda group: (group is not self.baseline, -self.final_of(group).mean))
             conditions[condition] = [group for group in groups if group in ranked[:_SHOWN]]
         return dict(conditions)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction for the number of tests (Scandinavian Journal of Statistics 6, 1979).
+
+    The i-th smallest of m p values, counted from 0, becomes the largest ``(m - j) p_j`` of those up to it, at most 1. So the
+    chance of any false rejection is bounded, whatever the tests have in common. NaN stays NaN and is no test.
+    """
+    tests = sorted((p, place) for place, p in enumerate(p_values) if p == p)
+    corrected, largest = list(p_values), 0.0
+    for smaller, (p, place) in enumerate(tests):
+        corrected[place] = largest = max(largest, min(1.0, (len(tests) - smaller) * p))
+    return corrected
 
 
 def common_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:

@@ -54,7 +54,7 @@ def spread(values: Spread) -> str:
     """``0.812 ± 0.004``; the mean alone for one run, a dash for none."""
     if math.isnan(values.mean):
         return DASH
-    return f"{values.mean:.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
+    return f"{values.mean:z.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
 
 
 def number(value: float, form: str) -> str:
@@ -63,7 +63,7 @@ def number(value: float, form: str) -> str:
 
 
 def signed(value: float) -> str:
-    return number(value, "+.3f")
+    return number(value, "+z.3f")
 
 
 def capitalised(text: str) -> str:

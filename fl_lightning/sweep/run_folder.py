@@ -8,6 +8,7 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 _ERROR = "fl-lightning: error: "
+_OTHER_READINGS = ("best", "last", "moving_average")
 _KEEP_LITTLE = {"images": 1, "histograms": 1, "tensors": 1, "scalars": 0}  # 0 is all
 
 
@@ -66,8 +67,10 @@ class RunFolder:
 def final_metrics(results: dict[str, Any]) -> dict[str, float]:
     """The numbers of a ``results.json`` that sweeps compare.
 
-    ``test_accuracy`` and ``val_accuracy`` are the reading that ``table_uses`` names; forgetting and scores of tasks follow.
+    ``test_accuracy`` and ``val_accuracy`` are the final ones, as in reports; the other readings, ``test_accuracy_best`` and the
+    like, forgetting and scores of tasks follow.
     """
-    reading = results["table_uses"]
-    accuracies = {name: results[name][reading] for name in ("test_accuracy", "val_accuracy") if results[name]}
-    return {**accuracies, **results["newest_forgetting"], **results["tasks"]}
+    measured = [name for name in ("test_accuracy", "val_accuracy") if results[name]]
+    final = {name: results[name]["last_100_round_mean"] for name in measured}
+    others = {f"{name}_{reading}": results[name][reading] for name in measured for reading in _OTHER_READINGS}
+    return {**final, **others, **results["newest_forgetting"], **results["tasks"]}

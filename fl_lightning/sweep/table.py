@@ -8,10 +8,11 @@ from statistics import mean, stdev
 
 from rich.table import Table
 
+from fl_lightning.functional.curves import FINAL_IS
 from fl_lightning.sweep.points import Point, point_name, short_keys
 from fl_lightning.sweep.study import Record
 
-_SHOWN = {"test_accuracy": "test accuracy", "val_accuracy": "val accuracy", "tasks/accuracy": "task accuracy"}
+_SHOWN = {"test_accuracy": "final test accuracy", "val_accuracy": "final val accuracy", "tasks/accuracy": "task accuracy"}
 _ORDER = ("running", "done", "failed", "pruned", "waiting")
 
 
@@ -56,7 +57,7 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     """
     shown = [metric for metric in _SHOWN if any(metric in row.values for row in rows)] or ["test_accuracy", "val_accuracy"]
     best = max(rows, key=lambda row: row.mean("val_accuracy") or -1.0, default=None)
-    table = Table(caption=_left_out(rows, most))
+    table = Table(caption="\n".join(filter(None, (_left_out(rows, most), _caption(shown)))))
     for key in short_keys(rows[0].point) if rows else ():
         table.add_column(key, overflow="fold")
     for metric in shown:
@@ -111,6 +112,11 @@ def _most_telling(rows: Sequence[Row], most: int | None) -> list[Row]:
     running = [row for row in begun if row.counts["running"]]
     kept = (running + [row for row in reversed(begun) if not row.counts["running"]])[:most]
     return [row for row in rows if any(row is one for one in kept)]
+
+
+def _caption(shown: Sequence[str]) -> str | None:
+    """What the numbers are."""
+    return f"Final: {FINAL_IS}." if {"test_accuracy", "val_accuracy"} & set(shown) else None
 
 
 def _left_out(rows: Sequence[Row], most: int | None) -> str | None:

@@ -148,7 +148,7 @@ class Worker:
         metrics = final_metrics(results)
         self.study.finish(claim, metrics)
         names = [name for name in ("test_accuracy", "val_accuracy") if name in metrics]
-        scores = [f", {name.replace('_', ' ')} {metrics[name]:.4f}" for name in names]
+        scores = [f", final {name.replace('_', ' ')} {metrics[name]:.4f}" for name in names]
         self.screen.say(f"{claim.run.name}: done{''.join(scores)}")
 
     def _look(self) -> None:

@@ -29,6 +29,25 @@ def test_final_accuracy(write_run, study):
     assert "The baseline is FedAvg: " in table.note
 
 
+def test_several_p_values_are_corrected(write_run, study):
+    """Two methods against FedAvg, differences (.25, .1875) and (.25, .125): with one degree of freedom p is
+    1 - 2 atan(mean / (half the distance)) / pi, .09 and .2; times 2 the first, times 1 the second.
+    """
+    for seed, values in enumerate([(0.5, 0.75, 0.75), (0.5, 0.6875, 0.625)]):
+        for model, value in zip(("FedAvg", "FedNTD", "FedProx"), values, strict=True):
+            write_run(model, {1: value}, seed=seed, model=model)
+    table = scores.final_accuracy(study())
+    rows = records(table)
+    raw = {name: 1 - 2 * math.atan(ratio) / math.pi for name, ratio in (("FedNTD", 7), ("FedProx", 3))}
+    assert rows["FedNTD"]["p"] == pytest.approx(raw["FedNTD"])
+    assert rows["FedNTD"]["p_holm"] == pytest.approx(2 * raw["FedNTD"])
+    assert rows["FedProx"]["p_holm"] == pytest.approx(raw["FedProx"])
+    assert math.isnan(rows["FedAvg"]["p_holm"])
+    assert table.columns[-1] == "p (Holm)"
+    assert [row[-1] for row in table.rows] == ["-", "0.18", "0.2"]
+    assert "corrected for the 2 tests of this table by Holm's method" in table.note
+
+
 def test_one_seed_has_no_deviation(write_run, study):
     write_run("a", {1: 0.5})
     write_run("b", {1: 0.75}, model="FedProx")

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_lightning.report.study import holm
+
 
 def test_final_is_the_mean_over_the_last_hundred_rounds(write_run, study):
     """Evaluated every 50 rounds up to 300: rounds 201 to 300 hold those of 250 and 300, (.5 + .75) / 2."""
@@ -12,12 +14,27 @@ def test_final_is_the_mean_over_the_last_hundred_rounds(write_run, study):
     assert one.final(one.groups[0].runs[0]) == 0.625
 
 
+def test_final_never_reaches_into_the_first_half(write_run, study):
+    """Forty rounds, evaluated every ten: those of 30 and 40, (.75 + .875) / 2, and not the steep beginning."""
+    write_run("a", {0: 0.1, 10: 0.1, 20: 0.5, 30: 0.75, 40: 0.875})
+    one = study()
+    assert one.final(one.groups[0].runs[0]) == 0.8125
+
+
+def test_holm_corrects_for_the_number_of_tests():
+    """By hand: .01 * 4, .02 * 3, max(.06, .03 * 2), max(.06, .04 * 1); what is no test is not counted, and 1 is the most."""
+    assert holm([0.03, 0.01, float("nan"), 0.04, 0.02]) == pytest.approx([0.06, 0.04, float("nan"), 0.06, 0.06], nan_ok=True)
+    assert holm([0.2]) == [0.2]
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
 def test_the_untrained_model_counts_for_nothing(write_run, study):
     write_run("a", {0: 0.75, 1: 0.25, 2: 0.5})
     one = study()
     (run,) = one.groups[0].runs
     assert one.accuracy(run).rounds.tolist() == [1, 2]
-    assert one.final(run) == 0.375
+    assert one.final(run) == 0.5
     assert one.rounds_to(run, 0.5) == 2
 
 

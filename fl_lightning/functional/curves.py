@@ -1,0 +1,34 @@
+"""One number for a curve of accuracies over rounds."""
+
+from collections.abc import Mapping
+
+_WINDOW = 100  # rounds: Legate et al. average over the last 100 of 4,000
+
+FINAL_IS = "mean over the evaluations of the last 100 rounds, in a run of fewer than 200 rounds over those of its second half"
+
+
+def late_evaluations(accuracy: Mapping[int, float]) -> dict[int, float]:
+    """The evaluations that tell how a run ends: those after round ``max(R - 100, R / 2)``, R the last evaluated round.
+
+    The first half of a run, in which the model still learns, is in no mean over its end.
+
+    Args:
+        accuracy: after each evaluated round, in any order; round 0 is the untrained model.
+
+    Returns:
+        Accuracies by ascending round, the last one among them; empty if nothing after round 0 is evaluated.
+    """
+    last = max(accuracy, default=0)
+    return {round: accuracy[round] for round in sorted(accuracy) if round > max(last - _WINDOW, last / 2)}
+
+
+def final_accuracy(accuracy: Mapping[int, float]) -> float:
+    """The number that runs are compared by: the mean of :func:`late_evaluations`.
+
+    Raises:
+        ValueError: if nothing after round 0 is evaluated.
+    """
+    late = late_evaluations(accuracy)
+    if not late:
+        raise ValueError("accuracy has no round after 0, must have at least one: there is no final accuracy without training")
+    return sum(late.values()) / len(late)

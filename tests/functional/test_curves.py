@@ -1,0 +1,38 @@
+"""The number that runs are compared by, on curves made by hand."""
+
+import pytest
+
+from fl_lightning.functional import final_accuracy
+from fl_lightning.functional.curves import late_evaluations
+
+
+@pytest.mark.parametrize(
+    ("rounds", "late"),
+    [
+        (range(0, 4001, 1000), [4000]),
+        (range(0, 4001, 50), [3950, 4000]),
+        (range(301), list(range(201, 301))),
+        (range(0, 201, 50), [150, 200]),
+        (range(0, 199, 33), [132, 165, 198]),
+        (range(0, 41, 10), [30, 40]),
+        ([0, 2, 4, 5], [4, 5]),
+        ([5, 0, 4, 2], [4, 5]),
+        ([0, 1, 2, 3], [2, 3]),
+        ([0, 1], [1]),
+        ([37], [37]),
+        ([0], []),
+        ([], []),
+    ],
+)
+def test_the_last_hundred_rounds_and_never_the_first_half(rounds, late):
+    assert list(late_evaluations(dict.fromkeys(rounds, 0.5))) == late
+
+
+def test_the_final_accuracy_is_their_mean():
+    """.875 and .75; the .5 of round 20 is of the first half, and the highest value of all too."""
+    assert final_accuracy({0: 0.125, 10: 1.0, 20: 0.5, 30: 0.875, 40: 0.75}) == 0.8125
+
+
+def test_an_untrained_model_has_none():
+    with pytest.raises(ValueError, match="accuracy has no round after 0"):
+        final_accuracy({0: 0.5})
