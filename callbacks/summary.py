@@ -92,6 +92,7 @@ class RunSummary(FederatedCallback):
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
             "model_megabytes": 4e-6 * sum(weights.numel() for weights in module.net.parameters()),
+            "inputs": module.data.input_record._asdict(),
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
         }
 

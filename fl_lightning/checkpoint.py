@@ -33,8 +33,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Read a checkpoint.
 
         Raises:
+            FileNotFoundError: if there is no such file.
             ValueError: naming the file, if it is none.
         """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"ckpt_path is {path}, which does not exist: give a checkpoint of a run")
         try:
             return super().load_checkpoint(path, *arguments, **options)
         except (RuntimeError, UnpicklingError, EOFError) as error:

@@ -58,6 +58,7 @@ _CALLBACKS: dict[str, type[Callback]] = {
 # Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
 _COMMANDS = {
     "attack": "fl_lightning.privacy.attack_command",
+    "export": "fl_lightning.export",
     "report": "fl_lightning.report.command",
     "sweep": "fl_lightning.sweep.command",
 }

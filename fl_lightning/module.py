@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -37,6 +37,7 @@ from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss
 from fl_lightning.models import Network, TorchvisionModel
 from fl_lightning.privacy import DPSGD, Privacy
+from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
 
@@ -417,11 +418,7 @@ class FederatedModule(EvaluatedModule):
         if not hasattr(self, "net"):
             if self._trainer is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            build = self._build_net
-            if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
-                build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
-            with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
-                self.net = build(self.data.input_shape, len(self.data.classes))
+            self._make_net(self.data.input_shape, len(self.data.classes))
         if not hasattr(self, "_trained_names"):
             with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
                 self.adapt_net()
@@ -429,6 +426,13 @@ class FederatedModule(EvaluatedModule):
         self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         if self._trainer is not None:
             self.check_outputs()
+
+    def _make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        build = self._build_net
+        if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
+            build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
+        with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
+            self.net = build(input_shape, num_classes)
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -494,11 +498,51 @@ class FederatedModule(EvaluatedModule):
             logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
         checkpoint["federated"] = {
             "client_states": saved_client_states(self),
+            "inputs": self.data.input_record._asdict(),
             "tuned_engine": self.tuned_engine,
             "newest": self.newest,
             "evaluated_round": self.evaluated_round,
             "rounds_without_update": self.rounds_without_update,
         }
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: str | Path, **arguments: Any) -> Self:
+        """The method with the global weights of a checkpoint, in evaluation mode on the CPU, for use without a trainer.
+
+        ``method.net`` takes inputs as prepared for it; :func:`fl_lightning.export.load_classifier` takes them as stored.
+
+        Args:
+            checkpoint_path: a checkpoint of a run.
+            arguments: those of the class, ``net`` among them; none: the method is built by the config that the run left.
+
+        Raises:
+            FileNotFoundError: if there is no checkpoint, or without arguments no ``config.yaml`` of its run.
+            ValueError: if the checkpoint is of another method or another net, or clients keep models of their own.
+        """
+        checkpoint = AtomicCheckpointIO().load_checkpoint(checkpoint_path, map_location="cpu")
+        method = cls(**arguments) if arguments else build_run(run_config(Path(checkpoint_path))[1], FederatedModule).model
+        if not isinstance(method, cls):
+            raise ValueError(f"{checkpoint_path} is a checkpoint of {type(method).__name__}, not of {cls.__name__}")
+        method.restore_weights(checkpoint)
+        return method
+
+    def restore_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Take over the global weights of a checkpoint without a trainer, in evaluation mode.
+
+        Raises:
+            ValueError: if the checkpoint is of another net, or clients keep models of their own.
+        """
+        if self.learns_tasks:
+            raise ValueError(f"the clients of {type(self).__name__} keep models of their own: a checkpoint has no single net")
+        if not hasattr(self, "net"):
+            inputs = checkpoint["federated"]["inputs"]
+            self._make_net(tuple(inputs["net_shape"]), len(inputs["classes"]))
+        self.configure_model()
+        self.on_load_checkpoint(checkpoint)
+        for name, weight in self.state_dict(keep_vars=True).items():
+            weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision
+        self.load_state_dict(checkpoint["state_dict"])
+        self.eval()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _check_same_net(checkpoint["state_dict"], self.state_dict())

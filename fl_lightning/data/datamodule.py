@@ -15,7 +15,7 @@ from fl_lightning.data.batches import Visits
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
 from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
 from fl_lightning.data.samples import Batch, Dataset
-from fl_lightning.data.scaling import channel_scale
+from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.shards import split_clients
 from fl_lightning.data.sources import Arrays, Source, open_source
 from fl_lightning.data.storage import Storage, place
@@ -158,7 +158,7 @@ class FederatedDataModule(LightningDataModule):
             self.shards = split_clients(parts, dataset.train.targets, len(dataset.classes), self.val_fraction, rng)
         self._train_start: list[int] = self.shards.train_start.tolist()
         self._rows = [client * self.num_tasks for client in range(self.num_clients)]  # of the shards, at the first task
-        self._scale = channel_scale(dataset.train.inputs, self._unchanged, self.mean, self.std)
+        self._statistics = channel_statistics(dataset.train.inputs, self._unchanged, self.mean, self.std)
         self._dataset = dataset
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
@@ -185,8 +185,10 @@ class FederatedDataModule(LightningDataModule):
         # Indices that are streamed are wanted where the workers are.
         self._train_indices = self.shards.train if self.train_set.streamed else self.shards.train.to(device)
         self._count_labels()
-        if self._scale is not None:
-            self._multiply, self._add = (part.to(device, dtype) for part in self._scale)
+        self._scale = None
+        if self._statistics is not None:
+            multiply, add = self._statistics.scale(self._loaded.train.inputs)
+            self._scale = (multiply.to(device, dtype), add.to(device, dtype))
 
     def _count_labels(self) -> None:
         """(N, C) classes of each client's samples, of its present task where it learns tasks."""
@@ -223,6 +225,14 @@ class FederatedDataModule(LightningDataModule):
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the net takes it: (channels, height, width) for images."""
         return tuple(self._unchanged(self._loaded.train.inputs[:1]).shape[1:])
+
+    @property
+    def input_record(self) -> InputRecord:
+        """What a trained net needs to be used elsewhere: the samples as stored, their statistics and the classes."""
+        stored = self._loaded.train.inputs
+        mean, std = (None, None) if self._statistics is None else (part.tolist() for part in self._statistics)
+        dtype = str(stored.dtype).removeprefix("torch.")
+        return InputRecord(list(stored.shape[1:]), list(self.input_shape), dtype, mean, std, list(self.classes))
 
     @property
     def has_validation(self) -> bool:
@@ -338,8 +348,7 @@ class FederatedDataModule(LightningDataModule):
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Stored samples as the net takes them: in the net's dtype, images in units of ``std`` about ``mean``."""
-        inputs = inputs.to(self.dtype)
-        return inputs if self._scale is None else torch.addcmul(self._add, inputs, self._multiply)
+        return normalise(inputs, self._scale, self.dtype)
 
     def client_samples(self, client: int) -> Iterator[Batch]:
         """A client's training samples, each once and nothing about them random, in batches of at most ``eval_batch_size``."""

@@ -1,15 +1,57 @@
 """How stored samples become what a net is given: each channel in units of its deviation about its mean."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def channel_scale(
+class ChannelStatistics(NamedTuple):
+    """Mean and deviation of each channel, float64 (channels,) or (1,): in [0, 1] for images, else in units of the inputs."""
+
+    mean: Tensor
+    std: Tensor
+
+    def scale(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and summand that take changed inputs to normalised ones.
+
+        Args:
+            inputs: (n, channels, ...), of the dtype and the number of dimensions that inputs have as stored.
+        """
+        unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        shape = (1, -1, *[1] * (inputs.ndim - 2))
+        return (1 / (self.std * unit)).reshape(shape), (-self.mean / self.std).reshape(shape)
+
+
+class InputRecord(NamedTuple):
+    """What a net was trained on, in plain values, so that a checkpoint says how to feed its net.
+
+    ``mean`` and ``std`` have one value a channel, or one for all, in [0, 1] for images; None where inputs are used as they are.
+    """
+
+    shape: list[int]  # of one sample as stored, before ``data.augment``
+    net_shape: list[int]  # of one sample as the net takes it
+    dtype: str  # as stored: uint8 for images
+    mean: list[float] | None
+    std: list[float] | None
+    classes: list[str]  # in label order
+
+    @property
+    def statistics(self) -> ChannelStatistics | None:
+        if self.mean is None:
+            return None
+        return ChannelStatistics(*(torch.tensor(part, dtype=torch.float64) for part in (self.mean, self.std)))
+
+    def examples(self, count: int) -> Tensor:
+        """(count, ...) inputs of zeros, in shape and dtype like those that are stored."""
+        return torch.zeros(count, *self.shape, dtype=getattr(torch, self.dtype))
+
+
+def channel_statistics(
     inputs: Tensor, change: Callable[[Tensor], Tensor], mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Tensor, Tensor] | None:
-    """Factor and summand, one a channel, that take changed inputs to normalised ones; None leaves inputs as they are.
+) -> ChannelStatistics | None:
+    """The statistics that inputs are normalised with; None leaves them as they are.
 
     Args:
         inputs: (n, ...) training inputs as stored.
@@ -19,24 +61,33 @@ def channel_scale(
     Raises:
         ValueError: if there is neither one value nor one a channel.
     """
-    is_image = inputs.dtype == torch.uint8
-    if mean is None and not is_image:
+    if mean is None and inputs.dtype != torch.uint8:
         return None
     channels = change(inputs[:1]).shape[1]
     if mean is not None:
-        mean_, std_ = torch.tensor(mean), torch.tensor(std)
+        statistics = ChannelStatistics(torch.tensor(mean).double(), torch.tensor(std).double())
     else:
         # Images are measured as stored, since changes cost time, unless they mix channels; one value serves any number.
         same = inputs.shape[1] in (1, channels)
-        mean_, std_ = _channel_statistics(part if same else change(part) for part in inputs.split(4096))
-    if len(mean_) not in (1, channels):
-        raise ValueError(f"data.mean has {len(mean_)} values, the data {channels} channels: give one a channel")
-    unit = 255.0 if is_image else 1.0
-    shape = (1, -1, *[1] * (inputs.ndim - 2))
-    return (1 / (std_.double() * unit)).reshape(shape), (-mean_.double() / std_.double()).reshape(shape)
+        statistics = _measured(part if same else change(part) for part in inputs.split(4096))
+    if len(statistics.mean) not in (1, channels):
+        raise ValueError(f"data.mean has {len(statistics.mean)} values, the data {channels} channels: give one a channel")
+    return statistics
 
 
-def _channel_statistics(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.dtype) -> Tensor:
+    """Changed inputs as the net takes them.
+
+    Args:
+        inputs: (n, channels, ...).
+        scale: of :meth:`ChannelStatistics.scale`, in ``dtype``; None: only the dtype changes.
+        dtype: the net's.
+    """
+    inputs = inputs.to(dtype)
+    return inputs if scale is None else torch.addcmul(scale[1], inputs, scale[0])
+
+
+def _measured(parts: Iterable[Tensor]) -> ChannelStatistics:
     """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
     # How often each of the 256 values occurs: whole numbers, exact and fast.
     counted = [torch.stack([channel.flatten().bincount(minlength=256) for channel in part.unbind(dim=1)]) for part in parts]
@@ -44,4 +95,4 @@ def _channel_statistics(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     values, count = torch.arange(256, dtype=torch.float64) / 255, counts.sum(dim=1)
     mean, square = counts @ values / count, counts @ values**2 / count
     std = (square - mean * mean).clamp_min(0).sqrt()
-    return mean, torch.where(std > 1e-6, std, torch.ones_like(std))
+    return ChannelStatistics(mean, torch.where(std > 1e-6, std, torch.ones_like(std)))

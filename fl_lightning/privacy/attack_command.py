@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import yaml
-from jsonargparse import ArgumentParser, Namespace
-from lightning.pytorch.cli import LightningArgumentParser
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -19,6 +17,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.privacy.attack_report import ClientScore, print_table, score, write_picture, write_scores
 from fl_lightning.privacy.inversion import Inversion, Inverter
 from fl_lightning.privacy.observed_update import ObservedRound, check_method, observe
+from fl_lightning.saved_run import build_run, run_config
 
 _EXAMPLE = "runs/digits_tce/version_0/checkpoints/last.ckpt"
 _SHOW_EVERY = 20  # iterations: reading the objective waits for the device
@@ -113,38 +112,14 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
         FileNotFoundError: if the run's config is not there.
         ValueError: if it is none, or of a method that cannot be attacked.
     """
-    path = _run_config(ckpt_path)
-    stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(stored, dict) or not {"model", "data"} <= stored.keys():
-        raise ValueError(f"{path} is not the config of a run, which has model and data: take it from the folder of the run")
+    folder, stored = run_config(ckpt_path)
     if stored["data"].get("tasks") is not None:
         raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
     stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
     stored["data"].update(cohorts=None, clients_per_round=1, **({"root": root} if root is not None else {}))
-    parser = LightningArgumentParser(exit_on_error=False)
-    parser.add_argument("--seed_everything", type=bool | int, default=0)
-    parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
-    parser.add_lightning_class_args(FederatedDataModule, "data")
-    for name in ("data.seed", "model.init_args.seed"):
-        parser.link_arguments("seed_everything", name, compute_fn=int)
-    built: Namespace = parser.instantiate_classes(
-        parser.parse_object({name: stored[name] for name in ("seed_everything", "model", "data") if name in stored})
-    )
+    built = build_run(stored, FederatedModule, FederatedDataModule)
     check_method(built.model)
-    return AttackedRun(path.parent, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
-
-
-def _run_config(ckpt_path: Path) -> Path:
-    """The config beside a checkpoint or, as runs have it, beside the folder ``checkpoints``."""
-    folder = ckpt_path.resolve().parent
-    places = [folder / "config.yaml", folder.parent / "config.yaml"]
-    for place in places:
-        if place.is_file():
-            return place
-    raise FileNotFoundError(
-        f"ckpt_path is {ckpt_path}, but there is neither {places[0]} nor {places[1]}, which would say what method wrote it: "
-        "copy config.yaml from the folder of the run to there"
-    )
+    return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
 
 
 def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> tuple[list[ClientScore], float]:

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.data.samples import Dataset, Samples
-from fl_lightning.data.scaling import channel_scale
+from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.source import Source
@@ -103,19 +103,20 @@ class Joined(Source):
         inputs = torch.empty(sum(map(len, samples.values())), 3, self.size, self.size, dtype=torch.float16)
         targets, row, num_classes = [], 0, 0
         for name, dataset in loaded.items():
-            scale = channel_scale(dataset.train.inputs, _in_colour, self.mean.get(name), self.std.get(name))
+            statistics = channel_statistics(dataset.train.inputs, _in_colour, self.mean.get(name), self.std.get(name))
+            scale = tuple(part.float() for part in statistics.scale(dataset.train.inputs))
             for images in samples[name].inputs.split(4096):  # in parts, since they are floats on the way
-                inputs[row : row + len(images)] = self._normalised(images, *scale)
+                inputs[row : row + len(images)] = normalise(self._padded(images), scale, torch.float32)
                 row += len(images)
             targets.append(samples[name].targets + num_classes)
             num_classes += len(dataset.classes)
         return Samples(inputs, torch.cat(targets))
 
-    def _normalised(self, images: Tensor, multiply: Tensor, add: Tensor) -> Tensor:
-        """(n, 3, size, size) floats, the images in the middle of a black border."""
+    def _padded(self, images: Tensor) -> Tensor:
+        """(n, 3, size, size), the images in the middle of a black border."""
         border = [self.size - length for length in images.shape[:1:-1]]  # of the width, then of the height
         padded = F.pad(images, [side for length in border for side in (length // 2, length - length // 2)])
-        return torch.addcmul(add.float(), _in_colour(padded).float(), multiply.float())
+        return _in_colour(padded)
 
 
 def _in_colour(images: Tensor) -> Tensor:

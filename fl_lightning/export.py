@@ -1,0 +1,122 @@
+"""``fl-lightning export``: a trained net with all that it needs, to be used without this library."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse import ArgumentParser
+from torch import Tensor, nn
+
+from fl_lightning.atomic import atomic_write
+from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.augment import Augmentation
+from fl_lightning.data.scaling import InputRecord, normalise
+from fl_lightning.module import FederatedModule
+from fl_lightning.saved_run import build_run, run_config
+
+
+class Classifier(nn.Module):
+    """Class probabilities of inputs as the data set stores them, by the net of a run.
+
+    Args:
+        net: takes prepared inputs and gives logits (n, classes).
+        changes: ``data.augment`` of the run, here in their form for evaluation.
+        inputs: what the net was trained on.
+    """
+
+    def __init__(self, net: nn.Module, changes: Sequence[Augmentation], inputs: InputRecord) -> None:
+        super().__init__()
+        self.net, self.changes, self.inputs = net, tuple(changes), inputs
+        self.dtype = next(net.parameters()).dtype
+        statistics = inputs.statistics
+        scale = (None, None) if statistics is None else statistics.scale(inputs.examples(1))
+        for name, part in zip(("multiply", "add"), scale, strict=True):
+            self.register_buffer(name, None if part is None else part.to(self.dtype))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Probabilities (n, classes).
+
+        Args:
+            inputs: (n, ...) as stored: images uint8 (n, channels, height, width), else floats.
+        """
+        for change in self.changes:
+            inputs = change.evaluate(inputs)
+        scale = None if self.multiply is None else (self.multiply, self.add)
+        return self.net(normalise(inputs, scale, self.dtype)).softmax(dim=-1)
+
+
+def load_classifier(ckpt_path: str | Path) -> Classifier:
+    """The net of a checkpoint with the preparation of its inputs, in evaluation mode on the CPU.
+
+    Args:
+        ckpt_path: a checkpoint of a run, in the run's own folder or with a copy of its ``config.yaml`` next to it.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint or no config.
+        ValueError: if the checkpoint cannot be read, or its clients keep models of their own.
+    """
+    checkpoint = AtomicCheckpointIO().load_checkpoint(ckpt_path, map_location="cpu")
+    run = build_run(run_config(Path(ckpt_path))[1], FederatedModule, FederatedDataModule)
+    run.model.restore_weights(checkpoint)
+    return Classifier(run.model.net, run.data.augment, InputRecord(**checkpoint["federated"]["inputs"])).eval()
+
+
+@torch.no_grad()
+def export(classifier: Classifier, path: Path) -> None:
+    """Write a ``torch.export`` program of any number of inputs, with ``classes.json`` as an extra file.
+
+    The program is read again and must give what the classifier gives.
+
+    Raises:
+        OSError: if the file cannot be written.
+        ValueError: if the net cannot be exported, or the program gives something else.
+    """
+    examples, net = _examples(classifier.inputs), type(classifier.net).__name__
+    try:
+        program = torch.export.export(classifier, (examples,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
+    except Exception as error:  # torch raises many kinds for what it cannot trace
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"model.net {net} cannot be exported by torch.export: {reason}") from error
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        torch.export.save(program, file, extra_files={"classes.json": json.dumps(classifier.inputs.classes)})
+    written = torch.export.load(path).module()
+    for inputs in (examples[:1], examples):
+        if not torch.allclose(written(inputs), classifier(inputs), atol=1e-5):
+            path.unlink()
+            raise ValueError(f"model.net {net} gives other outputs once exported: use load_classifier and the checkpoint")
+
+
+def _examples(inputs: InputRecord) -> Tensor:
+    """Two random inputs as they are stored."""
+    generator, zeros = torch.Generator().manual_seed(0), inputs.examples(2)
+    if zeros.is_floating_point():
+        return torch.randn(zeros.shape, generator=generator).to(zeros.dtype)
+    return torch.randint(256 if zeros.dtype == torch.uint8 else 2, zeros.shape, generator=generator, dtype=zeros.dtype)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Export the net of the checkpoint that the command line names.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: in one line, if it cannot be exported.
+    """
+    parser = ArgumentParser(
+        prog="fl-lightning export",
+        description="Write the net of a checkpoint with the preparation of its inputs, as a torch.export program that needs "
+        "torch alone (docs/using_a_trained_net.md).",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--ckpt_path", type=str, required=True, help="a checkpoint of a run, in the run's own folder")
+    parser.add_argument("--out", type=str | None, default=None, help="the file; default: next to config.yaml, as best.pt2")
+    config = parser.parse_args(list(arguments))
+    ckpt_path = Path(config.ckpt_path)
+    classifier = load_classifier(ckpt_path)
+    out = Path(config.out) if config.out is not None else run_config(ckpt_path)[0] / f"{ckpt_path.stem}.pt2"
+    export(classifier, out)
+    inputs = classifier.inputs
+    shape = ", ".join(map(str, ["n", *inputs.shape]))
+    print(f"Exported: {out}")
+    print(f"Inputs: {inputs.dtype} ({shape}); outputs: probabilities of {len(inputs.classes)} classes")
