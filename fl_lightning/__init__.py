@@ -1,5 +1,7 @@
 """Federated learning on PyTorch Lightning that shows what a model forgets."""
 
+from pathlib import Path
+
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.methods import (
     FedAvg,
@@ -38,3 +40,7 @@ __all__ = [
     "Net",
     "Scaffold",
 ]
+
+# In the source tree callbacks/ and configs/ are folders next to this one: a python that starts there finds them as well.
+if not (Path(__file__).parent / "callbacks").is_dir():
+    __path__.append(str(Path(__file__).parent.parent))
