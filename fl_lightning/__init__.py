@@ -2,44 +2,10 @@
 
 from pathlib import Path
 
-from fl_lightning.data import FederatedDataModule
-from fl_lightning.methods import (
-    FedAvg,
-    FedCurv,
-    FedDF,
-    FedDyn,
-    FedGMA,
-    FedNova,
-    FedNTD,
-    FedProx,
-    FedReg,
-    FedSGD,
-    Flashback,
-    Moon,
-    Scaffold,
-)
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.strategy import FederatedStrategy
+from lazy_loader import attach_stub
 
-__all__ = [
-    "FedAvg",
-    "FedCurv",
-    "FedDF",
-    "FedDyn",
-    "FedGMA",
-    "FedNTD",
-    "FedNova",
-    "FedProx",
-    "FedReg",
-    "FedSGD",
-    "FederatedDataModule",
-    "FederatedModule",
-    "FederatedStrategy",
-    "Flashback",
-    "Moon",
-    "Net",
-    "Scaffold",
-]
+# torch and Lightning take seconds to import: only what is asked for is, and the command line can answer --help before.
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 
 # In the source tree callbacks/ and configs/ are folders next to this one: a python that starts there finds them as well.
 if not (Path(__file__).parent / "callbacks").is_dir():

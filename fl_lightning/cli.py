@@ -37,11 +37,12 @@ from fl_lightning.callbacks import (
     TaskAccuracy,
     TaskAttention,
 )
-from fl_lightning.config_files import describe_configs, whole_configs
+from fl_lightning.config_files import whole_configs
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.error_line import error_line
 from fl_lightning.module import FederatedModule
 from fl_lightning.partition_command import check_out, report_partition
+from fl_lightning.subcommands import quick_answer
 from fl_lightning.trainer_checks import refuse_float16
 
 _CALLBACKS: dict[str, type[Callback]] = {
@@ -182,13 +183,13 @@ class FederatedCLI(LightningCLI):
             config.enable_progress_bar = bool(config.enable_progress_bar)
             return self._instantiate_trainer(config, self._prediction_writers())
         self._claim_version()
-        if config.logger is None:
-            config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
-        # The run's own folder, whatever the logger's is; nobody else writes to it.
-        self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml"), "save_to_log_dir": False}
-        # A callback that the user lists under trainer.callbacks replaces ours of that kind.
-        extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
         with self._removing_version_on_failure():
+            if config.logger is None:
+                config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
+            # The run's own folder, whatever the logger's is; nobody else writes to it.
+            self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml"), "save_to_log_dir": False}
+            # A callback that the user lists under trainer.callbacks replaces ours of that kind.
+            extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
     def _claim_version(self) -> None:
@@ -212,7 +213,7 @@ class FederatedCLI(LightningCLI):
         """A run that fails before its first round leaves no folder behind."""
         try:
             yield
-        except Exception:
+        except BaseException:  # Ctrl-C and SIGTERM too
             if self._made and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
                 shutil.rmtree(self.version, ignore_errors=True)
                 for folder in self._made[1:]:
@@ -249,9 +250,13 @@ class FederatedCLI(LightningCLI):
             with self._removing_version_on_failure():
                 self.trainer.fit(model, **kwargs)
         except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
-            hint = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
-            rank_zero_only(print)(f"fl-lightning: {hint}", file=sys.stderr)
+            rank_zero_only(print)(f"fl-lightning: {self._stopped()}", file=sys.stderr)
             sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
+
+    def _stopped(self) -> str:
+        if self.trainer.global_step == 0:
+            return "stopped before the end of the first round"
+        return f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
 
     def _prediction_writers(self) -> list[Callback]:
         return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
@@ -280,13 +285,16 @@ def main(args: Sequence[str] | None = None) -> int:
     sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
         arguments = _split_config_option(sys.argv[1:] if args is None else args)
-        if arguments == ["configs"]:
-            print(describe_configs())
-        elif arguments and arguments[0] in _COMMANDS:
+        if (answer := quick_answer(arguments)) is not None:
+            print(answer)
+        elif arguments[0] in _COMMANDS:
             import_module(_COMMANDS[arguments[0]]).run(arguments[1:])
         else:
             with whole_configs(arguments) as arguments:
                 _run(arguments)
+    except KeyboardInterrupt:
+        print("fl-lightning: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
@@ -303,8 +311,8 @@ def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
     """Parse a command line in which configs are paths of whole ones, and do what it says."""
     # The first word and no default of the parser: as such its own defaults would count as given and stay when another method
     # takes its place.
-    method = ["--model", _METHOD] if arguments and arguments[0] in FederatedCLI.subcommands() else []
-    sys.argv[1:] = [*arguments[:1], *method, *arguments[1:]]  # processes that Lightning starts get the same arguments
+    # Processes that Lightning starts get the same arguments.
+    sys.argv[1:] = [*arguments[:1], "--model", _METHOD, *arguments[1:]]
     return kind(
         FederatedModule,
         FederatedDataModule,
@@ -316,9 +324,6 @@ def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
         trainer_defaults=_TRAINER_DEFAULTS,
         parser_kwargs={
             **_PARSER,
-            "description": "Federated learning that shows what a model forgets.",
-            "epilog": "fl-lightning configs lists the bundled configs; fl-lightning sweep, report and attack have a --help of "
-            "their own.",
             **dict.fromkeys(FederatedCLI.subcommands(), _PARSER),
         },
     )

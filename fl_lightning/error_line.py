@@ -61,7 +61,7 @@ def _unknown_option(key: str, match: re.Match[str], message: str) -> str:
 _REPHRASED = {
     r"the following arguments are required: ([\w.]+)": _missing,
     r"Expected a dot import path string: (\S+)": _unknown_class,
-    r"module '[\w.]+' has no attribute '(\w+)'": _unknown_class,
+    r"(?:module '[\w.]+' has no attribute '|No fl_lightning attribute )(\w+)": _unknown_class,
     r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (\S+)": _unknown_choice,
     r"Expected a <class '(\w+)'>(?:\. Got value: (\S+)|.*Given value: (\S+))?": _wrong_type,
     r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)": _unknown_option,

@@ -106,7 +106,7 @@ def command_line(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
 
     def run(*arguments: str, wait: bool = True, **environment: str):
         process = subprocess.Popen(
-            [sys.executable, "-m", "fl_lightning.cli", *arguments],
+            [sys.executable, "-m", "fl_lightning", *arguments],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=subprocess.PIPE,

@@ -268,7 +268,7 @@ def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
 
 def test_help_lists_the_subcommands():
     """fl-lightning --help as installed."""
-    result = subprocess.run([sys.executable, "-m", "fl_lightning.cli", "--help"], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-m", "fl_lightning", "--help"], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0
     for name in ("fit", "validate", "test", "predict", "partition"):
         assert name in result.stdout

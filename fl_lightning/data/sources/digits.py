@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.sources.source import Source
@@ -18,6 +16,10 @@ class Digits(Source):
     """
 
     def load(self, root: Path) -> Dataset:
+        # Importing scikit-learn takes long, and other sources do not need it.
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
         images, labels = load_digits(return_X_y=True)
         # Stored values are 0 to 16; uint8 images reach from 0 to 255.
         pixels = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
@@ -42,6 +41,8 @@ class Leaf(Source):
 
 
 def _parse(files: dict[str, list[Path]]) -> Dataset:
+    from joblib import Parallel, delayed  # takes long to import
+
     paths = [path for part in files.values() for path in part]
     cores = 1 if sum(path.stat().st_size for path in paths) < _SERIAL_BYTES else -1
     users = iter(Parallel(n_jobs=cores)(delayed(_read_users)(path) for path in paths))

@@ -1,0 +1,37 @@
+"""The door of ``fl-lightning``: answers what needs no torch, and imports the rest, which takes seconds, only then."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from fl_lightning.subcommands import quick_answer
+
+
+def main() -> int:
+    """Entry point of ``fl-lightning`` and ``python -m fl_lightning``; returns the exit code."""
+    if ends_on_ctrl_c := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in a background job it does not
+        signal.signal(signal.SIGINT, _stop)
+    try:
+        answer = quick_answer(sys.argv[1:])
+    except ValueError as error:
+        print(f"fl-lightning: error: {error}", file=sys.stderr)
+        return 1
+    if answer is not None:
+        print(answer)
+        return 0
+    from fl_lightning import cli
+
+    if ends_on_ctrl_c:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return cli.main()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End at once: an exception would surface in the midst of an import, whose code may swallow it or print a traceback."""
+    os.write(sys.stderr.fileno(), b"fl-lightning: stopped before it began\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

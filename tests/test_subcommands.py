@@ -1,0 +1,109 @@
+"""What is answered at once, and what Ctrl-C does before there is anything to save."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import fl_lightning
+from fl_lightning import cli
+from fl_lightning.config_files import describe_configs
+from fl_lightning.subcommands import SUBCOMMANDS, quick_answer
+
+_WITHOUT_TORCH = """
+import sys
+from fl_lightning.__main__ import main
+sys.argv = ["fl-lightning", *sys.argv[1:]]
+code = main()
+sys.exit(f"torch was imported" if "torch" in sys.modules else code)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["--version"], ["configs"], ["configs", "--help"]])
+def test_what_needs_no_torch_is_answered_at_once(arguments):
+    """In less than 1.5 s of processor time, start of Python included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH, *arguments], capture_output=True, text=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 0, result.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+    assert result.stdout.rstrip("\n") == quick_answer(arguments)
+
+
+def test_the_overview_names_every_subcommand():
+    """Those of the trainer and the others; no argument at all asks for it too."""
+    assert set(SUBCOMMANDS) == {*cli.FederatedCLI.subcommands(), *cli._COMMANDS, "configs"}
+    assert all(f"\n  {name} " in quick_answer([]) for name in SUBCOMMANDS)
+    assert quick_answer([]) == quick_answer(["--help"])
+
+
+def test_the_version_is_that_of_the_package():
+    assert quick_answer(["--version"]) == f"fl-lightning {version('fl-lightning')}"
+    assert quick_answer(["configs"]) == describe_configs()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["validat"], f"subcommand is validat, must be one of {', '.join(SUBCOMMANDS)}: did you mean validate?"),
+        (["xyz", "--config", "a.yaml"], "fl-lightning --help says what each does"),
+        (["--config", "a.yaml", "fit"], "--config stands where the subcommand must"),
+        (["configs", "mine"], "configs takes no arguments, but mine is given"),
+    ],
+)
+def test_a_wrong_subcommand_is_one_line(main, arguments, message):
+    code, out, error = main(*arguments)
+    assert code == 1
+    assert out == ""
+    assert error.startswith("fl-lightning: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_ctrl_c_while_importing_is_one_line(tmp_path):
+    """torch's library is being loaded, and nothing has begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fl_lightning", "fit", "--config", "digits_tce.yaml"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error == "fl-lightning: stopped before it began\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_before_the_first_round_leaves_nothing(main, tmp_path, monkeypatch):
+    """While the data is loaded or the net is built: exit code 130, one line, no folder."""
+
+    def interrupt(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.FederatedCLI, "_fit_callbacks", interrupt)  # the run's folder is made by then
+    code, _, error = main("fit", "--config", "digits_tce.yaml")
+    assert code == 130
+    assert error == "fl-lightning: stopped\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_names_are_imported_where_they_are_used():
+    """``fl_lightning.X`` works for all that is offered, and ``dir`` shows it."""
+    for name in fl_lightning.__all__:
+        assert getattr(fl_lightning, name) is not None
+        assert name in dir(fl_lightning)
+    with pytest.raises(AttributeError):
+        fl_lightning.FedAvgg  # noqa: B018
