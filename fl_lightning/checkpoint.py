@@ -1,19 +1,39 @@
-"""Checkpoints that are there whole or not at all."""
+"""Checkpoints that are there whole or not at all, and as they were written."""
 
 import os
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
-from fl_lightning.atomic import atomic_save
+from fl_lightning.atomic import atomic_save, checked_load
+
+# What every run writes, and what resume, evaluation and warm starts take for granted.
+_LAYOUT = {
+    "pytorch-lightning_version": str,
+    "global_step": int,
+    "epoch": int,
+    "state_dict": dict,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "federated": dict,
+}
+_FEDERATED = {
+    "client_states": dict,
+    "newest": dict,
+    "evaluated_round": int,
+    "rounds_without_update": int,
+}
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the final place and renames: a kill in the middle leaves the checkpoint before.
 
-    Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems.
+    Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems. What
+    is read is compared with the digest that was written, and never holds code.
     """
 
     def __init__(self) -> None:
@@ -29,19 +49,65 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.written.add(Path(path))
         atomic_save(checkpoint, path)
 
-    def load_checkpoint(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Read a checkpoint.
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint onto the CPU.
 
         Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: naming the file, if it is none.
+            OSError: if the file cannot be opened.
+            ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written, or if code is to
+                be read.
         """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"ckpt_path is {path}, which does not exist: give a checkpoint of a run")
-        try:
-            return super().load_checkpoint(path, *arguments, **options)
-        except (RuntimeError, UnpicklingError, EOFError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ValueError(
-                f"ckpt_path is {path}, which is no checkpoint that can be read ({reason}): give another"
-            ) from error
+        refuse_code(weights_only)
+        return read_checkpoint(path)
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A checkpoint of a run, its tensors on the CPU.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"ckpt_path is {path}, which does not exist: give a checkpoint of a run")
+    try:
+        checkpoint = checked_load(path)
+    except ValueError as error:
+        raise ValueError(
+            f"ckpt_path is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a "
+            "copy"
+        ) from error
+    misfit = (
+        _first_misfit(checkpoint, _LAYOUT)
+        or _first_misfit(checkpoint["federated"], _FEDERATED)
+        or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
+    )
+    if misfit is not None:
+        raise ValueError(f"ckpt_path is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
+    return checkpoint
+
+
+def refuse_code(weights_only: bool | None) -> None:
+    """Check ``weights_only``, Lightning's option to run what code a checkpoint holds.
+
+    Raises:
+        ValueError: if it is false.
+    """
+    if weights_only is False:
+        raise ValueError(
+            "weights_only is false, with which a checkpoint could run any code: leave it out, no checkpoint of a run needs it"
+        )
+
+
+def _first_misfit(stored: Any, layout: dict[str, type], prefix: str = "") -> str | None:
+    """What a container of the checkpoint has otherwise than ``layout``, in words; None: nothing."""
+    if not isinstance(stored, dict):
+        return f"it holds a {type(stored).__name__}"
+    for name, kind in layout.items():
+        if name not in stored:
+            return f"it lacks {prefix}{name}"
+        if not isinstance(stored[name], kind):
+            return f"its {prefix}{name} is a {type(stored[name]).__name__}"
+    return None

@@ -37,6 +37,7 @@ from fl_lightning.callbacks import (
     TaskAccuracy,
     TaskAttention,
 )
+from fl_lightning.checkpoint import refuse_code
 from fl_lightning.config_files import whole_configs
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.error_line import error_line
@@ -132,6 +133,7 @@ class FederatedCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        refuse_code(config.weights_only)
         if self.subcommand == "partition":  # needs the data alone
             check_out(Path(config.out))
             self._dump_config()  # which LightningCLI would do later, when it is no longer whole

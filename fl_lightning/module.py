@@ -546,8 +546,6 @@ class FederatedModule(EvaluatedModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _check_same_net(checkpoint["state_dict"], self.state_dict())
-        if "federated" not in checkpoint:
-            raise ValueError("ckpt_path holds no federated state: give a checkpoint that a FederatedModule wrote")
         if self._trainer is not None and self.trainer.state.fn == "fit":
             self._restored_states = checkpoint["federated"]["client_states"]
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]

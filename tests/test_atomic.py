@@ -3,11 +3,12 @@
 import os
 import signal
 import zipfile
+import zlib
 
 import pytest
 import torch
 
-from fl_lightning.atomic import atomic_save, atomic_write
+from fl_lightning.atomic import atomic_save, atomic_write, checked_load
 
 
 def names(folder):
@@ -128,16 +129,44 @@ def test_other_errors_are_not_blamed_on_the_target(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_what_torch_saves_without_checksums_comes_back(tmp_path):
-    """By every way of reading, and elsewhere torch goes on writing checksums."""
+def test_what_is_saved_comes_back(tmp_path):
+    """By torch's every way of reading and by ours; elsewhere torch goes on writing checksums of its own."""
     value = {"a": torch.arange(5.0), "b": [1, "two"]}
     atomic_save(value, tmp_path / "a.pt")
     for options in ({}, {"weights_only": True}, {"mmap": True}):
         read = torch.load(tmp_path / "a.pt", **options)
         assert torch.equal(read["a"], value["a"])
         assert read["b"] == value["b"]
+    for mmap in (False, True):
+        assert torch.equal(checked_load(tmp_path / "a.pt", mmap)["a"], value["a"])
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
         assert archive.testzip() is not None
     torch.save(value, tmp_path / "b.pt")
     with zipfile.ZipFile(tmp_path / "b.pt") as archive:
         assert archive.testzip() is None
+
+
+def test_the_digest_is_the_comment_of_the_archive(tmp_path):
+    """CRC-32 of the archive as it would be without a comment: it then ends with two bytes of 0, the comment's length."""
+    atomic_save({"a": torch.arange(1000)}, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        comment = archive.comment
+    plain = (tmp_path / "a.pt").read_bytes()[: -2 - len(comment)] + bytes(2)
+    assert comment == f"crc32:{zlib.crc32(plain):08x}".encode()
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
+    """In one of a hundred places, the digest's own among them."""
+    atomic_save(torch.arange(300.0), tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    for place in [*range(0, len(whole), len(whole) // 100), len(whole) - 30, len(whole) - 10, len(whole) - 1]:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        (tmp_path / "a.pt").write_bytes(changed)
+        with pytest.raises(ValueError, match=r"\A.*\Z"):
+            checked_load(tmp_path / "a.pt")
+
+
+def test_a_missing_file_is_an_oserror(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        checked_load(tmp_path / "a.pt")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fl_lightning.atomic import atomic_save, atomic_write
+from fl_lightning.atomic import atomic_save, atomic_write, checked_load
 from fl_lightning.functional.aggregation import State
 
 _FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
@@ -40,7 +40,7 @@ class ClientStates(ABC):
         """The committed state, a copy; ``{}`` for a client without one.
 
         Raises:
-            ValueError: naming the file, if it cannot be read.
+            ValueError: naming the file, if it cannot be read or has changed since it was written.
         """
 
     @abstractmethod
@@ -171,6 +171,7 @@ class DiskStates(ClientStates):
         self._index: dict[int, Record] = {}
         self._written: dict[int, Record | None] = {}  # by this process in this round; None: nothing is kept
         self._round = self._saved_round = 0  # last committed, and last that a checkpoint may name
+        self._named: dict[Path, tuple[tuple[int, ...], set[Record]]] = {}  # by checkpoint, as of which version of it
 
     def clients(self) -> list[int]:
         return list(self._index)
@@ -181,8 +182,8 @@ class DiskStates(ClientStates):
             return {}
         path = self.folder / record.name
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises anything on files that are broken
+            return checked_load(path)
+        except (OSError, ValueError) as error:
             raise ValueError(
                 f"{path}, the state of client {client} from round {record.round}, cannot be read ({_reason(error)}): "
                 "put it back from a copy, or go on from an older checkpoint with ckpt_path"
@@ -262,11 +263,10 @@ class DiskStates(ClientStates):
         keep = set(self._index.values())
         for path in checkpoints:
             try:
-                checkpoint = torch.load(path, mmap=True, map_location="cpu", weights_only=True)
-                keep.update(_records(checkpoint.get("federated", {}).get("client_states", {})))
+                keep |= self._named_by(path)
             except FileNotFoundError:
                 continue
-            except Exception as error:  # torch raises anything on files that are broken
+            except Exception as error:  # whatever lies there under such a name
                 warnings.warn(
                     f"{path} cannot be read ({_reason(error)}): while it is there, no file in {self.folder} is deleted",
                     stacklevel=2,
@@ -277,6 +277,17 @@ class DiskStates(ClientStates):
             if not is_provisional and (record not in keep or path.endswith(".tmp")):
                 with suppress(OSError):  # one file too many does no harm
                     os.unlink(path)
+
+    def _named_by(self, checkpoint: Path) -> set[Record]:
+        """The files that a checkpoint names; read once, until another takes its place."""
+        status = checkpoint.stat()
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known, named = self._named.get(checkpoint, (None, set()))
+        if known != version:
+            stored = checked_load(checkpoint, mmap=True)
+            named = set(_records(stored.get("federated", {}).get("client_states", {})))
+            self._named[checkpoint] = version, named
+        return named
 
     def _files(self) -> Iterator[tuple[Record, str]]:
         """All files of ours, with ``.tmp`` at the end those that are being written or never were to their end."""

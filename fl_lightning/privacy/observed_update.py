@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.checkpoint import read_checkpoint
 from fl_lightning.clients import Visit
 from fl_lightning.clients.sequential import SequentialEngine
 from fl_lightning.data import FederatedDataModule
@@ -81,7 +81,7 @@ def observe(
     """
     data.setup()
     _check(data, clients, num_images)
-    step = AtomicCheckpointIO().load_checkpoint(ckpt_path)["global_step"]
+    step = read_checkpoint(ckpt_path)["global_step"]
     watch = _Watch(clients, num_images)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):

@@ -1,0 +1,184 @@
+"""What is read as a checkpoint: as it was written, of a run, and never code."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fl_lightning import FedAvg
+from fl_lightning.atomic import atomic_save
+from fl_lightning.checkpoint import AtomicCheckpointIO, read_checkpoint
+
+DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
+LAST = Path("runs/digits_tce/version_0/checkpoints/last.ckpt")
+READERS = ("fit", "validate", "test", "predict")
+
+
+class Code:
+    """Pickled, a call that makes a folder where it is read."""
+
+    def __reduce__(self):
+        return os.mkdir, ("it_ran",)
+
+
+def flip_a_bit_of(tensor, path):
+    """In the middle of where a file holds a tensor's bytes."""
+    stored, own = bytearray(path.read_bytes()), tensor.contiguous().numpy().tobytes()
+    assert stored.count(own) == 1
+    stored[stored.index(own) + len(own) // 2] ^= 1
+    path.write_bytes(stored)
+
+
+def one_line(error):
+    assert error.count("\n") == 1, error
+    return error
+
+
+def test_a_flipped_bit_of_a_weight_is_named_by_every_reader(main):
+    """Where training, or an answer, went on from other weights without a word."""
+    assert main("fit", *DIGITS)[0] == 0
+    weight = torch.load(LAST, weights_only=True)["state_dict"]["net.features.1.weight"]
+    flip_a_bit_of(weight, LAST)
+    assert not torch.equal(torch.load(LAST, weights_only=True)["state_dict"]["net.features.1.weight"], weight)
+    for command in READERS:
+        rounds = ["--trainer.max_steps", "3"] if command == "fit" else []
+        code, _, error = main(command, *DIGITS, *rounds, "--ckpt_path", "last")
+        assert code == 1
+        assert "last.ckpt, which is no checkpoint that can be read (its bytes have changed since they" in one_line(error)
+        assert "give an older one" in error
+    code, _, error = main("attack", "--ckpt_path", str(LAST))
+    assert code == 1
+    assert "last.ckpt, which is no checkpoint that can be read (its bytes have changed" in one_line(error)
+
+
+def test_a_flipped_bit_of_a_clients_state_is_named(main):
+    """On disk: the client, its round, and the cure."""
+    scaffold = ["--model", "Scaffold", "--model.client_state", "disk", "--data.clients_per_round", "20"]
+    assert main("fit", *DIGITS, *scaffold)[0] == 0
+    for path in Path("runs/digits_tce/version_0/client_states").rglob("*.pt"):
+        flip_a_bit_of(torch.load(path, weights_only=True)["features.1.weight"], path)
+    code, _, error = main("fit", *DIGITS, *scaffold, "--trainer.max_steps", "3", "--ckpt_path", "last")
+    assert code == 1
+    assert "cannot be read (its bytes have changed since they were written" in one_line(error)
+    assert "from round 2" in error
+    assert "go on from an older checkpoint" in error
+
+
+def test_code_in_a_checkpoint_never_runs(main):
+    """Whatever is asked for: nothing runs, and nobody is advised to let it."""
+    assert main("fit", *DIGITS)[0] == 0
+    stored = torch.load(LAST, weights_only=True)
+    for evil in (Code(), {**stored, "state_dict": {**stored["state_dict"], "x": Code()}}):
+        torch.save(evil, LAST)
+        for options in ([], ["--weights_only", "false"], ["--weights_only", "true"]):
+            for command in READERS:
+                code, _, error = main(command, *DIGITS, "--ckpt_path", str(LAST), *options)
+                assert code == 1
+                says = "weights_only is false" if "false" in options else "(it holds code or objects"
+                assert says in one_line(error)
+                assert "weights_only=False" not in error
+        code, _, error = main("attack", "--ckpt_path", str(LAST))
+        assert code == 1
+        assert "(it holds code or objects" in one_line(error)
+    assert not Path("it_ran").exists()
+
+
+@pytest.mark.parametrize("command", [*READERS, "partition", "sweep"])
+def test_a_config_cannot_ask_for_code(main, command):
+    """As the config.yaml beside a checkpoint from elsewhere may; refused before anything is built."""
+    assert main("fit", *DIGITS)[0] == 0
+    config = Path("runs/digits_tce/version_0/config.yaml")
+    config.write_text(config.read_text().replace("weights_only: null", "weights_only: false"))
+    before = sorted(Path().rglob("*"))
+    options = {"sweep": ["--set", "model.seed=1,2"], "partition": []}.get(command, ["--ckpt_path", str(LAST)])
+    code, _, error = main(command, "--config", str(config), *options)
+    assert code == 1
+    assert "weights_only is false, with which a checkpoint could run any code" in one_line(error)
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_python_cannot_ask_for_code_either(fit, toy_data, tmp_path):
+    """``trainer.fit(..., weights_only=False)`` ends in the same line."""
+    trainer = fit(FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), toy_data(), 1, precision="64-true")
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="weights_only is false"):
+        AtomicCheckpointIO().load_checkpoint(tmp_path / "a.ckpt", weights_only=False)
+
+
+def cut(path, length):
+    path.write_bytes(path.read_bytes()[:length])
+
+
+def without(key, path):
+    stored = torch.load(path, weights_only=True)
+    del stored[key]
+    atomic_save(stored, path)
+
+
+def with_values(path, **values):
+    atomic_save({**torch.load(path, weights_only=True), **values}, path)
+
+
+SPOILT = {
+    "empty": (partial(cut, length=0), "no archive that torch.save wrote, or not all of it"),
+    "one byte": (partial(cut, length=1), "no archive that torch.save wrote, or not all of it"),
+    "half": (partial(cut, length=3000), "no archive that torch.save wrote, or not all of it"),
+    "without its end": (partial(cut, length=-10), "no archive that torch.save wrote, or not all of it"),
+    "text": (lambda path: path.write_text("weights: 3\n" * 100), "no archive that torch.save wrote, or not all of it"),
+    "a pickle": (lambda path: path.write_bytes(b"\x80\x02]q\x00."), "no archive that torch.save wrote, or not all of it"),
+    "of the old format": (
+        lambda path: torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False),
+        "no archive that torch.save wrote, or not all of it",
+    ),
+    "a list": (lambda path: torch.save([1], path), "no run of fl-lightning wrote (it holds a list)"),
+    "a tensor": (lambda path: torch.save(torch.ones(2), path), "no run of fl-lightning wrote (it holds a Tensor)"),
+    "weights alone": (lambda path: torch.save({"w": torch.ones(2)}, path), "(it lacks pytorch-lightning_version)"),
+    "no weights": (partial(without, "state_dict"), "(it lacks state_dict)"),
+    "no round": (partial(without, "global_step"), "(it lacks global_step)"),
+    "of another module": (partial(without, "federated"), "(it lacks federated)"),
+    "a number for weights": (partial(with_values, state_dict=3), "(its state_dict is a int)"),
+    "numbers for weights": (partial(with_values, state_dict={"net.x": 3}), "(its state_dict.net.x is a int)"),
+    "no client states": (partial(with_values, federated={}), "(it lacks client_states)"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole_checkpoint(tmp_path_factory):
+    """As written by a run of one round."""
+    import lightning.pytorch as pl
+
+    from fl_lightning.data import from_arrays
+
+    data = from_arrays(torch.randn(9, 4), torch.arange(9) % 3, [range(9)], classes=["a", "b", "c"])
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = pl.Trainer(max_steps=1, max_epochs=-1, accelerator="cpu", **quiet)
+    trainer.fit(FedAvg(torch.nn.Linear(4, 3)), datamodule=data)
+    path = tmp_path_factory.mktemp("run") / "last.ckpt"
+    trainer.save_checkpoint(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_truncated_or_foreign_file_is_named(whole_checkpoint, tmp_path, name):
+    """In one line, with what is wrong with it."""
+    spoil, says = SPOILT[name]
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(whole_checkpoint)
+    assert read_checkpoint(path)["global_step"] == 1
+    spoil(path)
+    with pytest.raises(ValueError, match="^ckpt_path is .*last.ckpt, which ") as caught:
+        read_checkpoint(path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+
+
+def test_a_checkpoint_without_a_digest_is_read(whole_checkpoint, tmp_path):
+    """As runs wrote them before there was one, and as torch.save does."""
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(whole_checkpoint)
+    stored = read_checkpoint(path)
+    torch.save(stored, path)
+    assert torch.equal(read_checkpoint(path)["state_dict"]["net.weight"], stored["state_dict"]["net.weight"])
