@@ -1,9 +1,13 @@
-"""RoundProgressBar: where the run stands, on one line."""
+"""RoundProgressBar: where the run stands, on one line of a terminal or in some lines of a file."""
 
-from typing import Any
+import time
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, Protocol
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
@@ -12,15 +16,34 @@ from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
+_LINES = 50  # that a run prints where there is no terminal, evenly over its rounds,
+_SECONDS = 10  # but not more often than this
+_SILENCE = 600  # nor less often than this, in seconds
+
+
+class _View(Protocol):
+    """What shows the rounds done."""
+
+    def update(self, round: int, scores: str) -> None: ...
+
+    def print(self, *args: Any) -> None: ...
+
+    def stop(self) -> None: ...
+
 
 class RoundProgressBar(FederatedCallback, ProgressBar):
-    """Rounds done of total, validation accuracy, round forgetting, rounds per second and time left."""
+    """Rounds done of total, validation accuracy, round forgetting, rounds per second and time left.
+
+    A bar in a terminal, and in a notebook that has ipywidgets. Elsewhere, as in ``fit > log``, lines: about fifty over the run,
+    at most one in ten seconds and at least one in ten minutes (or a round, where that takes longer), and one at the end.
+    """
 
     def __init__(self) -> None:
         FederatedCallback.__init__(self, every=1)
         ProgressBar.__init__(self)
         self._enabled = True
-        self._progress: Progress | None = None
+        self._view: _View | None = None
+        self._round = 0
 
     def disable(self) -> None:
         self._enabled = False
@@ -34,33 +57,23 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print above the bar."""
-        if self._progress is not None:
-            self._progress.console.print(*args)
+        if self._view is not None:
+            self._view.print(*args)
         else:
-            print(*args, **kwargs)
+            print(*args, **{"flush": True, **kwargs})
 
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if not self._enabled:
-            return
-        self._progress = Progress(
-            TextColumn("Round", table_column=Column(no_wrap=True)),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[scores]}", table_column=Column(no_wrap=True)),
-            _RoundsPerSecond(table_column=Column(no_wrap=True)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            TextColumn("left", table_column=Column(no_wrap=True)),
-        )
-        self._task = self._progress.add_task("", total=trainer.max_steps, completed=trainer.global_step, scores="")
-        self._progress.start()
+        if self._enabled:
+            console = Console()
+            self._round = trainer.global_step
+            self._view = (_Bar if _can_redraw(console) else _Lines)(console, self._round, trainer.max_steps)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, completed=round, scores=_scores(module.newest))
+        self._round = round
+        self._update(module)
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, scores=_scores(module.newest))
+        self._update(module)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         self._stop()
@@ -68,16 +81,85 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
     def on_exception(self, trainer: Trainer, module: FederatedModule, exception: BaseException) -> None:
         self._stop()
 
+    def _update(self, module: FederatedModule) -> None:
+        if self._view is not None:
+            self._view.update(self._round, _scores(module.newest))
+
     def _stop(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._view is not None:
+            self._view.stop()
+            self._view = None
 
 
-class _RoundsPerSecond(ProgressColumn):
+def _can_redraw(console: Console) -> bool:
+    """Without ipywidgets rich writes a warning into the notebook at every refresh."""
+    return console.is_interactive or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+class _Bar:
+    def __init__(self, console: Console, start: int, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("Round", table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[scores]}", table_column=Column(no_wrap=True)),
+            _Speed(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            TextColumn("left", table_column=Column(no_wrap=True)),
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=total, completed=start, scores="")
+        self._progress.start()
+
+    def update(self, round: int, scores: str) -> None:
+        self._progress.update(self._task, completed=round, scores=scores)
+
+    def print(self, *args: Any) -> None:
+        self._progress.console.print(*args)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+class _Lines:
+    def __init__(self, console: Console, start: int, total: int) -> None:
+        self._start, self._total = start, total
+        self._began = self._last_time = time.monotonic()
+        self._round = self._last_round = start
+        self._scores = ""
+
+    def update(self, round: int, scores: str) -> None:
+        self._round, self._scores = round, scores
+        silence = time.monotonic() - self._last_time
+        first = self._last_round == self._start
+        if silence >= _SECONDS and (first or round - self._last_round >= self._total / _LINES or silence >= _SILENCE):
+            self._say()
+
+    def print(self, *args: Any) -> None:
+        print(*args, flush=True)
+
+    def stop(self) -> None:
+        if self._round > self._last_round:
+            self._say()
+
+    def _say(self) -> None:
+        self._last_time, self._last_round = time.monotonic(), self._round
+        speed = (self._round - self._start) / max(self._last_time - self._began, 1e-9)
+        left = timedelta(seconds=round((self._total - self._round) / speed)) if speed else "-"
+        parts = [f"Round {self._round}/{self._total}", self._scores, _speed_text(speed), f"{left} left"]
+        self.print("  ".join(filter(None, parts)))
+
+
+class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("- rounds/s" if speed is None else f"{speed:.1f} rounds/s")
+        return Text("- rounds/s" if speed is None else _speed_text(speed))
+
+
+def _speed_text(rounds_per_second: float) -> str:
+    if 0 < rounds_per_second < 1:
+        return f"{1 / rounds_per_second:.1f} s/round"
+    return f"{rounds_per_second:.1f} rounds/s"
 
 
 def _scores(newest: dict[str, float]) -> str:
@@ -89,5 +171,5 @@ def _scores(newest: dict[str, float]) -> str:
     drops = [value for name, value in newest.items() if name == "forgetting/round" or name.startswith("forgetting/every_")]
     drops += [newest[name] for name in ("tasks/forgetting",) if name in newest]
     if drops:
-        shown.append(f"forgetting {drops[-1]:.3f}")
+        shown.append(f"forgetting {drops[-1]:z.3f}")
     return "  ".join(shown)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.clients import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
@@ -22,7 +23,8 @@ _NEWEST = 10  # evaluations in the moving average
 
 
 class RunSummary(FederatedCallback):
-    """Writes ``results.json`` into the run's folder and prints accuracy, forgetting, best round and bytes at the end.
+    """Writes ``results.json`` into the run's folder and prints accuracy, forgetting, best round and bytes at the end, and why
+    the run ended if that was before its last round.
 
     The file holds the test accuracy in four readings: ``best`` (the highest seen, chosen on the test set: for comparison with
     papers that do so), ``last``, ``last_100_round_mean`` (over the evaluations of the last 100 rounds) and
@@ -71,6 +73,8 @@ class RunSummary(FederatedCallback):
         if folder is not None:
             with atomic_write(Path(folder) / "results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")
+        if reason := reason_to_stop(trainer, module):
+            print(reason, flush=True)
         _print_table(results)
         if isinstance(trainer.logger, TensorBoardLogger):
             Console().print(f"See the curves: tensorboard --logdir {log_dir}", soft_wrap=True)
