@@ -1,6 +1,7 @@
 """Decoded data sets on disk, so that images are decoded once."""
 
 import os
+import pickle
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -37,7 +38,11 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         if not path.exists():
             dataset = decode()
             atomic_save(_to_plain(dataset), path)
-    return _from_plain(torch.load(path, mmap=True, weights_only=True))
+    try:
+        stored = torch.load(path, mmap=True, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise OSError(f"the data set in the cache {path} cannot be read, or not any more: delete the file") from error
+    return _from_plain(stored)
 
 
 def root_lock(root: Path) -> FileLock:
@@ -49,7 +54,7 @@ def _path(name: str, key: str, suffix: str) -> Path:
     """A file of the cache, whose folder is made: another for every key, under a name that people can read."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}-{blake2b(key.encode(), digest_size=8).hexdigest()}{suffix}"
+    return folder / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"
 
 
 def _to_plain(dataset: Dataset) -> dict[str, object]:

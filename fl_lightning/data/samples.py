@@ -6,6 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
+_CLASSES_WITHOUT_SAMPLES = 1000  # of a small part of a large set: more classes than samples are a mistake beyond that
+_SAMPLES_AT_ONCE = 4096
+
 
 class Batch(NamedTuple):
     """What one step sees: inputs (B, ...) as the net takes them, targets (B,).
@@ -27,7 +32,12 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs (n, ...) as stored, uint8 images (n, channels, height, width) or floats of any shape, and targets (n,)."""
+    """Inputs (n, ...) as stored, and targets (n,).
+
+    What inputs are follows from their type: uint8 is images (n, channels, height, width), which are scaled to [0, 1] and
+    normalised; other whole numbers, such as token ids, reach the net as they are; floats and truth values become the net's
+    floats.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -41,7 +51,8 @@ class Dataset:
     """A source, loaded: training samples, test samples (possibly none) and the names of the classes in label order.
 
     Raises:
-        ValueError: if inputs and targets differ in length, inputs differ in shape, or a target is not the index of a class.
+        ValueError: if inputs and targets differ in length, inputs differ in shape or kind or are no finite numbers, a target is
+            not the index of a class, there is no training sample, or two classes have one name.
     """
 
     train: Samples
@@ -53,32 +64,126 @@ class Dataset:
     """(C,) source that each class is of, where several are joined; None: all are of one."""
 
     def __post_init__(self) -> None:
-        if len(self.test) > 0 and self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
-            shapes = (tuple(part.inputs.shape[1:]) for part in (self.train, self.test))
-            raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*shapes))
-        if self.owners is not None and len(self.owners) != len(self.train):
+        _check_class_names(self.classes)
+        for part, samples in (("training", self.train), ("test", self.test)):
+            _check_lengths(part, samples)
+            _check_labels(part, samples.targets, len(self.classes))
+            _check_inputs(part, samples.inputs)
+        _check_parts_match(self.train.inputs, self.test.inputs)
+        if len(self.train) == 0:
+            raise ValueError("data.source gives no training sample: give some")
+        if self.owners is not None and self.owners.shape != self.train.targets.shape:
             raise ValueError(
                 f"data.source gives {len(self.train)} training samples and {len(self.owners)} owners: give one a sample"
             )
-        for part, samples in (("training", self.train), ("test", self.test)):
-            if samples.targets.ndim != 1:
-                raise ValueError(
-                    f"data.source gives {part} targets of shape {tuple(samples.targets.shape)}, must be (samples,): "
-                    "give each sample the index of its class"
-                )
-            if len(samples.inputs) != len(samples.targets):
-                raise ValueError(
-                    f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "
-                    "give one target a sample"
-                )
-            if samples.inputs.dtype == torch.uint8 and samples.inputs.ndim != 4:
-                raise ValueError(
-                    f"data.source gives {part} images of shape {tuple(samples.inputs.shape)}, must be "
-                    "(samples, channels, height, width): add the missing dimension, or give floats"
-                )
-            outside = samples.targets[(samples.targets < 0) | (samples.targets >= len(self.classes))]
-            if len(outside) > 0:
-                raise ValueError(
-                    f"data.source has the {part} label {int(outside[0])}, must be between 0 and {len(self.classes) - 1} "
-                    f"for {len(self.classes)} classes: correct the labels or name more classes"
-                )
+
+
+def are_whole(inputs: Tensor) -> bool:
+    """Whether inputs are whole numbers that reach the net as they are: no images and no truth values."""
+    return inputs.dtype in _WHOLE
+
+
+def type_name(tensor: Tensor) -> str:
+    """The type of a tensor's values, such as ``int64``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def numbered_classes(train: Samples, test: Samples) -> tuple[str, ...]:
+    """Names ``0``, ``1``, ... up to the largest label, for a source that knows no names.
+
+    Raises:
+        ValueError: if that would be more classes than samples, and more than 1,000.
+    """
+    allowed = max(len(train) + len(test), _CLASSES_WITHOUT_SAMPLES)
+    for part, samples in (("training", train), ("test", test)):
+        largest = int(samples.targets.max()) if samples.targets.numel() > 0 else -1
+        if largest >= allowed:
+            raise ValueError(
+                f"data.source has the {part} label {largest}, which makes more classes than there are samples: number the "
+                "classes 0, 1, ... without a gap"
+            )
+    targets = torch.cat([train.targets.flatten(), test.targets.flatten()])
+    return tuple(map(str, range(int(targets.max()) + 1 if len(targets) > 0 else 0)))
+
+
+def _check_class_names(classes: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for name in classes:
+        if name in seen:
+            raise ValueError(f"data.source names the class {name!r} twice: give each class a name of its own")
+        if name.splitlines() != [name] or not _is_text(name):
+            raise ValueError(f"data.source has the class {name!a}, must be one line of UTF-8 text: rename it")
+        seen.add(name)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be printed: what the system gives for a file name that is no UTF-8 cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _check_lengths(part: str, samples: Samples) -> None:
+    if samples.inputs.ndim == 0:
+        raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
+    if samples.targets.ndim != 1:
+        raise ValueError(
+            f"data.source gives {part} targets of shape {tuple(samples.targets.shape)}, must be (samples,): "
+            "give each sample the index of its class"
+        )
+    if len(samples.inputs) != len(samples.targets):
+        raise ValueError(
+            f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "
+            "give one target a sample"
+        )
+
+
+def _check_labels(part: str, targets: Tensor, num_classes: int) -> None:
+    outside = targets[(targets < 0) | (targets >= num_classes)]
+    if len(outside) > 0:
+        raise ValueError(
+            f"data.source has the {part} label {int(outside[0])}, must be between 0 and {num_classes - 1} "
+            f"for {num_classes} classes: correct the labels or name more classes"
+        )
+
+
+def _check_inputs(part: str, inputs: Tensor) -> None:
+    shape = tuple(inputs.shape)
+    if inputs.dtype == torch.uint8 and inputs.ndim != 4:
+        raise ValueError(
+            f"data.source gives {part} images of shape {shape}, must be (samples, channels, height, width): add the missing "
+            "dimension, or give what is no image as floats or, such as token ids, as int64"
+        )
+    if inputs.dtype not in (*_FLOATS, *_WHOLE, torch.uint8, torch.bool):
+        raise ValueError(
+            f"data.source gives {part} inputs of type {type_name(inputs)}, must be floats, uint8 images or signed whole "
+            "numbers: convert them"
+        )
+    if 0 in shape[1:]:
+        raise ValueError(f"data.source gives {part} inputs of shape {shape}, which hold no value: give each sample its values")
+    if inputs.dtype in _FLOATS and len(inputs) > 0:
+        _check_finite(part, inputs)
+
+
+def _check_finite(part: str, inputs: Tensor) -> None:
+    for number, some in enumerate(inputs.split(_SAMPLES_AT_ONCE)):
+        if all(bound.isfinite() for bound in some.aminmax()):  # without a second tensor of their size
+            continue
+        bad = (~some.isfinite()).flatten(start_dim=1).any(dim=1) if some.ndim > 1 else ~some.isfinite()
+        row = int(bad.nonzero()[0])
+        value = some[row][~some[row].isfinite()].flatten()[0].item()
+        raise ValueError(
+            f"data.source has {value} in {part} input {number * _SAMPLES_AT_ONCE + row}, which is not finite: replace the "
+            "value, or leave the sample out"
+        )
+
+
+def _check_parts_match(train: Tensor, test: Tensor) -> None:
+    """Both parts go through the same changes to the same net."""
+    if len(test) == 0:
+        return
+    if train.shape[1:] != test.shape[1:]:
+        shapes = (tuple(part.shape[1:]) for part in (train, test))
+        raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*shapes))
+    kinds = [(part.dtype == torch.uint8, are_whole(part)) for part in (train, test)]
+    if kinds[0] != kinds[1]:
+        types = map(type_name, (train, test))
+        raise ValueError("data.source gives training inputs of type {} and test inputs of {}: convert one".format(*types))

@@ -1,6 +1,5 @@
 """Where samples lie: on the device that trains, or on disk, from where they are streamed to it."""
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -8,6 +7,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from fl_lightning.data.memory import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.streaming import Stream
 
@@ -72,4 +72,4 @@ def fits(num_bytes: int, device: torch.device) -> bool:
     """Whether samples may lie on a device: they take at most half of what is free on a GPU, or of this machine's memory."""
     if device.type == "cuda":
         return num_bytes <= torch.cuda.mem_get_info(device)[0] // 2
-    return num_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return num_bytes <= machine_memory() // 2

@@ -1,35 +1,41 @@
 """Samples in memory, or in a NumPy archive."""
 
-import zipfile
+import math
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 import torch
-from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.memory import check_room
+from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 
 # What an archive may call its arrays: as Arrays does, or as Keras does.
 _NAMES = {"inputs": "x_train", "targets": "y_train", "test_inputs": "x_test", "test_targets": "y_test"}
+# torch stores these types but calculates with none of them.
+_SIGNED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 
 
 class Arrays(Source):
-    """Tensors, or NumPy arrays, in memory.
+    """Tensors, NumPy arrays or data frames in memory.
 
     Args:
-        inputs: (n, ...) uint8 images (n, channels, height, width) or floats of any shape.
+        inputs: (n, ...) uint8 images (n, channels, height, width), floats of any shape, or whole numbers of any shape, such as
+            token ids, which reach the net as they are (:class:`~fl_lightning.data.Samples`).
         targets: (n,) class indices.
         test_inputs, test_targets: the same for the test set; none means no test set.
         classes: names in label order; by default "0", "1", ... up to the largest label.
         owners: (n,) natural client of every training sample, whole numbers from 0 without a gap.
 
     Raises:
-        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, or targets are no whole numbers.
+        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are no numbers, or targets are no whole
+            numbers; and as :class:`~fl_lightning.data.Dataset`.
     """
 
     def __init__(
@@ -41,17 +47,17 @@ class Arrays(Source):
         classes: Sequence[str] | None = None,
         owners: Tensor | None = None,
     ) -> None:
-        inputs, targets = torch.as_tensor(inputs), _whole_numbers("targets", targets)
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
+        train = Samples(_numbers("inputs", inputs), _whole_numbers("targets", targets))
         if test_inputs is None or test_targets is None:
-            test_inputs, test_targets = inputs[:0], targets[:0]
-        test_inputs, test_targets = torch.as_tensor(test_inputs), _whole_numbers("test_targets", test_targets)
-        largest = max((int(part.max()) for part in (targets, test_targets) if len(part) > 0), default=-1)
-        names = tuple(classes) if classes is not None else tuple(str(label) for label in range(largest + 1))
+            test = Samples(train.inputs[:0], train.targets[:0])
+        else:
+            test = Samples(_numbers("test_inputs", test_inputs), _whole_numbers("test_targets", test_targets))
+        names = tuple(classes) if classes is not None else numbered_classes(train, test)
         held_by = None if owners is None else _whole_numbers("owners", owners)
-        self._dataset = Dataset(Samples(inputs, targets), Samples(test_inputs, test_targets), names, held_by)
+        self._dataset = Dataset(train, test, names, held_by)
 
     def load(self, root: Path) -> Dataset:
         return self._dataset
@@ -77,13 +83,18 @@ class Npz(Source):
         self.path = path
 
     def load(self, root: Path) -> Dataset:
+        arrays = self._arrays()
+        classes = arrays.pop("classes", None)
         try:
-            archive = np.load(self.path)
-            if not isinstance(archive, NpzFile):
-                raise ValueError("it is a single array")
-            with archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            return Arrays(**arrays, classes=_class_names(classes)).load(root)
+        except ValueError as error:
+            raise ValueError(f"{error} (in {self.path})") from error
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """What is in the archive, under the names of :class:`Arrays`, images with their channels first."""
+        try:
+            arrays = _read_archive(self.path)
+        except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"data.source is {self.path}, which is no archive of plain arrays ({reason}): save it anew"
@@ -105,12 +116,47 @@ class Npz(Source):
         for name in ("targets", "test_targets"):
             if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 1:  # as Keras saves CIFAR
                 arrays[name] = arrays[name][:, 0]
-        classes = arrays.pop("classes", None)
-        names = None if classes is None else [str(name) for name in classes.tolist()]
-        try:
-            return Arrays(**arrays, classes=names).load(root)
-        except ValueError as error:
-            raise ValueError(f"{error} (in {self.path})") from error
+        return arrays
+
+
+def _read_archive(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an archive by name, none of which is unpacked before it is known to be as large as it claims."""
+    if not is_zipfile(path):
+        raise ValueError("it is a single array, or something else")
+    with ZipFile(path) as archive:
+        sizes = [_claimed_bytes(archive, name) for name in archive.namelist()]
+    check_room(sum(sizes), f"the arrays of data.source {path}", "give a part of them")
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _claimed_bytes(archive: ZipFile, name: str) -> int:
+    """Bytes of an array of an archive, by its header.
+
+    Raises:
+        ValueError: if there is less in the archive.
+    """
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        claimed, there = dtype.itemsize * math.prod(shape), archive.getinfo(name).file_size - file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects")
+    if claimed != there:
+        raise ValueError(f"{name} claims {claimed:,} bytes and has {there:,}")
+    return claimed
+
+
+def _class_names(classes: np.ndarray | None) -> list[str] | None:
+    if classes is None:
+        return None
+    if classes.ndim != 1 or classes.dtype.kind not in "Uiu":
+        raise ValueError(
+            f"data.source has classes of type {classes.dtype} and shape {classes.shape}, must be one text a class: "
+            "save their names"
+        )
+    return [str(name) for name in classes.tolist()]
 
 
 def _channels_first(inputs: np.ndarray) -> np.ndarray:
@@ -123,9 +169,38 @@ def _channels_first(inputs: np.ndarray) -> np.ndarray:
     return inputs
 
 
+def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
+    """A tensor of anything that NumPy takes for an array, or of a data frame."""
+    if isinstance(values, Mapping):
+        raise ValueError(
+            f"data.source has {name} of type {type(values).__name__}, must be one array with a row for each sample: "
+            "a net is given one tensor, so join the parts"
+        )
+    tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(name, np.asarray(values))
+    if tensor.ndim == 0:
+        raise ValueError(f"data.source has {name} of shape (), must be (samples, ...): give each sample a row")
+    signed = tensor.to(_SIGNED.get(tensor.dtype, tensor.dtype))
+    if tensor.dtype == torch.uint64 and signed.numel() > 0 and signed.min() < 0:
+        raise ValueError(f"data.source has {name} of {int(signed.min()) + (1 << 64)}, must be below 2^63: number them from 0")
+    return signed
+
+
+def _from_numpy(name: str, array: np.ndarray) -> Tensor:
+    """Shares memory with the array where torch can."""
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"
+        )
+    plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch knows no others
+    with warnings.catch_warnings():
+        # A mapped file that may only be read is no trouble: nothing writes to inputs.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.require(array, plain, "C"))
+
+
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     numbers = values if isinstance(values, Tensor) else np.asarray(values)
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
-    if not is_whole and numbers.shape[0] > 0:
+    if not is_whole and (numbers.ndim == 0 or numbers.shape[0] > 0):
         raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: number the classes")
-    return torch.as_tensor(numbers).long()
+    return _numbers(name, numbers if is_whole else numbers.astype(np.int64)).long()

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fl_lightning.data.cache import cached
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
@@ -94,11 +94,11 @@ class HuggingFace(Source):
 
     def _decode(self, parts: Sequence["datasets.Dataset"], image: str, label: str, client: str | None) -> Dataset:
         names = getattr(parts[0].features[label], "names", None)
-        mode = mode_of(parts[0][0][image], f"data.source {self.name}: column {image}")
+        mode = mode_of(self._row(parts[0], 0)[image], f"data.source {self.name}: column {image}")
         samples = [self._decode_part(part, image, label, mode) for part in parts]
         if len(samples) == 1:
             samples.append(Samples(samples[0].inputs[:0], samples[0].targets[:0]))
-        classes = names or [str(value) for value in range(max(int(part.targets.max()) for part in samples if len(part)) + 1)]
+        classes = names or numbered_classes(*samples)
         return Dataset(*samples, tuple(classes), None if client is None else self._owners(parts[0], client))
 
     def _owners(self, part: "datasets.Dataset", client: str) -> torch.Tensor:
@@ -112,7 +112,16 @@ class HuggingFace(Source):
 
     def _decode_part(self, part: "datasets.Dataset", image: str, label: str, mode: str) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
-            row = part[i]
+            row = self._row(part, i)
             return row[image], row[label]
 
         return decode(read, len(part), lambda i: f"data.source {self.name}: sample {i}", self.size, mode)
+
+    def _row(self, part: "datasets.Dataset", i: int) -> dict[str, Any]:
+        try:
+            return part[i]
+        except Exception as error:  # Pillow's decoders, behind the library, raise whatever they stumble over
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"data.source {self.name}: sample {i} cannot be read as an image ({reason}): replace or delete it"
+            ) from error

@@ -10,6 +10,7 @@ from PIL import Image
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.sources.files import check_file, kind_of
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
 from fl_lightning.data.sources.index_file import Part, read_index
 from fl_lightning.data.sources.source import Source
@@ -28,12 +29,14 @@ class ImageFolder(Source):
 
     Class folders in alphabetical order are labels 0, 1, ...; without the folders ``train`` and ``test``,
     ``root/<class>/...`` are all for training. The first training image decides between grey (one channel) and colour (three).
-    All images have one size, unless ``size`` says which they shall have.
+    All images have one size, unless ``size`` says which they shall have. Links to files and folders are followed, wherever they
+    lead.
 
     Args:
         index: CSV file with the columns ``path,label`` and, if there are, ``client,split``: the image under ``root``, the name
             of its class (names that are all whole numbers are sorted as such), who holds it, and ``train`` or ``test``. The
-            clients are what the partition :class:`~fl_lightning.data.Natural` goes by.
+            clients are what the partition :class:`~fl_lightning.data.Natural` goes by. No path may leave ``root``, and none may
+            name a file that another names.
         size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept.
     """
 
@@ -99,14 +102,20 @@ def _in_folders(root: Path) -> _Images:
 
 def _list_images(folder: Path) -> dict[str, list[str]]:
     """The images of each class folder and the folders in it, in alphabetical order; hidden entries are no images."""
-    return {entry.name: list(_files(entry)) for entry in _visible(folder) if entry.is_dir()}
+    classes = [entry for entry in _visible(folder) if kind_of(entry) == "a folder"]
+    return {entry.name: list(_files(entry, [os.path.realpath(folder)])) for entry in classes}
 
 
-def _files(folder: os.DirEntry) -> Iterator[str]:
+def _files(folder: os.DirEntry, above: Sequence[str]) -> Iterator[str]:
+    """The files of a folder and the folders in it; ``above``: where the folders that it lies in really are."""
+    above = [*above, os.path.realpath(folder)]
+    if above[-1] in above[:-1]:
+        raise ValueError(f"data.root: {folder.path} is a link to a folder that it lies in: delete it")
     for entry in _visible(folder):
-        if entry.is_dir():
-            yield from _files(entry)
+        if kind_of(entry) == "a folder":
+            yield from _files(entry, above)
         else:
+            check_file(entry, f"data.root: {entry.path}")
             yield entry.path
 
 

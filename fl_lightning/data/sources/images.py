@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from fl_lightning.data.memory import check_room
 from fl_lightning.data.samples import Samples
 
 
@@ -25,8 +26,12 @@ def decode(
         mode: ``L`` for grey, ``RGB`` for colour.
 
     Raises:
-        ValueError: if images differ in size and ``size`` is None, a pixel has 32 bits, or a label is no whole number.
+        ValueError: if images differ in size and ``size`` is None, they take more than this machine's memory, a pixel has 32
+            bits, or a label is no whole number.
     """
+    width, height = (size, size) if size is not None else read(0)[0].size
+    what = f"{name(0)} and the other {count - 1:,} images of {height}x{width} pixels"
+    check_room(count * width * height * len(mode), what, "give the source as a class with a smaller data.source.size")
     first, _ = _pixels(read, 0, name, size, mode)
     images = np.empty((count, *first.shape), dtype=np.uint8)
     labels = np.empty(count, dtype=np.int64)
@@ -71,7 +76,7 @@ def open_image(path: str, name: str) -> Image.Image:
         with Image.open(path) as image:
             image.load()
             return image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow's decoders raise whatever they stumble over
         raise ValueError(f"{name} cannot be read as an image ({error}): replace or delete it") from error
 
 

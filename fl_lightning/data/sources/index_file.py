@@ -28,27 +28,29 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming file and line, if a column or an image is missing, a path stands there twice, or a client has images
-            in the test part alone.
+        ValueError: naming file and line, if a column or an image is missing, a path leaves ``root``, a file stands there twice,
+            or a client has images in the test part alone.
     """
     parts = {"train": Part(), "test": Part()}
     line_of_path: dict[str, int] = {}
     line_of_client: dict[str, int] = {}
     for line, row in read_rows(index, _KEY, ("path", "label"), ("client", "split")):
         name, split, client = row["path"], row.get("split", "train"), row.get("client", "")
-        _check_row(index, root, line, row)
-        if name in line_of_path:
-            raise ValueError(f"{index}, line {line}: {name} stands in line {line_of_path[name]} too: delete one")
-        line_of_path[name] = line
+        path = _check_row(index, root, line, row)
+        if path in line_of_path:
+            raise ValueError(f"{_KEY}: {index}, line {line}: {name} stands in line {line_of_path[path]} too: delete one")
+        line_of_path[path] = line
         if client:
             line_of_client.setdefault(client, line)
         elif "client" in row and split == "train":
-            raise ValueError(f"{index}, line {line}: {name} is a training image without a client: name one, or drop the column")
+            raise ValueError(
+                f"{_KEY}: {index}, line {line}: {name} is a training image without a client: name one, or drop the column"
+            )
         part = parts[split]
-        part.paths.append(os.path.join(root, name))
+        part.paths.append(path)
         part.labels.append(row["label"])
         part.clients.append(client)
-        part.names.append(f"{index}, line {line}: {name}")
+        part.names.append(f"{_KEY}: {index}, line {line}: {name}")
     if not parts["train"].paths:
         raise ValueError(f"{_KEY} is {index}, which names no training image: add lines")
     training = set(parts["train"].clients)
@@ -56,18 +58,26 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
         if client in training:
             continue
         raise ValueError(
-            f"{index}, line {line}: client {client} has no training image of its own: give it one, or leave "
+            f"{_KEY}: {index}, line {line}: client {client} has no training image of its own: give it one, or leave "
             "the client of its test images empty"
         )
     return parts
 
 
-def _check_row(index: Path, root: Path, line: int, row: dict[str, str]) -> None:
+def _check_row(index: Path, root: Path, line: int, row: dict[str, str]) -> str:
+    """The path of the image of a line, without detours."""
     if not row["label"]:
-        raise ValueError(f"{index}, line {line}: {row['path']} has no label: give it one")
+        raise ValueError(f"{_KEY}: {index}, line {line}: {row['path']} has no label: give it one")
     if row.get("split", "train") not in ("train", "test"):
-        raise ValueError(f"{index}, line {line}: split is {row['split']!r}, must be train or test: correct it")
-    if not row["path"] or not os.path.isfile(os.path.join(root, row["path"])):
+        raise ValueError(f"{_KEY}: {index}, line {line}: split is {row['split']!r}, must be train or test: correct it")
+    path, folder = os.path.normpath(os.path.join(root, row["path"])), os.path.normpath(root)
+    if not os.path.join(path, "").startswith(os.path.join(folder, "")):
         raise ValueError(
-            f"{index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
+            f"{_KEY}: {index}, line {line}: {row['path']} lies outside of data.root {root}: put the image there, or set "
+            "data.root to a folder that holds all"
         )
+    if not row["path"] or not os.path.isfile(path):
+        raise ValueError(
+            f"{_KEY}: {index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
+        )
+    return path

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.samples import Dataset, Samples, numbered_classes
+from fl_lightning.data.sources.files import check_file
 from fl_lightning.data.sources.source import Source
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -24,7 +25,7 @@ class Leaf(Source):
 
     Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. Each user, a writer in FEMNIST, is a natural client: the
     partition :class:`~fl_lightning.data.Natural` goes by them, in the order of their names. Samples of 784 values in [0, 1]
-    are grey images of 28x28, other samples vectors of numbers.
+    are grey images of 28x28, other samples vectors of numbers: whole numbers, where all samples of all users are, else floats.
     """
 
     def load(self, root: Path) -> Dataset:
@@ -35,6 +36,8 @@ class Leaf(Source):
                     f"data.root is {root}, but {root / part} holds no .json file: run LEAF's preprocess.sh with -t sample and "
                     "give its folder data"
                 )
+        for path in (*files["train"], *files["test"]):
+            check_file(path, f"data.root: {path}")
         stamps = [(path.relative_to(root), path.stat()) for part in files.values() for path in part]
         fingerprint = "\n".join(f"{root.resolve()} {path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
         return cached(f"leaf-{root.resolve().parent.name}", fingerprint, lambda: _parse(files))
@@ -54,9 +57,9 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
     position = {name: i for i, name in enumerate(names)}
     owners = np.repeat([position[name] for name, _, _ in train], [len(labels) for _, _, labels in train])
     samples = _samples(train, test)
-    largest = max(int(part.targets.max()) for part in samples)
-    is_femnist = samples[0].inputs.ndim == 4 and 10 <= largest < len(_FEMNIST)
-    classes = _FEMNIST if is_femnist else tuple(str(label) for label in range(largest + 1))
+    classes = numbered_classes(*samples)
+    if samples[0].inputs.ndim == 4 and 10 < len(classes) <= len(_FEMNIST):
+        classes = _FEMNIST
     return Dataset(*samples, classes, torch.from_numpy(owners))
 
 
@@ -84,44 +87,74 @@ def _read_users(path: Path) -> list[_User]:
     """The users of one file; called in other processes."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        data = [(user, content["user_data"][user]["x"], content["user_data"][user]["y"]) for user in content["users"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"data.root: {path} is no JSON file of LEAF with users and user_data ({error}): replace it") from error
-    return [(user, *_arrays(path, user, inputs, labels)) for user, inputs, labels in data]
+        users, of_user = content["users"], content["user_data"]
+        data = [(str(user), of_user[user]["x"], of_user[user]["y"]) for user in users]
+        counts = content.get("num_samples", [None] * len(data))
+        if len(counts) != len(data):
+            raise ValueError(f"num_samples has {len(counts)} entries for {len(data)} users")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ValueError(
+            f"data.root: {path} is no JSON file of LEAF with users and user_data ({reason}): replace it"
+        ) from error
+    return [
+        (user, *_arrays(path, user, inputs, labels, count)) for (user, inputs, labels), count in zip(data, counts, strict=True)
+    ]
 
 
-def _arrays(path: Path, user: str, inputs: list, labels: list) -> tuple[NDArray, NDArray]:
+def _arrays(path: Path, user: str, inputs: list, labels: list, count: int | None) -> tuple[NDArray, NDArray]:
+    """Inputs, (n, features) grey values as uint8, other fractions as float32, whole numbers as int64; and labels (n,)."""
+    gives = f"data.root: {path} gives user {user}"
     try:
-        values, classes = np.asarray(inputs, dtype=np.float32), np.asarray(labels)
+        values, classes = np.asarray(inputs), np.asarray(labels)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"data.root: {path} gives user {user} samples that are no vectors of one length ({error})") from error
-    if values.ndim > 0 and classes.ndim > 0 and (len(values) == 0 or len(values) != len(classes)):
+        raise ValueError(f"{gives} samples that are no vectors of one length ({error}): correct the file") from error
+    if values.ndim > 0 and classes.ndim > 0 and not 0 < len(values) == len(classes):
+        raise ValueError(f"{gives} {len(values)} samples and {len(classes)} labels: correct the file")
+    if values.ndim > 0 and count not in (None, len(values)):
+        raise ValueError(f"{gives} {len(values)} samples, num_samples says {count}: correct the file")
+    if classes.dtype.kind != "i" or classes.ndim != 1:
         raise ValueError(
-            f"data.root: {path} gives user {user} {len(values)} samples and {len(classes)} labels: correct the file"
+            f"{gives} labels of type {classes.dtype} and shape {classes.shape}, must be whole numbers: correct the file"
         )
-    if classes.dtype.kind not in "iu" or classes.ndim != 1 or values.ndim != 2:
+    if values.dtype.kind not in "if" or values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(
-            f"data.root: {path} gives user {user} labels of type {classes.dtype} and samples of {values.ndim - 1} dimensions: "
-            "labels must be whole numbers, samples vectors"
+            f"{gives} values of type {values.dtype} and shape {values.shape}, must be vectors of numbers: correct the file"
         )
-    if not np.isfinite(values).all():
-        raise ValueError(f"data.root: {path} gives user {user} a value that is no finite number: correct the file")
-    pixels = np.rint(values * 255)
-    # LEAF divides grey values by 255; whatever else is in the files stays as it is.
-    is_grey = (
-        values.shape[1] == _PIXELS and pixels.min() >= 0 and pixels.max() <= 255 and np.abs(values * 255 - pixels).max() < 1e-2
-    )
-    return (pixels.astype(np.uint8) if is_grey else values), classes.astype(np.int64)
+    if values.dtype.kind == "f":
+        values = _fractions(values)
+        if values.dtype != np.uint8 and not np.isfinite(values).all():
+            raise ValueError(f"{gives} a value that is no finite number of 32 bits: correct the file")
+    return values, classes
+
+
+def _fractions(values: NDArray) -> NDArray:
+    """Grey values, which LEAF divides by 255, as uint8; whatever else is in the files stays as it is, as float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = values.astype(np.float32)
+        pixels = np.rint(values * 255)
+        is_grey = (
+            values.shape[1] == _PIXELS
+            and pixels.min() >= 0
+            and pixels.max() <= 255
+            and np.abs(values * 255 - pixels).max() < 1e-2
+        )
+        return pixels.astype(np.uint8) if is_grey else values
 
 
 def _samples(train: list[_User], test: list[_User]) -> list[Samples]:
-    all_grey = all(inputs.dtype == np.uint8 for _, inputs, _ in (*train, *test))
-    parts = []
-    for users in (train, test):
+    everyone = [inputs for _, inputs, _ in (*train, *test)]
+    if all(inputs.dtype == np.int64 for inputs in everyone):
+        return [_joined(users, [inputs for _, inputs, _ in users]) for users in (train, test)]
+    # Some writers of JSON write 1.0 as 1.
+    fractions = [_fractions(inputs) if inputs.dtype == np.int64 else inputs for inputs in everyone]
+    if not all(inputs.dtype == np.uint8 for inputs in fractions):
         # Where one user's values are no grey values, everybody's are floats.
-        scaled = [inputs if all_grey or inputs.dtype != np.uint8 else inputs.astype(np.float32) / 255 for _, inputs, _ in users]
-        inputs = np.concatenate(scaled)
-        shape = (-1, 1, 28, 28) if inputs.shape[1] == _PIXELS else inputs.shape
-        labels = np.concatenate([labels for _, _, labels in users])
-        parts.append(Samples(torch.from_numpy(inputs.reshape(shape)), torch.from_numpy(labels)))
-    return parts
+        fractions = [inputs.astype(np.float32) / 255 if inputs.dtype == np.uint8 else inputs for inputs in fractions]
+    return [_joined(train, fractions[: len(train)]), _joined(test, fractions[len(train) :])]
+
+
+def _joined(users: list[_User], parts: list[NDArray]) -> Samples:
+    inputs, labels = np.concatenate(parts), np.concatenate([labels for _, _, labels in users])
+    shape = (-1, 1, 28, 28) if inputs.shape[1] == _PIXELS else inputs.shape
+    return Samples(torch.from_numpy(inputs.reshape(shape)), torch.from_numpy(labels))

@@ -53,15 +53,15 @@ def read_superclasses(table: Path, classes: Sequence[str], key: str) -> list[str
         name = row["class"]
         if name not in classes:
             raise ValueError(
-                f"{table}, line {line}: {name} is no class of data.source, whose classes are {', '.join(classes)}: give "
-                f"{key} a table of these"
+                f"{key}: {table}, line {line}: {name} is no class of data.source, whose classes are {', '.join(classes)}: give "
+                "a table of these"
             )
         if name in found:
-            raise ValueError(f"{table}, line {line}: {name} stands in line {found[name][0]} too: delete one")
+            raise ValueError(f"{key}: {table}, line {line}: {name} stands in line {found[name][0]} too: delete one")
         if not row["superclass"]:
-            raise ValueError(f"{table}, line {line}: {name} has no superclass: name one")
+            raise ValueError(f"{key}: {table}, line {line}: {name} has no superclass: name one")
         found[name] = (line, row["superclass"])
     for name in classes:
         if name not in found:
-            raise ValueError(f"{table} has no line for the class {name} of data.source: add one")
+            raise ValueError(f"{key}: {table} has no line for the class {name} of data.source: add one")
     return [found[name][1] for name in classes]

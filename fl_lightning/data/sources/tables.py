@@ -18,7 +18,7 @@ def read_rows(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming file and line, if the columns are others or a row has too few or too many values.
+        ValueError: naming key, file and line, if the columns are others or a row has too few or too many values.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -28,26 +28,27 @@ def read_rows(
         reader = csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: no UTF-8 ({error.reason}): save the file as UTF-8") from error
+        raise ValueError(f"{key}: {path}, line {line}: no UTF-8 ({error.reason}): save the file as UTF-8") from error
+    where = f"{key}: {path}"
     line = 1  # where the present row begins: a quoted value may go over several
     try:
         header = [name.strip() for name in next(reader, [])]
-        _check_header(path, header, required, optional)
+        _check_header(where, header, required, optional)
         line = reader.line_num + 1
         for values in reader:
             if values and len(values) != len(header):
                 raise ValueError(
-                    f"{path}, line {line}: {len(values)} values for the {len(header)} columns {', '.join(header)}: "
+                    f"{where}, line {line}: {len(values)} values for the {len(header)} columns {', '.join(header)}: "
                     "correct the line"
                 )
             if values:
                 yield line, dict(zip(header, (value.strip() for value in values), strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {line}: no CSV ({error}): correct the line") from error
+        raise ValueError(f"{where}, line {line}: no CSV ({error}): correct the line") from error
 
 
-def _check_header(path: Path, header: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
+def _check_header(where: str, header: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
     known = [*required, *optional]
     missing, unknown = [name for name in required if name not in header], [name for name in header if name not in known]
     twice = [name for name in header if header.count(name) > 1]
@@ -55,4 +56,4 @@ def _check_header(path: Path, header: Sequence[str], required: Sequence[str], op
         what = f"the column {missing[0]} is missing" if missing else f"the column {(unknown or twice)[0]} "
         what += "" if missing else "is not known" if unknown else "stands there twice"
         optionally = f", and may have {', '.join(optional)}" if optional else ""
-        raise ValueError(f"{path}, line 1: {what}: the file must have the columns {', '.join(required)}{optionally}")
+        raise ValueError(f"{where}, line 1: {what}: the file must have the columns {', '.join(required)}{optionally}")

@@ -14,7 +14,7 @@ import torch
 import torchvision.datasets
 
 from fl_lightning.data.cache import cached, root_lock
-from fl_lightning.data.samples import Dataset
+from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
@@ -109,7 +109,7 @@ class TorchvisionDataset(Source):
         name = f"data.source {self.name}: sample {{}}".format
         mode = mode_of(train[0][0], name(0))
         parts = [decode(part.__getitem__, len(part), name, self.size, mode) for part in (train, test)]
-        names = getattr(train, "classes", None) or [str(label) for label in range(int(parts[0].targets.max()) + 1)]
+        names = getattr(train, "classes", None) or numbered_classes(*parts)
         return Dataset(*parts, classes=tuple(str(name) for name in names))
 
 

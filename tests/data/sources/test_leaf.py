@@ -189,13 +189,13 @@ def with_data(**data):
         (with_data(y=[1.5]), "gives user a labels of type float64"),
         (with_data(y=[[1]]), "user a"),
         (with_data(y=[None]), "user a"),
-        (with_data(x=[0.5]), "gives user a .* samples of 0 dimensions"),
-        (with_data(x=[[[0.5]]]), "gives user a .* samples of 2 dimensions"),
-        (with_data(x=["the text of Shakespeare"]), "gives user a samples that are no vectors of one length"),
+        (with_data(x=[0.5]), r"gives user a values of type float64 and shape \(1,\)"),
+        (with_data(x=[[[0.5]]]), r"gives user a values of type float64 and shape \(1, 1, 1\)"),
+        (with_data(x=["the text of Shakespeare"]), "gives user a values of type <U23"),
         (with_data(x=[[0.0, 1.0], [0.0]], y=[0, 1]), "gives user a samples that are no vectors of one length"),
-        (with_data(x=[[None] * 784]), "gives user a a value that is no finite number"),
+        (with_data(x=[[None] * 784]), "gives user a values of type object"),
         (with_data(x=[[1e400] * 784]), "gives user a a value that is no finite number"),
-        (with_data(x=[[{}] * 784]), "gives user a samples that are no vectors"),
+        (with_data(x=[[{}] * 784]), "gives user a values of type object"),
         (with_data(y=[-1]), "label -1"),
         (with_data(x=[[0.0] * 60]), "data.root: user z has samples of 784 values, user a of 60: keep the files"),
     ],
@@ -225,7 +225,9 @@ def test_a_user_that_stands_there_twice_is_named(tmp_path, files):
     write(tmp_path / "test" / "a.json", {"w1": user(2, 1)})
     if len(files) == 1:
         content = json.loads((tmp_path / "train" / "a.json").read_text())
-        (tmp_path / "train" / "a.json").write_text(json.dumps({**content, "users": ["w1", "w2", "w1"]}))
+        (tmp_path / "train" / "a.json").write_text(
+            json.dumps({**content, "users": ["w1", "w2", "w1"], "num_samples": [2, 2, 2]})
+        )
     with pytest.raises(ValueError, match=r"data\.root: .*w1.*twice in .*train") as caught:
         Leaf().load(tmp_path)
     assert "\n" not in str(caught.value)

@@ -123,7 +123,7 @@ GOOD = ["class,superclass", "cat,animal", "dog,animal", "oak,plant"]
 def test_mistakes_name_file_and_line(table, lines, message):
     """In one line."""
     path = table(*lines)
-    with pytest.raises(ValueError, match=rf"^{path},? ?{message}") as caught:
+    with pytest.raises(ValueError, match=rf"^data\.source\.table: {path},? ?{message}") as caught:
         Superclasses(three(), path).load(Path())
     assert "\n" not in str(caught.value)
 

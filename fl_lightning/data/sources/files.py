@@ -1,0 +1,22 @@
+"""What lies under a path: a source opens files, and what would block or never end is none."""
+
+import os
+import stat
+
+_KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """``a file``, ``a folder``, ``a pipe``, ``a socket``, ``a device`` or ``a link to nothing``; other links are followed."""
+    try:
+        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "a device")
+    except OSError:
+        if os.path.islink(path):
+            return "a link to nothing"
+        raise
+
+
+def check_file(path: str | os.PathLike[str], name: str) -> None:
+    """Raise a ValueError, with ``name`` in it, unless there is a file to be read."""
+    if (kind := kind_of(path)) != "a file":
+        raise ValueError(f"{name} is {kind}, must be a file: delete it")
