@@ -17,8 +17,7 @@ def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:
     """
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in net.modules()):
         return True
-    noise = torch.randn(inputs[1].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    changed = torch.stack([inputs[0], inputs[1] + noise.to(inputs)])
+    changed = torch.stack([inputs[0], _another(*inputs)])
     first, second = _forward(net, inputs), _forward(net, changed)
     return not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -51,6 +50,14 @@ def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
     with _always_the_same_draws(inputs.device), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = net(inputs)
     return sum(kept.values()) // len(inputs) + outputs[0].numel() * outputs.element_size()
+
+
+def _another(first: Tensor, second: Tensor) -> Tensor:
+    """A sample that differs from the second and that a net takes."""
+    if second.is_floating_point():
+        noise = torch.randn(second.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return second + noise.to(second)
+    return torch.zeros_like(second) if torch.equal(first, second) else first  # indices of an embedding have a largest
 
 
 def _forward(net: nn.Module, inputs: Tensor) -> list[Tensor]:

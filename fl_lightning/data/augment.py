@@ -202,4 +202,6 @@ def _check_size(name: str, size: int | None) -> int | None:
 
 def _like(values: Tensor, images: Tensor) -> Tensor:
     """In the dtype of the stored images, rounded where that is whole numbers."""
-    return values.round().clamp(0, 255).to(images.dtype) if images.dtype == torch.uint8 else values.to(images.dtype)
+    if images.is_floating_point():
+        return values.to(images.dtype)
+    return (values.round().clamp(0, 255) if images.dtype == torch.uint8 else values.round()).to(images.dtype)

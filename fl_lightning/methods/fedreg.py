@@ -45,7 +45,8 @@ class FedReg(FederatedModule):
             gradient is rounding, by which the projection may divide; the authors' code has no such check.
 
     Raises:
-        ValueError: if a value is out of range, the local optimizer is not plain SGD, or the net draws or mixes samples.
+        ValueError: if a value is out of range, the local optimizer is not plain SGD, the net draws or mixes samples, or inputs
+            are whole numbers that are no images.
     """
 
     def __init__(
@@ -80,6 +81,11 @@ class FedReg(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
+        if self._trainer is not None and self.data.inputs_are_whole:
+            raise ValueError(
+                "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
+                "pseudo data with them: use another method, or give floats"
+            )
         for name, layer in self.net.named_modules():
             if (
                 isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)

@@ -181,6 +181,11 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
             f"data.source of the run gives samples of shape {data.input_shape}, but the attack is on images "
             "(channels, height, width): choose another run"
         )
+    if data.inputs_are_whole:
+        raise ValueError(
+            "data.source of the run gives whole numbers that are no images, of which there are no gradients, but the attack "
+            "follows them: choose another run"
+        )
     if num_images < 1:
         raise ValueError(f"num_images is {num_images}, must be at least 1")
     if not clients:
