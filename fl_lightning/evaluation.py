@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fl_lightning.clients import predict_in_batches
 from fl_lightning.data import Batch, FederatedDataModule
+from fl_lightning.data.samples import type_name
 from fl_lightning.metrics import ClassScores, Scores
 
 
@@ -63,18 +64,37 @@ class EvaluatedModule(LightningModule):
         Raises:
             ValueError: if it has not.
         """
-        shape, num_classes, weight = self.data.input_shape, len(self.data.classes), next(self.net.parameters())
+        num_classes, weight = len(self.data.classes), next(self.net.parameters())
+        inputs = self.data.first_inputs(1).to(weight.device)
+        if inputs.is_floating_point():
+            inputs = inputs.to(weight.dtype)
         try:
-            outputs = predict_in_batches(self.net, 1, torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device))
-        except (RuntimeError, AssertionError) as error:
+            outputs = self._outputs(inputs)
+        except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+            given, cure = f"of shape {self.data.input_shape}", "choose one that fits the data"
+            if self.data.inputs_are_whole:
+                given, cure = f"{given} and type {type_name(inputs)}", f"{cure}, or give floats"
+            raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
+        if not isinstance(outputs, Tensor):
+            logits = ", such as its logits" if hasattr(outputs, "logits") else ""
             raise ValueError(
-                f"model.net cannot take inputs of shape {shape} ({error}): choose one that fits the data"
-            ) from error
+                f"model.net gives {type(outputs).__name__}, must be a tensor of logits (samples, classes): wrap it in a net "
+                f"whose forward returns the tensor{logits}"
+            )
         if outputs.shape != (1, num_classes):
             raise ValueError(
                 f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
                 "build it with that many outputs"
             )
+
+    @torch.no_grad()
+    def _outputs(self, inputs: Tensor) -> object:
+        """What the net gives in evaluation mode, which may be anything; its mode is put back."""
+        training = self.net.training
+        self.net.eval()
+        outputs = self.net(inputs)
+        self.net.train(training)
+        return outputs
 
     def place_data(self) -> None:
         """Move the data to where the net is."""
@@ -82,9 +102,13 @@ class EvaluatedModule(LightningModule):
 
     def evaluation_is_missing(self) -> bool:
         """Whether a fit starts at a round whose evaluation is due and not done: 0, or one that a checkpoint was before."""
-        trainer, every = self.trainer, self.trainer.val_check_batch
-        is_due = trainer.global_step == 0 or (isinstance(every, int) and trainer.global_step % every == 0)
-        return is_due and self.evaluated_round < trainer.global_step
+        round = self.trainer.global_step
+        return (round == 0 or self.validates_after(round)) and self.evaluated_round < round
+
+    def validates_after(self, round: int) -> bool:
+        """Whether ``trainer.val_check_interval`` has the model evaluated after a round."""
+        every = self.trainer.val_check_batch
+        return isinstance(every, int) and round % every == 0
 
     def evaluate_now(self) -> None:
         """Evaluate outside Lightning's turn, by the steps of its own evaluation during a fit."""

@@ -39,7 +39,7 @@ class Classifier(nn.Module):
         """Probabilities (n, classes).
 
         Args:
-            inputs: (n, ...) as stored: images uint8 (n, channels, height, width), else floats.
+            inputs: (n, ...) as stored: images uint8 (n, channels, height, width), else floats or whole numbers.
         """
         for change in self.changes:
             inputs = change.evaluate(inputs)

@@ -4,10 +4,11 @@ A loss is called as ``loss(logits, target, label_counts)`` with shapes (B, C), (
 (B,). The formulas stand in :mod:`fl_lightning.functional`.
 """
 
+import copy
 from abc import ABC, abstractmethod
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.functional import (
     masked_cross_entropy,
@@ -17,9 +18,15 @@ from fl_lightning.functional import (
 
 __all__ = ["CrossEntropy", "Loss", "MaskedCrossEntropy", "ReweightedSoftmax", "TruncatedCrossEntropy"]
 
+# torch's losses on logits, or logarithms of probabilities, and class indices.
+TorchLosses = nn.CrossEntropyLoss | nn.NLLLoss
+
 
 class Loss(ABC):
     """One value a sample from logits, targets and the client's label counts."""
+
+    uses_label_counts: bool = True
+    """Whether the label counts play a part, which then are part of what an update gives away."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
@@ -31,6 +38,8 @@ class Loss(ABC):
 
 class CrossEntropy(Loss):
     """Ordinary cross entropy; the label counts are not used."""
+
+    uses_label_counts = False
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return F.cross_entropy(logits, target, reduction="none")
@@ -55,3 +64,44 @@ class MaskedCrossEntropy(Loss):
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return masked_cross_entropy(logits, target, label_counts, reduction="none")
+
+
+class TorchLoss(Loss):
+    """A loss of torch, such as ``torch.nn.CrossEntropyLoss(label_smoothing=0.1)``, with one value a sample; no label counts.
+
+    Args:
+        loss: ``CrossEntropyLoss`` or ``NLLLoss`` with its mean over samples: no weights of classes, which make it another mean,
+            and no label that is left out.
+
+    Raises:
+        ValueError: if it is any other.
+    """
+
+    uses_label_counts = False
+
+    def __init__(self, loss: TorchLosses) -> None:
+        if not isinstance(loss, TorchLosses):
+            raise ValueError(
+                f"model.loss is {loss!r}, must be of fl_lightning.losses, torch.nn.CrossEntropyLoss or NLLLoss: derive another "
+                "from fl_lightning.losses.Loss"
+            )
+        changed = {
+            "weight": loss.weight is not None,
+            "reduction": loss.reduction != "mean",
+            "ignore_index": loss.ignore_index != -100,
+        }
+        for name in (name for name, is_changed in changed.items() if is_changed):
+            raise ValueError(f"model.loss is {loss!r} with a {name} of its own, which clients cannot follow: leave {name} out")
+        self._name, self._loss = repr(loss), copy.deepcopy(loss)
+        self._loss.reduction = "none"
+
+    def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        return self._loss(logits, target)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def as_loss(loss: Loss | TorchLosses) -> Loss:
+    """A loss of ours as it is, one of torch as :class:`TorchLoss`."""
+    return loss if isinstance(loss, Loss) else TorchLoss(loss)

@@ -34,8 +34,9 @@ from fl_lightning.clients.states_of_run import open_client_states, saved_client_
 from fl_lightning.data import Batch
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
-from fl_lightning.losses import CrossEntropy, Loss
+from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.models import Network, TorchvisionModel
+from fl_lightning.optimizers import optimizer_builder
 from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.streams import seeded_layers
@@ -59,9 +60,9 @@ class FederatedModule(EvaluatedModule):
 
     Args:
         net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
-        loss: what clients minimise, from :mod:`fl_lightning.losses`.
-        optimizer: builds the clients' optimizer; fresh state at every visit.
-        server_optimizer: builds the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of
+        loss: what clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
+        optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
+        server_optimizer: likewise the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of
             the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
         local_steps: local steps of a visit.
@@ -103,7 +104,7 @@ class FederatedModule(EvaluatedModule):
     def __init__(
         self,
         net: Net,
-        loss: Loss = CrossEntropy(),
+        loss: Loss | TorchLosses = CrossEntropy(),
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         server_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
         lr_scheduler: LRSchedulerCallable | None = None,
@@ -128,7 +129,9 @@ class FederatedModule(EvaluatedModule):
             raise TypeError(
                 f"model.net is {net!r}, must be a net or build one: annotate it as fl_lightning.Net in {type(self).__name__}"
             )
-        self.loss, self.optimizer, self.server_optimizer, self.lr_scheduler = loss, optimizer, server_optimizer, lr_scheduler
+        self.loss, self.lr_scheduler = as_loss(loss), lr_scheduler
+        self.optimizer = optimizer_builder("model.optimizer", optimizer)
+        self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
         self.learning_rate_decay, self.client_state, self.privacy = learning_rate_decay, client_state, privacy
@@ -364,7 +367,7 @@ class FederatedModule(EvaluatedModule):
     @property
     def beside_gradients(self) -> tuple[str, ...]:
         """What clients take from their samples beside the gradients of ``client_loss``, which DP-SGD does not cover."""
-        return () if isinstance(self.loss, CrossEntropy) else ("the label counts in the loss",)
+        return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
 
     def bounded_result(self, net: nn.Module, client: Client) -> Upload:
         """``client_result``, bounded where privacy asks for it."""
@@ -583,7 +586,9 @@ class FederatedModule(EvaluatedModule):
             metrics["train/loss"] = sum(counted) / len(counted)
         self.log_dict(metrics, logger=False)
         every = self.trainer.log_every_n_steps
-        if every > 0 and report.round % every == 0:
+        # Where the run is evaluated too: Lightning's default of every 50 steps would leave a short run without a loss.
+        is_evaluated = self.validates_after(report.round) or report.round == self.trainer.max_steps
+        if every > 0 and (report.round % every == 0 or is_evaluated):
             self.log_round(metrics, report.round)
 
 

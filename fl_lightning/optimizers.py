@@ -5,14 +5,38 @@ ICLR 2021. arXiv 2003.00295. Algorithm 2: no bias correction, tau outside the ro
 FedAdagrad, is torch's Adagrad with ``initial_accumulator_value: tau^2`` and ``eps: tau``.
 """
 
+import difflib
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 __all__ = ["FedAdam", "FedYogi"]
+
+
+def optimizer_builder(key: str, given: OptimizerCallable | str) -> OptimizerCallable:
+    """What builds an optimizer from weights: ``given`` itself, or the class that it names, of torch or of this module.
+
+    Args:
+        key: of the config, for messages.
+
+    Raises:
+        ValueError: if there is no such class, or ``given`` is no function, such as an optimizer that is built already.
+    """
+    if callable(given):
+        return given
+    known = {name: kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind) and name != "Optimizer"}
+    known |= {kind.__name__: kind for kind in (FedAdam, FedYogi)}
+    if isinstance(given, str) and given in known:
+        return known[given]
+    close = difflib.get_close_matches(given, known, n=1) if isinstance(given, str) else []
+    cure = f"did you mean {close[0]}?" if close else "such as 'Adam' or lambda weights: torch.optim.Adam(weights, lr=0.001)"
+    shown = repr(given) if isinstance(given, str) else type(given).__name__
+    raise ValueError(f"{key} is {shown}, must be the name of an optimizer or build one from weights: {cure}")
 
 
 class _Adaptive(torch.optim.Optimizer):

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -343,6 +344,48 @@ def test_a_net_for_other_inputs_is_refused(fit, toy_data):
 def test_training_scalars_can_be_switched_off(fit, toy_data):
     """log_every_n_steps=0, as Lightning allows."""
     fit(FedAvg(norm_net()), toy_data(), 1, precision="64-true", log_every_n_steps=0)
+
+
+def test_training_scalars_stand_where_the_run_is_evaluated(fit, toy_data, tmp_path, read_scalars):
+    """Lightning's default logs every 50 steps: of 7 rounds those evaluated alone, every 3 and the last; every 2 adds those."""
+    for every, rounds in ((None, [3, 6, 7]), (2, [2, 3, 4, 6, 7])):
+        logger = TensorBoardLogger(tmp_path, name=str(every))
+        settings = {"log_every_n_steps": every, "val_check_interval": 3, "check_val_every_n_epoch": None}
+        fit(FedAvg(norm_net()), toy_data(), 7, precision="64-true", logger=logger, **settings)
+        assert sorted(read_scalars(logger.log_dir)["train/loss"]) == rounds
+
+
+class Logits(dict):
+    """What nets of Hugging Face give: a dictionary with attributes."""
+
+    def __init__(self, logits):
+        super().__init__(logits=logits)
+        self.logits = logits
+
+
+class Structured(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.linear, self.wrap = nn.Linear(4, 3), wrap
+
+    def forward(self, inputs):
+        return self.wrap(self.linear(inputs))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (Logits, r"model\.net gives Logits, must be a tensor of logits .*: wrap it in a net whose .* such as its logits"),
+        (lambda logits: (logits, None), r"model\.net gives tuple, must be a tensor of logits"),
+        (lambda logits: logits[:, None], r"model\.net gives outputs of shape \(1, 3\), the data has 3 classes"),
+    ],
+    ids=["Hugging Face", "tuple", "sequence"],
+)
+def test_a_net_that_gives_no_logits_is_refused(fit, toy_data, wrap, message):
+    """Before the first round, in one line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        fit(FedAvg(Structured(wrap).double()), toy_data(), 1, precision="64-true")
+    assert "\n" not in str(caught.value)
 
 
 def test_load_from_checkpoint(fit, toy_data, tmp_path):

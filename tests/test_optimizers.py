@@ -170,3 +170,35 @@ def test_from_the_command_line(main):
     code, _, error = main(*run, "--model.server_optimizer.lr", "0")
     assert code == 1
     assert error == "fl-lightning: error: model.server_optimizer FedAdam: lr is 0.0, must be above 0\n"
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop"])
+def test_optimizers_have_names(name):
+    """torch's class with its defaults, for clients and server alike."""
+    method = FedAvg(nn.Linear(4, 3), optimizer=name, server_optimizer=name)
+    for build in (method.optimizer, method.server_optimizer):
+        optimizer = build(method.net.parameters())
+        assert type(optimizer) is getattr(torch.optim, name)
+        assert optimizer.defaults["lr"] == getattr(torch.optim, name)(method.net.parameters()).defaults["lr"]
+
+
+def test_server_optimizers_of_ours_have_names():
+    """FedAdam is one of them."""
+    assert FedAvg(nn.Linear(4, 3), server_optimizer="FedAdam").server_optimizer is FedAdam
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("Adm", r"is 'Adm', must be the name of an optimizer or build one from weights: did you mean Adam\?"),
+        ("Optimizer", "is 'Optimizer', must be the name"),
+        ("lr_scheduler", "is 'lr_scheduler', must be the name"),
+        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), "is SGD, must be the name of an optimizer or build one"),
+        (None, "is NoneType, must be the name"),
+    ],
+)
+@pytest.mark.parametrize("key", ["optimizer", "server_optimizer"])
+def test_what_builds_no_optimizer_is_refused(key, given, message):
+    """Key, what it is and the cure."""
+    with pytest.raises(ValueError, match=rf"model\.{key} {message}"):
+        FedAvg(nn.Linear(4, 3), **{key: given})

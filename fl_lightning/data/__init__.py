@@ -11,7 +11,8 @@ from fl_lightning.data.augment import (
     Resize,
     ToRGB,
 )
-from fl_lightning.data.datamodule import FederatedDataModule, from_arrays
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.in_memory import from_arrays, from_dataset
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.partitions import (
     IID,
@@ -73,4 +74,5 @@ __all__ = [
     "ToRGB",
     "TorchvisionDataset",
     "from_arrays",
+    "from_dataset",
 ]

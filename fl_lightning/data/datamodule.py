@@ -1,5 +1,6 @@
 """The data of a federation: who holds what, who takes part in which round, and what one client's step sees."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import tee
@@ -13,11 +14,11 @@ from torch import Tensor
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batches import Visits
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
-from fl_lightning.data.partitions import Dirichlet, Fixed, Partition
-from fl_lightning.data.samples import Batch, Dataset
+from fl_lightning.data.partitions import Dirichlet, Partition
+from fl_lightning.data.samples import Batch, Dataset, are_whole, type_name
 from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.shards import split_clients
-from fl_lightning.data.sources import Arrays, Source, open_source
+from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, place
 from fl_lightning.data.tasks import Streams, TaskStream
 from fl_lightning.streams import numpy_stream, random_bits, stream_seed
@@ -26,8 +27,9 @@ from fl_lightning.streams import numpy_stream, random_bits, stream_seed
 class FederatedDataModule(LightningDataModule):
     """Shares a data set out among clients and serves them their batches from the device.
 
-    Images stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised there. Float inputs are
-    used as they are, unless ``mean`` and ``std`` are given.
+    Images, which uint8 inputs are, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
+    there. Float inputs are used as they are, in the net's precision, unless ``mean`` and ``std`` are given. Other whole
+    numbers, such as token ids, reach the net as they are, in every precision.
 
     Args:
         source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
@@ -116,7 +118,9 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(
                 f"data.mean is {list(self.mean)} and data.std is {list(self.std)}, must have one value a channel each"
             )
-        if self.std is not None and min(self.std) <= 0:
+        if self.mean is not None and not all(map(math.isfinite, self.mean)):
+            raise ValueError(f"data.mean is {list(self.mean)}, must be finite in every channel")
+        if self.std is not None and not all(0 < deviation < math.inf for deviation in self.std):
             raise ValueError(f"data.std is {list(self.std)}, must be above 0 in every channel")
         for cohort in self.cohorts or ():
             if not cohort or len(set(cohort)) != len(cohort) or not all(0 <= client < self.num_clients for client in cohort):
@@ -147,6 +151,11 @@ class FederatedDataModule(LightningDataModule):
         if self.augment and dataset.train.inputs.ndim != 4:
             shape = tuple(dataset.train.inputs.shape[1:])
             raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
+        if self.mean is not None and are_whole(dataset.train.inputs):
+            raise ValueError(
+                f"data.mean is {list(self.mean)}, but data.source gives whole numbers that are no images: leave "
+                "data.mean and data.std out, or give floats"
+            )
         self.streams: Streams | None = None
         if self.tasks is not None:
             self.streams = self.tasks.share_out(dataset, self.num_clients, self.seed)
@@ -231,8 +240,12 @@ class FederatedDataModule(LightningDataModule):
         """What a trained net needs to be used elsewhere: the samples as stored, their statistics and the classes."""
         stored = self._loaded.train.inputs
         mean, std = (None, None) if self._statistics is None else (part.tolist() for part in self._statistics)
-        dtype = str(stored.dtype).removeprefix("torch.")
-        return InputRecord(list(stored.shape[1:]), list(self.input_shape), dtype, mean, std, list(self.classes))
+        return InputRecord(list(stored.shape[1:]), list(self.input_shape), type_name(stored), mean, std, list(self.classes))
+
+    @property
+    def inputs_are_whole(self) -> bool:
+        """Whether the net is given whole numbers, such as token ids, of which there are no gradients."""
+        return are_whole(self._loaded.train.inputs)
 
     @property
     def has_validation(self) -> bool:
@@ -347,7 +360,7 @@ class FederatedDataModule(LightningDataModule):
         return images
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Stored samples as the net takes them: in the net's dtype, images in units of ``std`` about ``mean``."""
+        """Stored samples as the net takes them: images in units of ``std`` about ``mean``; whole numbers as they are."""
         return normalise(inputs, self._scale, self.dtype)
 
     def client_samples(self, client: int) -> Iterator[Batch]:
@@ -442,28 +455,6 @@ class FederatedDataModule(LightningDataModule):
         part, indices = ("train", self.shards.validation) if name == "val" else ("test", torch.arange(len(self.test_set)))
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return EvaluationBatches(partial(self._evaluation_batches, part), indices, self.eval_batch_size, due, *ranks)
-
-
-def from_arrays(inputs: Tensor, targets: Tensor, clients: Sequence[Sequence[int]], **settings: object) -> FederatedDataModule:
-    """A data module from tensors and index lists, in one line.
-
-    ``from_arrays(x, y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)`` trains client 0 in round 1 and
-    both in round 2, on full batches, validating on nothing.
-
-    Args:
-        inputs: (n, ...) training inputs.
-        targets: (n,) class indices.
-        clients: each client's sample indices.
-        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and anything that
-            :class:`FederatedDataModule` takes. Defaults here: ``val_fraction=0``, every client in every round.
-    """
-    source = Arrays(
-        inputs,
-        targets,
-        **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes", "owners") if name in settings},
-    )
-    defaults = {"num_clients": len(clients), "clients_per_round": len(clients), "val_fraction": 0.0}
-    return FederatedDataModule(source, partition=Fixed(clients), **{**defaults, **settings})
 
 
 def _cohort_size(clients_per_round: int | float, num_clients: int) -> int:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fl_lightning.data.samples import are_whole
+
 
 class ChannelStatistics(NamedTuple):
     """Mean and deviation of each channel, float64 (channels,) or (1,): in [0, 1] for images, else in units of the inputs."""
@@ -76,13 +78,15 @@ def channel_statistics(
 
 
 def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.dtype) -> Tensor:
-    """Changed inputs as the net takes them.
+    """Changed inputs as the net takes them; whole numbers that are no images, such as token ids, stay as they are.
 
     Args:
         inputs: (n, channels, ...).
         scale: of :meth:`ChannelStatistics.scale`, in ``dtype``; None: only the dtype changes.
         dtype: the net's.
     """
+    if are_whole(inputs):
+        return inputs
     inputs = inputs.to(dtype)
     return inputs if scale is None else torch.addcmul(scale[1], inputs, scale[0])
 

@@ -415,8 +415,8 @@ def source_with_owners(inputs):
 @pytest.mark.parametrize("storage", ["device", "stream"])
 @pytest.mark.parametrize("public_size", [0, 30])
 def test_sharing_out_makes_no_copy_of_the_inputs(public_size, storage):
-    """One number seen as 400 samples of 10^13 values, which no memory holds."""
-    inputs = torch.zeros(1, 1).expand(400, 10**13)
+    """One whole number seen as 400 samples of 10^13 values, which no memory holds; floats would be read once."""
+    inputs = torch.zeros(1, 1, dtype=torch.int64).expand(400, 10**13)
     settings = {"num_clients": 6, "clients_per_round": 1, "partition": IID(), "storage": storage, "num_workers": 0}
     data = FederatedDataModule(source_with_owners(inputs), public_size=public_size, **settings)
     data.setup()
@@ -538,29 +538,6 @@ def test_training_loader_counts_rounds_from_the_trainer():
     assert [next(rounds) for _ in range(3)] == [1, 2, 3]
     data.trainer = SimpleNamespace(global_step=41)
     assert next(iter(data.train_dataloader())) == 42
-
-
-# from_arrays
-
-
-def test_from_arrays_runs_the_example_of_its_docstring():
-    """Client 0 alone in round 1, both in round 2, full batches, nothing validated, the lists as given."""
-    x, y = torch.arange(5.0)[:, None], torch.tensor([0, 1, 0, 1, 2])
-    data = from_arrays(x, y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)
-    data.setup()
-    assert [data.cohort(1), data.cohort(2)] == [[0], [0, 1]]
-    assert sorted(numbers(data.batches(1, 2, 1))[0]) == [2, 3, 4]
-    assert data.label_counts.tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert not data.has_validation
-    assert not data.has_test
-    assert data.classes == ("0", "1", "2")
-
-
-def test_from_arrays_defaults_to_all_clients_every_round():
-    """Three lists are three clients, all of them in each cohort; settings can say otherwise."""
-    assert numbered().cohort(7) == [0, 1, 2]
-    assert len(numbered(clients_per_round=1).cohort(7)) == 1
-    assert numbered((10, 10), val_fraction=0.1).has_validation
 
 
 # Mistakes

@@ -1,0 +1,119 @@
+"""A federation from what lies in memory: arrays, data frames or torch's data sets, and who holds which sample."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import TensorDataset
+
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.partitions import Fixed
+from fl_lightning.data.sources import Arrays
+
+Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
+
+
+def from_arrays(
+    inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike, clients: Clients, **settings: object
+) -> FederatedDataModule:
+    """A data module from tensors, NumPy arrays or data frames and index lists, in one line.
+
+    ``from_arrays(x, y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)`` trains client 0 in round 1 and
+    both in round 2, on full batches, validating on nothing.
+
+    Args:
+        inputs: (n, ...) training inputs, as :class:`Arrays` takes them.
+        targets: (n,) class indices.
+        clients: each client's sample indices; the same by the clients' names, in whose order they are clients 0, 1, ...; or
+            (n,) the client of every sample, numbers or names, in whose sorted order they are clients 0, 1, ...
+        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and anything that
+            :class:`FederatedDataModule` takes. Defaults here: ``val_fraction=0``, every client in every round.
+
+    Raises:
+        ValueError: if ``clients`` is none of the three; and as :class:`Arrays`.
+    """
+    source = Arrays(
+        inputs,
+        targets,
+        **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes", "owners") if name in settings},
+    )
+    parts = _index_lists(clients, len(targets))
+    defaults = {"num_clients": len(parts), "clients_per_round": len(parts), "val_fraction": 0.0}
+    return FederatedDataModule(source, partition=Fixed(parts), **{**defaults, **settings})
+
+
+def from_dataset(
+    train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: object
+) -> FederatedDataModule:
+    """A data module from torch's data sets with pairs of an input and its class, all of which are read into memory.
+
+    Args:
+        train: a ``TensorDataset`` of inputs and targets, or any data set of known length whose samples are such pairs.
+        clients: as of :func:`from_arrays`.
+        test: the same for the test set.
+        settings: ``classes`` of :class:`Arrays`, and anything that :class:`FederatedDataModule` takes.
+
+    Raises:
+        ValueError: if a sample is no pair of an array and a number, or inputs differ in shape; and as :func:`from_arrays`.
+    """
+    inputs, targets = _stacked("train", train)
+    if test is not None:
+        settings["test_inputs"], settings["test_targets"] = _stacked("test", test)
+    return from_arrays(inputs, targets, clients, **settings)
+
+
+def _index_lists(clients: Clients, num_samples: int) -> list[Sequence[int]]:
+    if isinstance(clients, Mapping):
+        return list(clients.values())
+    if len(clients) == 0:
+        raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
+    if np.ndim(next(iter(clients))) > 0:
+        return list(clients)
+    of_sample = np.asarray(clients)
+    if len(of_sample) != num_samples:
+        raise ValueError(
+            f"clients names the client of {len(of_sample)} samples, there are {num_samples}: name one a sample, or give one "
+            "list of sample indices a client"
+        )
+    if of_sample.dtype.kind not in "iu":
+        unnamed = [row for row, name in enumerate(of_sample.tolist()) if not isinstance(name, str)]
+        if unnamed:
+            raise ValueError(
+                f"clients names {of_sample[unnamed[0]]!r} for sample {unnamed[0]}, must be a whole number or a text"
+            )
+        of_sample = of_sample.astype(str)
+    _, client = np.unique(of_sample, return_inverse=True)
+    order = np.argsort(client, kind="stable")
+    return [part.tolist() for part in np.split(order, np.cumsum(np.bincount(client))[:-1])]
+
+
+def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
+    """Inputs (n, ...) and targets (n,) of a data set."""
+    if isinstance(samples, TensorDataset):
+        if len(samples.tensors) != 2:
+            raise ValueError(f"{name} is a TensorDataset of {len(samples.tensors)} tensors, must have two: inputs and targets")
+        return samples.tensors
+    if not hasattr(samples, "__len__"):
+        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a data set with indices")
+    pairs = [_pair(name, i, samples[i]) for i in range(len(samples))]
+    shapes = {tuple(inputs.shape) for inputs, _ in pairs}
+    if len(shapes) != 1:
+        given = f"inputs of the shapes {sorted(shapes)}, must be of one" if shapes else "no sample"
+        raise ValueError(f"{name} has {given}: resize them" if shapes else f"{name} has {given}: give some")
+    return torch.stack([inputs for inputs, _ in pairs]), torch.stack([target for _, target in pairs])
+
+
+def _pair(name: str, i: int, sample: object) -> tuple[Tensor, Tensor]:
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise ValueError(f"{name}[{i}] is {type(sample).__name__}, must be a pair of an input and its class: select the two")
+    try:
+        inputs, target = map(torch.as_tensor, sample)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name}[{i}] is a pair of {type(sample[0]).__name__} and {type(sample[1]).__name__}, must be of a tensor and a "
+            "number: transform the samples, images with torchvision's PILToTensor"
+        ) from error
+    return inputs, target

@@ -1,0 +1,176 @@
+"""Federations from arrays, data frames and torch's data sets."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+
+from fl_lightning.data import from_arrays, from_dataset
+
+
+def shards(data):
+    """Each client's sample indices, sorted."""
+    data.setup()
+    return [sorted(data.shards.train_indices(client).tolist()) for client in range(data.num_clients)]
+
+
+X, Y = torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 0, 1, 2])
+
+
+def test_from_arrays_runs_the_example_of_its_docstring():
+    """Client 0 alone in round 1, both in round 2, full batches, nothing validated, the lists as given."""
+    data = from_arrays(X, Y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)
+    assert shards(data) == [[0, 1], [2, 3, 4]]
+    assert [data.cohort(1), data.cohort(2)] == [[0], [0, 1]]
+    (batch,) = data.batches(1, 2, 1)
+    assert sorted(batch.inputs[:, 0].tolist()) == [4.0, 6.0, 8.0]
+    assert data.label_counts.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert not data.has_validation
+    assert not data.has_test
+    assert data.classes == ("0", "1", "2")
+
+
+def test_from_arrays_defaults_to_all_clients_every_round():
+    """Two lists are two clients, both in each cohort; settings can say otherwise."""
+    assert from_arrays(X, Y, [[0, 1], [2, 3]]).cohort(7) == [0, 1]
+    assert len(from_arrays(X, Y, [[0, 1], [2, 3]], clients_per_round=1).cohort(7)) == 1
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        {"zurich": [1, 3], "aachen": [0, 2, 4]},
+        [[1, 3], [0, 2, 4]],
+        ["b", "a", "b", "a", "b"],
+        np.array(["b", "a", "b", "a", "b"], dtype=object),
+        (7, -2, 7, -2, 7),
+        torch.tensor([7, -2, 7, -2, 7]),
+    ],
+    ids=lambda clients: type(clients).__name__,
+)
+def test_clients_have_names(clients):
+    """Lists in their order; the clients of the samples in that of their names or numbers."""
+    assert shards(from_arrays(X, Y, clients)) == [[1, 3], [0, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], "clients is empty"),
+        (["a", "b"], "clients names the client of 2 samples, there are 5"),
+        ([0.5, 1, 1, 0, 1], "clients names .*0.5.* for sample 0, must be a whole number or a text"),
+        (np.array(["a", None, "a", "b", "b"], dtype=object), "clients names None for sample 1"),
+        ([[0, 1], [9]], "names sample 9"),
+        ({"a": [0, 1], "b": [1]}, "names sample 1 more than once"),
+    ],
+)
+def test_clients_that_are_none_are_refused(clients, message):
+    """In one line."""
+    with pytest.raises(ValueError, match=message):
+        from_arrays(X, Y, clients).setup()
+
+
+class Frame:
+    """What a data frame is to NumPy; pandas is no dependency. A column of it is one as well."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self):
+        return iter(self.values)
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.asarray(self.values, dtype)
+
+
+def test_data_frames_are_arrays():
+    """Features, labels and who holds what as frames and columns."""
+    frame, names = Frame(X.numpy().astype(np.float64)), Frame(np.array(list("babab"), dtype=object))
+    data = from_arrays(frame, Frame(Y.numpy()), names, test_inputs=frame, test_targets=Frame(Y.numpy()))
+    assert shards(data) == [[1, 3], [0, 2, 4]]
+    (batch,) = data.test_dataloader()
+    assert batch.inputs.dtype == torch.float32
+    assert torch.equal(batch.inputs, X)
+
+
+def test_pandas_frames():
+    """The real thing, where it is installed."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "label": Y, "hospital": list("babab")})
+    data = from_arrays(frame[["a", "b"]], frame["label"], frame["hospital"])
+    assert shards(data) == [[1, 3], [0, 2, 4]]
+    with pytest.raises(ValueError, match=r"data\.source has inputs of type (object|str)"):
+        from_arrays(frame, frame["label"], frame["hospital"])
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Samples that are made when they are asked for."""
+
+    def __init__(self, *samples: object) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> object:
+        return self.samples[index]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TensorDataset(X, Y),
+        Subset(TensorDataset(torch.cat([X, X]), torch.cat([Y, Y])), range(5, 10)),
+        Pairs(*zip(X, Y.tolist())),
+        Pairs(*zip(X.numpy(), Y.numpy())),
+    ],
+    ids=["TensorDataset", "Subset", "tensors and numbers", "arrays"],
+)
+def test_torch_data_sets(dataset):
+    """All samples in order, as inputs and as the test set."""
+    data = from_dataset(dataset, [[0, 1], [2, 3, 4]], test=dataset, classes=["cat", "dog", "owl"])
+    assert shards(data) == [[0, 1], [2, 3, 4]]
+    (test,) = data.test_dataloader()
+    assert torch.equal(test.inputs, X)
+    assert test.targets.tolist() == Y.tolist()
+    assert sorted(row for batch in data.client_samples(1) for row in batch.inputs.tolist()) == X[2:].tolist()
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (TensorDataset(X), "train is a TensorDataset of 1 tensors, must have two"),
+        (TensorDataset(X, X, Y), "train is a TensorDataset of 3 tensors"),
+        (Pairs({"input_ids": X[0], "label": 0}), r"train\[0\] is dict, must be a pair"),
+        (Pairs((X[0], X[0], 1)), r"train\[0\] is tuple, must be a pair"),
+        (Pairs((Image.new("L", (2, 2)), 1)), r"train\[0\] is a pair of Image and int, .*PILToTensor"),
+        (Pairs((X[0], 0), ({"input_ids": X[0]}, 1)), r"train\[1\] is a pair of dict and int"),
+        (Pairs((X[0], 0), (X[0, :1], 1)), r"train has inputs of the shapes \[\(1,\), \(2,\)\], must be of one"),
+        (Pairs(), "train has no sample"),
+        (Endless(), "train is Endless, whose length nobody knows"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_data_sets_of_other_samples_are_refused(dataset, message):
+    """Name, sample and cure."""
+    with pytest.raises(ValueError, match=message) as caught:
+        from_dataset(dataset, [[0]])
+    assert "\n" not in str(caught.value)
+
+
+def test_several_inputs_are_refused():
+    """A net is given one tensor, whatever a tokenizer makes."""
+    tokens = {"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.ones(2, 3).long()}
+    with pytest.raises(ValueError, match=r"data\.source has inputs of type dict, must be one array .*join the parts"):
+        from_arrays(tokens, torch.tensor([0, 1]), [[0, 1]])
+    with pytest.raises(ValueError, match=r"data\.source has test_inputs of type dict"):
+        from_arrays(X[:2], torch.tensor([0, 1]), [[0, 1]], test_inputs=tokens, test_targets=torch.tensor([0, 1]))

@@ -1,0 +1,70 @@
+"""Losses of torch as losses of clients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.losses import CrossEntropy, TorchLoss, TruncatedCrossEntropy, as_loss
+
+LOGITS, TARGET, COUNTS = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([2, 0])
+
+
+def test_torchs_losses_give_one_value_a_sample():
+    """Smoothed by .1, two classes: .95 of the loss of the class and .05 of that of the other; by hand from log-softmax."""
+    logs = LOGITS.double().log_softmax(dim=1)
+    smoothed = as_loss(nn.CrossEntropyLoss(label_smoothing=0.1))(LOGITS.double(), TARGET, COUNTS)
+    torch.testing.assert_close(smoothed, -(0.95 * logs[:, 0] + 0.05 * logs[:, 1]))
+    torch.testing.assert_close(as_loss(nn.CrossEntropyLoss())(LOGITS.double(), TARGET, COUNTS), -logs[:, 0])
+    torch.testing.assert_close(as_loss(nn.NLLLoss())(logs, TARGET, COUNTS), -logs[:, 0])
+
+
+def test_the_loss_that_was_given_stays_as_it_is():
+    """It goes on to give a mean."""
+    given = nn.CrossEntropyLoss()
+    as_loss(given)
+    assert given(LOGITS, TARGET).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), "weight"),
+        (nn.CrossEntropyLoss(reduction="sum"), "reduction"),
+        (nn.CrossEntropyLoss(ignore_index=0), "ignore_index"),
+        (nn.MSELoss(), "must be of fl_lightning.losses"),
+        (F.cross_entropy, "must be of fl_lightning.losses"),
+        ("CrossEntropy", "must be of fl_lightning.losses"),
+        (CrossEntropy, "must be of fl_lightning.losses"),
+    ],
+)
+def test_other_losses_are_refused(loss, message):
+    """One line that names the key and the cure."""
+    with pytest.raises(ValueError, match=rf"model\.loss is .*{message}") as caught:
+        FedAvg(nn.Linear(2, 2), loss=loss)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_run_with_torchs_loss_is_one_with_ours(fit, toy_data, engine):
+    """Bit for bit: both are torch's function."""
+    weights = []
+    for loss in (CrossEntropy(), nn.CrossEntropyLoss()):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 3).double()
+        fit(FedAvg(net, loss=loss, engine=engine), toy_data(), 2, precision="64-true")
+        weights.append(net.weight.detach().clone())
+    assert torch.equal(*weights)
+
+
+def test_only_losses_with_label_counts_give_them_away():
+    """What differential privacy has to say of a loss."""
+    assert FedAvg(nn.Linear(2, 2), loss=nn.CrossEntropyLoss()).beside_gradients == ()
+    assert FedAvg(nn.Linear(2, 2), loss=CrossEntropy()).beside_gradients == ()
+    assert FedAvg(nn.Linear(2, 2), loss=TruncatedCrossEntropy()).beside_gradients == ("the label counts in the loss",)
+
+
+def test_a_loss_prints_as_it_was_given():
+    """In summaries and results."""
+    assert repr(TorchLoss(nn.NLLLoss())) == "NLLLoss()"
