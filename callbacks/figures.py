@@ -102,7 +102,9 @@ def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], ti
     axes = figure.subplots()
     share_bars(axes, counts, rows, classes, title)
     if len(classes) <= 20:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+        legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return figure
 
 
@@ -115,7 +117,8 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     for label, name in enumerate(classes):
         axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=name)
         left += shares[:, label]
-    axes.set(xlim=(0, 1), xlabel="share of the samples", title=title)
+    axes.set(xlim=(0, 1), xlabel="share of the samples")
+    axes.set_title(title, parse_math=False)
     _label(axes.yaxis, rows, rotate=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
@@ -164,7 +167,7 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
     ranked.xaxis.set_major_locator(_round_ticks(3))
     for axis in (ranked.xaxis, ranked.yaxis):
         axis.set_major_formatter("{x:,.0f}")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -204,5 +207,6 @@ def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str]
 
 
 def _label(axis, names: Sequence[str], *, rotate: bool) -> None:
+    """Write names, in which a dollar is a dollar."""
     step = -(-len(names) // _NAMES)
-    axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0)
+    axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0, parse_math=False)

@@ -1,5 +1,6 @@
 """``fl-lightning report RUNS... --out report/``: tables and figures from the logs of any number of runs."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from fl_lightning.report.runs import read_runs
 from fl_lightning.report.sections import missing_rounds, sections
 from fl_lightning.report.study import Study, build_study
 from fl_lightning.report.tables import overview, settings
+from fl_lightning.report.text import one_line, shortened
+
+_LONGEST = 200  # characters of a setting that all runs share
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Read the runs, write the report and say where it lies and what was skipped.
+    """Read the runs, write the report and say where it lies, and on standard error what was skipped.
 
     Raises:
-        FileNotFoundError: if a folder is missing or holds no run.
+        FileNotFoundError: if a folder is missing or holds no run that can be read.
         ValueError: if the runs cannot be compared, an option is wrong, or ``--out`` holds something else.
         OSError: if a file cannot be written.
     """
@@ -34,7 +38,7 @@ def run(arguments: Sequence[str]) -> None:
         read = [overview(study), *settings(study)]
         write_report(Report(_title(study), _lead(study), found, read, remarks, _shared(study)), out)
     for remark in remarks:
-        print(remark)
+        print(one_line(remark), file=sys.stderr)
     print(f"Report of {_count(study)}: {out / 'report.html'}")
 
 
@@ -92,4 +96,4 @@ def _lead(study: Study) -> list[str]:
 def _shared(study: Study) -> list[tuple[str, str]]:
     """Settings that are the same in all groups."""
     common = set.intersection(*(set(group.config.items()) for group in study.groups))
-    return sorted((key, str(value)) for key, value in common)
+    return sorted((key, shortened(str(value), _LONGEST)) for key, value in common)

@@ -4,6 +4,7 @@ TensorBoard's own ``EventAccumulator`` takes nine times as long, much of it for 
 here: a record that is cut off, empty or no event ends its file.
 """
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,12 +15,20 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 from tensorboard.util.tensor_util import make_ndarray
 
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<Q4x")  # length of the event, checksum of the length
 _FOOTER = 4  # bytes of the event's own checksum
-_TENSORS = "clients/"  # names of those that are kept
+# Those that are kept, with their number of dimensions.
+_TENSORS = {
+    "clients/cohort": 1,
+    "clients/accuracy_before": 1,
+    "clients/accuracy_after": 2,
+    "clients/class_cohort": 1,
+    "clients/class_accuracy": 2,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,32 +72,45 @@ class Log:
 
 
 def read_log(folder: Path) -> Log:
-    """Read the event files of a folder, the oldest first."""
+    """Read the event files of a folder, the oldest first, each as far as it is whole."""
     log, points = Log(), {}
-    for path in sorted(folder.glob(EVENT_FILES), key=lambda path: (int(path.name.split(".")[3]), path.name)):
+    for path in sorted(folder.glob(EVENT_FILES), key=_age):
         times: dict[int, float] = {}
         try:
-            for event in _events(path.read_bytes()):
+            for event in _events(_bytes(path)):
                 for value in event.summary.value:
-                    times[event.step] = event.wall_time
                     if value.HasField("simple_value"):
                         points.setdefault(value.tag, {})[event.step] = value.simple_value
                     else:
                         _keep(log, event.step, value)
-        except (EOFError, DecodeError):
+                    times[event.step] = event.wall_time
+        except (EOFError, OSError, DecodeError, ValueError) as error:
             newest = f"read up to round {max(times)}" if times else "nothing could be read"
-            log.remarks.append(f"{path}: cut off or damaged, {newest}")
+            said = "cannot be opened" if isinstance(error, OSError) else "cut off or damaged"
+            log.remarks.append(f"{path}: {said}, {newest}")
         if times:
             log.sessions.append(np.array(list(times.items())))
     log.scalars = {name: _curve(values) for name, values in points.items()}
     return log
 
 
+def _age(path: Path) -> tuple[int, str]:
+    """Sorts by the time in the name; a name without one comes first."""
+    time = path.name.split(".")[3]
+    return int(time) if time.isdecimal() else 0, path.name
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise OSError(f"{path} is no file")
+    return path.read_bytes()
+
+
 def _events(data: bytes) -> Iterator[Event]:
     """Decode the records of a file: length, checksum, event, checksum.
 
     Raises:
-        EOFError, DecodeError: at a record that is not whole.
+        EOFError, DecodeError, ValueError: at a record that is not whole, or has no time.
     """
     position = 0
     while position < len(data):
@@ -97,15 +119,26 @@ def _events(data: bytes) -> Iterator[Event]:
         position = start + length + _FOOTER
         if length == 0 or position > len(data):  # a disk that lost power may have left zeros
             raise EOFError
-        yield Event.FromString(data[start : start + length])
+        event = Event.FromString(data[start : start + length])
+        if not math.isfinite(event.wall_time):
+            raise ValueError("an event has no time")
+        yield event
 
 
 def _keep(log: Log, round: int, value: Summary.Value) -> None:
+    """Keep a histogram or a tensor. Raises a ValueError if its parts do not fit."""
     if value.HasField("histo"):
         buckets = np.stack([value.histo.bucket_limit, value.histo.bucket], axis=1)
         log.histograms.setdefault(value.tag, {})[round] = buckets
-    elif value.tag.startswith(_TENSORS):
-        log.tensors.setdefault(value.tag, {})[round] = make_ndarray(value.tensor)
+    elif value.tag in _TENSORS:
+        # Fewer bytes than numbers would be one number repeated, as often as the shape says.
+        shape = [dimension.size for dimension in value.tensor.tensor_shape.dim]
+        if len(shape) != _TENSORS[value.tag] or math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
+            raise ValueError(f"{value.tag} has shape {shape}")
+        tensor = make_ndarray(value.tensor)
+        if value.tag.endswith("cohort") and not np.isfinite(tensor).all():
+            raise ValueError(f"{value.tag} holds what is no client")
+        log.tensors.setdefault(value.tag, {})[round] = tensor
 
 
 def _curve(points: dict[int, float]) -> Curve:

@@ -21,6 +21,7 @@ from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.events import Curve
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.study import Spread, Study, common_curve
+from fl_lightning.report.text import one_line
 
 INK, PAPER = "#010101", "#fefefe"
 _SETTINGS = {
@@ -32,6 +33,7 @@ _SETTINGS = {
     "axes.grid": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "svg.hashsalt": "fl-lightning",  # the same input, the same file
 }
 # M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
@@ -169,11 +171,12 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, group in zip(panels, groups, strict=False):
         curves = [[run.log.scalars[f"class_accuracy/{name}"] for name in classes] for run in group.runs]
-        rounds, _ = common_curve([of[0] for of in curves])
+        rounds, _ = common_curve([curve for of in curves for curve in of])
         rounds = rounds[_thinned(len(rounds), _MOST_COLUMNS)]
         values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
         titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "round"}
-        heatmap(axes, torch.from_numpy(values), classes, [str(round) for round in rounds], **titles)
+        names = list(map(one_line, classes))
+        heatmap(axes, torch.from_numpy(values), names, [str(round) for round in rounds], **titles)
         ticks = _thinned(len(rounds), _MOST_TICKS)
         axes.set_xticks(ticks, rounds[ticks])
     _finish_heatmaps(panels, len(groups))
@@ -206,7 +209,7 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
         known = class_names(group)
-        classes = known if len(known) == values.shape[1] else [str(label) for label in range(values.shape[1])]
+        classes = list(map(one_line, known)) if len(known) == values.shape[1] else list(map(str, range(values.shape[1])))
         clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
         titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "class"}
         heatmap(axes, values, ["global before", *clients, "global after"], classes, **titles)

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from fl_lightning.report.runs import Run
+from fl_lightning.report.text import one_line
 
 RATE = "model.optimizer.lr"
 # The federation and how long it learns: under each such condition methods are compared with each other.
@@ -73,12 +74,12 @@ class Group:
     @property
     def condition(self) -> str:
         """What the label says of the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
-        return ", ".join(self._told(key) for key in self.conditions if key in self.config)
+        return one_line(", ".join(self._told(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
         told = [key for key in self.told if key not in keys and key != "model" and key in self.config]
         parts = [_class_name(self.config["model"]), *map(self._told, told)]
-        return ", ".join(parts) + f" ({self.twin})" * (self.twin > 1)
+        return one_line(", ".join(parts)) + f" ({self.twin})" * (self.twin > 1)
 
     def setting(self, *without: str) -> frozenset[tuple[str, Hashable]]:
         """The config without some keys, to be compared with that of other groups."""
@@ -105,11 +106,12 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     members: dict[frozenset, list[Run]] = defaultdict(list)
     for run in runs:
         members[frozenset(_identity(run).items())].append(run)
-    told = _told_keys([dict(identity) for identity in members])
+    configs = [_identity(together[0]) for together in members.values()]
+    told = _told_keys(configs)
     groups, remarks = [], []
-    for identity, together in members.items():
+    for config, together in zip(configs, members.values(), strict=True):
         kept, said = _one_a_seed(together)
-        groups.append(Group(dict(identity), told, tuple(kept)))
+        groups.append(Group(config, told, tuple(kept)))
         remarks += said
     return _distinct(sorted(groups, key=_order)), remarks
 

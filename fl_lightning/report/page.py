@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fl_lightning.report.figures import INK, PAPER, Drawing
 from fl_lightning.report.sections import Section
 from fl_lightning.report.tables import Table
 from fl_lightning.report.template import FIGURE, HTML, TABLE
+from fl_lightning.report.text import markdown, markdown_code, one_line
 
 _GENERATOR = '<meta name="generator" content="fl-lightning report">'
 _DPI = 150
@@ -70,8 +71,8 @@ def write_report(report: Report, out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _files_named_in(markdown: Path) -> set[str]:
-    text = markdown.read_text(encoding="utf-8") if markdown.exists() else ""
+def _files_named_in(report: Path) -> set[str]:
+    text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
     return set(re.findall(r"\]\(((?:figures|tables)/\w+\.(?:png|svg|csv))\)", text))
 
 
@@ -79,7 +80,12 @@ def _write_csv(table: Table, path: Path) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(table.records[0]) if table.records else list(table.columns))
         writer.writeheader()
-        writer.writerows({key: "" if value != value else value for key, value in record.items()} for record in table.records)
+        writer.writerows({key: _csv_value(value) for key, value in record.items()} for record in table.records)
+
+
+def _csv_value(value: object) -> object:
+    """An empty cell for NaN; text, a path and a class among it, in one line."""
+    return ("" if value != value else value) if isinstance(value, int | float) else one_line(str(value))
 
 
 def _write_figure(drawing: Drawing, folder: Path) -> str:
@@ -94,7 +100,7 @@ def _write_figure(drawing: Drawing, folder: Path) -> str:
 
 
 def _html(report: Report, pictures: dict[str, str]) -> str:
-    environment = Environment(autoescape=True)
+    environment = Environment(autoescape=True, finalize=_printable)
     table_template, figure_template = environment.from_string(TABLE), environment.from_string(FIGURE)
 
     def figure(drawing: Drawing) -> Markup:
@@ -104,6 +110,10 @@ def _html(report: Report, pictures: dict[str, str]) -> str:
         return Markup(table_template.render(table=table, heading=heading))
 
     return environment.from_string(HTML).render(**_fields(report), figure=figure, table_of=table_of)
+
+
+def _printable(value: object) -> object:
+    return one_line(value) if type(value) is str else value  # not Markup, which is part of the page
 
 
 def _fields(report: Report) -> dict[str, Any]:
@@ -121,33 +131,28 @@ def _inline(svg: str, drawing: Drawing) -> Markup:
 
 
 def _markdown(report: Report) -> str:
-    parts = [f"# {_plain(report.title)}", *map(_plain, report.lead)]
+    parts = [f"# {markdown(report.title)}", *map(markdown, report.lead)]
     for section in report.sections:
-        parts.append(f"## {_plain(section.title)}")
+        parts.append(f"## {markdown(section.title)}")
         for drawing in section.drawings:
-            parts.append(f"![{_plain(drawing.title)}](figures/{drawing.name}.png)")
-            parts.append(f"{_plain(drawing.caption)} ([SVG](figures/{drawing.name}.svg))")
+            parts.append(f"![{markdown(drawing.title)}](figures/{drawing.name}.png)")
+            parts.append(f"{markdown(drawing.caption)} ([SVG](figures/{drawing.name}.svg))")
         parts += [_markdown_table(table) for table in section.tables]
     parts += ["## Runs", *map(_markdown_table, report.runs)]
     if report.remarks:
-        parts += ["### Skipped or incomplete", "\n".join(f"- {_plain(remark)}" for remark in report.remarks)]
-    parts += ["### Settings that all runs share", "\n".join(f"- `{key}`: `{value}`" for key, value in report.settings)]
+        parts += ["### Skipped or incomplete", "\n".join(f"- {markdown(remark)}" for remark in report.remarks)]
+    settings = [f"- {markdown_code(key)}: {markdown_code(value) if value else 'empty'}" for key, value in report.settings]
+    parts += ["### Settings that all runs share", "\n".join(settings)]
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown_table(table: Table) -> str:
-    lines = [_markdown_row(table.columns), "| --- " + "| ---: " * (len(table.columns) - 1) + "|"]
+    lines = [_markdown_row(map(markdown, table.columns)), "| --- " + "| ---: " * (len(table.columns) - 1) + "|"]
     for number, row in enumerate(table.rows):
-        lines.append(
-            _markdown_row([f"**{cell}**" if (number, place) in table.bold else cell for place, cell in enumerate(row)])
-        )
-    return "\n".join(lines) + f"\n\n{_plain(table.note)} ([CSV](tables/{table.name}.csv))".replace("\n\n (", "\n\n(")
+        cells = enumerate(map(markdown, row))
+        lines.append(_markdown_row(f"**{cell}**" if (number, place) in table.bold else cell for place, cell in cells))
+    return "\n".join(lines) + f"\n\n{markdown(table.note)} ([CSV](tables/{table.name}.csv))".replace("\n\n (", "\n\n(")
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def _plain(text: str) -> str:
-    """Text whose underscores and stars Markdown leaves alone."""
-    return re.sub(r"([_*<])", r"\\\1", text)
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

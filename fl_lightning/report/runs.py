@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from fl_lightning.report.events import EVENT_FILES, Log, read_log
+from fl_lightning.report.text import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +35,18 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """All runs in some folders at any depth, and remarks on what was skipped or read in part.
+    """All runs in some folders at any depth, and remarks, one line each, on what was skipped or read in part.
 
     Raises:
-        FileNotFoundError: if a folder does not exist, or none of them holds a run.
+        FileNotFoundError: if a folder does not exist, or none of them holds a run that can be read.
     """
-    runs, remarks = [], []
-    for folder in _run_folders(paths):
+    runs: list[Run] = []
+    folders, remarks = _run_folders(paths)
+    for folder in folders:
         try:
             run = _read_run(folder)
-        except ValueError as error:
-            remarks.append(f"{folder}: skipped, {error}")
+        except (ValueError, OSError, RecursionError) as error:
+            remarks.append(f"{folder}: skipped, {_reason(error)}")
         else:
             runs.append(run)
             remarks += run.log.remarks
@@ -56,47 +59,105 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, remarks
 
 
-def _run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Folders with an event file or with a run's config, each once."""
-    found = {}
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "its config.yaml or results.json is too deep, or holds itself"
+    if isinstance(error, OSError) and error.filename:
+        return f"{Path(error.filename).name} cannot be read ({error.strerror})"
+    return str(error)
+
+
+def _run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Folders with an event file or with a run's config, each once, and remarks on folders that cannot be listed."""
+    found, remarks = {}, []
+
+    def skip(error: OSError) -> None:
+        remarks.append(f"{error.filename}: skipped, it cannot be listed ({error.strerror})")
+
     for path in paths:
         if not path.is_dir():
             raise FileNotFoundError(f"RUNS has {path}, which is no folder: give folders of runs, such as runs/digits_tce")
-        for folder, inner, files in os.walk(path):
-            inner[:] = sorted(name for name in inner if name != "checkpoints")  # which may hold a file for each client
-            if "config.yaml" in files or any(Path(name).match(EVENT_FILES) for name in files):
+        for folder, inner, files in os.walk(path, onerror=skip):
+            # What else is called like an event file is no place for runs; checkpoints may hold a file for each client.
+            events = [name for name in (*inner, *files) if Path(name).match(EVENT_FILES)]
+            inner[:] = sorted(name for name in inner if name not in ("checkpoints", *events))
+            if events or "config.yaml" in files:
                 found.setdefault(Path(folder).resolve(), Path(folder))
-    return list(found.values())
+    return list(found.values()), remarks
 
 
 def _read_run(folder: Path) -> Run:
-    """Raises a ValueError that says why the folder is no run."""
+    """Raises a ValueError, an OSError or a RecursionError that says why the folder is no run."""
     if not (folder / "config.yaml").exists():
         raise ValueError("it has no config.yaml")
     if not any(folder.glob(EVENT_FILES)):
         raise ValueError(f"it has no {EVENT_FILES}")
+    config, results = _read_config(folder / "config.yaml"), _read_results(folder / "results.json")
+    log = read_log(folder)
+    if log.remarks and not log.sessions:
+        raise ValueError(f"nothing in its {EVENT_FILES} can be read")
+    return Run(folder, config, results, log)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The flat config of a run; what a report computes with is of the type that it computes with."""
+    data = _bytes(path)
     try:
-        config = yaml.load((folder / "config.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
+        config = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError):  # of a number of 5,000 digits
         config = None
     if not isinstance(config, dict) or not {"model", "data"} <= config.keys():
         raise ValueError("its config.yaml is not that of a run")
+    flat = dict(flatten(config))
+    for key, (fits, kind) in _EXPECTED.items():
+        if key in flat and not fits(flat[key]):
+            raise ValueError(f"its config.yaml has {key} {shortened(str(flat[key]))}, which is no {kind}")
+    if missing := [key for key in ("model", "data.source") if key not in flat]:
+        raise ValueError(f"its config.yaml has no {missing[0]}")
+    return flat
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    """Nothing of a run that has not ended."""
+    if not path.exists():
+        return {}
+    data = _bytes(path)
     try:
-        results = json.loads((folder / "results.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        results = {}
-    return Run(folder, dict(flatten(config)), results, read_log(folder))
+        results = json.loads(data)
+    except ValueError:
+        results = None
+    if not isinstance(results, dict):
+        raise ValueError("its results.json is not that of a run")
+    if not is_number(size := results.get("model_megabytes", 0)):
+        raise ValueError(f"its results.json has model_megabytes {shortened(str(size))}, which is no number")
+    return results
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"its {path.name} is no file")
+    return path.read_bytes()
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """A config as ``model.optimizer.lr: 0.1``; an object's class stands under its own key, ``model.optimizer``.
 
     What is null or empty is left out, so that a key which older runs lack says the same as one that is not set.
+
+    Raises:
+        ValueError: if the arguments of a class are no mapping.
     """
     if isinstance(value, dict):
         if "class_path" in value:
-            yield key, value["class_path"]
+            yield key, _hashable(value["class_path"])
             value = value.get("init_args") or {}
+            if not isinstance(value, dict):
+                raise ValueError(f"its config.yaml has {key}.init_args, which holds no keys")
         for name, part in value.items():
             yield from flatten(part, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
@@ -107,4 +168,20 @@ def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    """A value that can be compared and counted: lists as tuples, and what else YAML may hold, such as sets, as text."""
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return value if isinstance(value, str | int | float) or value is None else str(value)
+
+
+# Keys that a report computes with: what they must be, and its name.
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (lambda value: isinstance(value, str), "class"),
+    "seed_everything": (lambda value: is_number(value) and value == int(value), "whole number"),
+    "trainer.max_steps": (is_number, "number"),
+    "model.optimizer.lr": (is_number, "number"),
+    "callbacks.summary.targets": (
+        lambda value: isinstance(value, tuple) and all(map(is_number, value)),
+        "list of numbers",
+    ),
+}

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fl_lightning.report import costs, figures, scores
-from fl_lightning.report.events import Curve
+from fl_lightning.report.events import Curve, Log
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
 from fl_lightning.report.tables import Table
 
@@ -86,7 +87,7 @@ def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
         groups = study.finished if key == RATE else study.at_best_rate(study.finished)
         families = defaultdict(list)
         for group in groups:
-            if isinstance(group.config.get(key), int | float):
+            if is_number(group.config.get(key)):
                 families[group.setting(key, RATE)].append(group)
         several = [sorted(family, key=lambda group: group.config[key]) for family in families.values() if len(family) > 1]
         if several:
@@ -154,7 +155,7 @@ def _round_forgetting_name(study: Study) -> tuple[str, int]:
         return "forgetting/round", 1
     prefix = "forgetting/every_"
     found = {name for group in study.finished for run in group.runs for name in run.log.scalars if name.startswith(prefix)}
-    gap = min((int(name.removeprefix(prefix)) for name in found), default=0)
+    gap = min((int(gap) for name in found if (gap := name.removeprefix(prefix)).isdecimal()), default=0)
     return f"{prefix}{gap}", gap
 
 
@@ -185,11 +186,11 @@ def _distribution(study: Study, palette: Palette, name: str, title: str, what: s
 
 def _classes(study: Study) -> Iterator[Section]:
     groups = [group for some in study.shown(finished=False).values() for group in some]
-    classes = next(filter(None, map(figures.class_names, groups)), [])
-    if not classes:
-        return
+    classes = max(map(figures.class_names, groups), key=len, default=[])
     needed = {f"class_accuracy/{name}" for name in classes}
-    groups = [group for group in groups if all(needed <= run.log.scalars.keys() for run in group.runs)]
+    groups = [group for group in groups if needed and all(needed <= run.log.scalars.keys() for run in group.runs)]
+    if not groups:
+        return
     more = f" The first {_MOST_HEATMAPS} of {len(groups)}." if len(groups) > _MOST_HEATMAPS else ""
     groups = groups[:_MOST_HEATMAPS]
     caption = f"Accuracy of the global model by class and round, mean over seeds. {_counted(iter(groups))}{more}"
@@ -201,21 +202,33 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
     """Heatmaps of the first seed of each method, under the baseline's condition."""
     shown = study.shown().get(study.baseline.condition, [])
     drawn = []
-    for name, title, draw in (
-        ("clients/accuracy_after", "Who forgets whose data", figures.draw_client_forgetting),
-        ("clients/class_accuracy", "One round by class", figures.draw_one_round),
+    for title, measured_in, draw in (
+        ("Who forgets whose data", _client_forgetting_rounds, figures.draw_client_forgetting),
+        ("One round by class", _one_round_rounds, figures.draw_one_round),
     ):
-        groups = [group for group in shown if name in group.runs[0].log.tensors]
-        measured = sorted({round for group in groups for round in group.runs[0].log.tensors[name]})
-        for round in rounds or measured[-1:]:
-            having = [group for group in groups if round in group.runs[0].log.tensors[name]]
+        measured = {group: measured_in(group.runs[0].log) for group in shown}
+        for round in rounds or sorted(set().union(*measured.values()))[-1:]:
+            having = [group for group in shown if round in measured[group]]
             if having:
-                drawn.append(_heatmaps(name, title, having, round, draw))
+                drawn.append(_heatmaps(title, having, round, draw))
     if drawn:
         yield Section("Who forgets", drawn)
 
 
-def _heatmaps(name: str, title: str, groups: list[Group], round: int, draw) -> Drawing:
+def _client_forgetting_rounds(log: Log) -> set[int]:
+    """Rounds of which a log has all that :func:`figures.draw_client_forgetting` draws; one cut off may lack a part."""
+    cohort, before, after = (log.tensors.get(f"clients/{name}", {}) for name in ("cohort", "accuracy_before", "accuracy_after"))
+    common = cohort.keys() & before.keys() & after.keys()
+    return {round for round in common if before[round].shape * 2 == after[round].shape == cohort[round].shape * 2}
+
+
+def _one_round_rounds(log: Log) -> set[int]:
+    """Rounds of which a log has all that :func:`figures.draw_one_round` draws."""
+    cohort, values = (log.tensors.get(f"clients/{name}", {}) for name in ("class_cohort", "class_accuracy"))
+    return {round for round in cohort.keys() & values.keys() if len(values[round]) == len(cohort[round]) + 2}
+
+
+def _heatmaps(title: str, groups: list[Group], round: int, draw) -> Drawing:
     def tensors(group: Group, name: str) -> NDArray:
         return group.runs[0].log.tensors[name][round]
 
@@ -251,7 +264,7 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     yield Section("Communication and model size", drawn, [table])
 
 
-def _against_upload(study: Study, run) -> tuple[Curve, Curve]:
+def _against_upload(study: Study, run: Run) -> tuple[Curve, Curve]:
     """The accuracy, and in its rounds the megabytes sent up by then."""
     accuracy, total = study.accuracy(run), run.log.scalars["communication/total_up"]
     return accuracy, Curve(accuracy.rounds, np.interp(accuracy.rounds, total.rounds, total.values) / 1e6)

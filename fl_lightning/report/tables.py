@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from fl_lightning.report.groups import differing_keys
 from fl_lightning.report.study import Spread, Study
+from fl_lightning.report.text import shortened
 
 DASH = "-"
-_LONGEST = 60  # characters of a setting
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def settings(study: Study) -> list[Table]:
     if not keys:
         return []
     records = [{"method": group.label} | {key: group.config.get(key, "") for key in keys} for group in study.groups]
-    rows = [[str(value)[:_LONGEST] if value != "" else DASH for value in record.values()] for record in records]
+    rows = [[shortened(str(value)) if value != "" else DASH for value in record.values()] for record in records]
     return [Table("settings", "Settings in which methods differ", "", ["method", *keys], rows, records)]
 
 

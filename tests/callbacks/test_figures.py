@@ -105,3 +105,17 @@ def test_label_map_of_many_clients_is_a_mean_of_neighbours(num_clients):
     np.testing.assert_allclose(values.sum(axis=0), 1)
     assert ((values == 0) | (values == 1)).all(axis=0).sum() >= values.shape[1] - 1
     assert f"a column is the mean of {-(-num_clients // 400)}" in figure.axes[0].get_title()
+
+
+@pytest.mark.parametrize("draw", [label_shares, label_map, partition_picture])
+def test_a_dollar_in_a_name_is_a_dollar(draw):
+    r"""matplotlib would read what stands between two dollars as a formula, and refuse ``$\frac{$``."""
+    names = [r"$\frac{$", "a$b$c"]
+    rows = (["first", "second"],) if draw is label_shares else ()
+    FigureCanvasAgg(draw(torch.ones(2, 2), *rows, names, names[0])).draw()
+
+
+def test_a_dollar_in_a_name_is_a_dollar_in_heatmaps():
+    names = [r"$\frac{$", "a$b$c"]
+    FigureCanvasAgg(over_rounds(torch.ones(2, 3), names, [1, 2, 3], "title")).draw()
+    FigureCanvasAgg(one_round(torch.ones(3, 2), ["before", "client 1", "after"], names, 1)).draw()
