@@ -9,10 +9,10 @@ from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
 from fl_lightning.atomic import atomic_write
-from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.checkpoint import read_checkpoint
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.scaling import InputRecord, normalise
+from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
 from fl_lightning.module import FederatedModule
 from fl_lightning.saved_run import build_run, run_config
 
@@ -57,10 +57,10 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
         FileNotFoundError: if there is no checkpoint or no config.
         ValueError: if the checkpoint cannot be read, or its clients keep models of their own.
     """
-    checkpoint = AtomicCheckpointIO().load_checkpoint(ckpt_path, map_location="cpu")
+    checkpoint = read_checkpoint(ckpt_path)
     run = build_run(run_config(Path(ckpt_path))[1], FederatedModule, FederatedDataModule)
     run.model.restore_weights(checkpoint)
-    return Classifier(run.model.net, run.data.augment, InputRecord(**checkpoint["federated"]["inputs"])).eval()
+    return Classifier(run.model.net, run.data.augment, recorded_inputs(checkpoint)).eval()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.checkpoint import AtomicCheckpointIO
+from fl_lightning.checkpoint import AtomicCheckpointIO, read_checkpoint
 from fl_lightning.clients import (
     ENGINES,
     Client,
@@ -30,8 +30,9 @@ from fl_lightning.clients import (
     start_engine,
 )
 from fl_lightning.clients.states import ClientStates, MemoryStates
-from fl_lightning.clients.states_of_run import open_client_states, saved_client_states
+from fl_lightning.clients.states_of_run import check_saved_states, open_client_states, saved_client_states
 from fl_lightning.data import Batch
+from fl_lightning.data.scaling import recorded_inputs
 from fl_lightning.evaluation import EvaluatedModule
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
@@ -127,8 +128,7 @@ class FederatedModule(EvaluatedModule):
             self._build_net = net
         else:
             raise TypeError(
-                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
-                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
+                f"model.net is {net!r}, must be a net or build one: annotate it as fl_lightning.Net in {type(self).__name__}"
             )
         self.loss, self.lr_scheduler = as_loss(loss), lr_scheduler
         self.optimizer = optimizer_builder("model.optimizer", optimizer)
@@ -154,11 +154,6 @@ class FederatedModule(EvaluatedModule):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"model.{name} is {value}, must be at least 1")
-        if self.lr_scheduler is not None and not callable(self.lr_scheduler):
-            raise ValueError(
-                f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
-                "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
-            )
         if not 0 < self.learning_rate_decay <= 1:
             raise ValueError(
                 f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"
@@ -528,7 +523,7 @@ class FederatedModule(EvaluatedModule):
             FileNotFoundError: if there is no checkpoint, or without arguments no ``config.yaml`` of its run.
             ValueError: if the checkpoint is of another method or another net, or clients keep models of their own.
         """
-        checkpoint = AtomicCheckpointIO().load_checkpoint(checkpoint_path, map_location="cpu")
+        checkpoint = read_checkpoint(checkpoint_path)
         method = cls(**arguments) if arguments else build_run(run_config(Path(checkpoint_path))[1], FederatedModule).model
         if not isinstance(method, cls):
             raise ValueError(f"{checkpoint_path} is a checkpoint of {type(method).__name__}, not of {cls.__name__}")
@@ -544,8 +539,8 @@ class FederatedModule(EvaluatedModule):
         if self.learns_tasks:
             raise ValueError(f"the clients of {type(self).__name__} keep models of their own: a checkpoint has no single net")
         if not hasattr(self, "net"):
-            inputs = checkpoint["federated"]["inputs"]
-            self._make_net(tuple(inputs["net_shape"]), len(inputs["classes"]))
+            inputs = recorded_inputs(checkpoint)
+            self._make_net(tuple(inputs.net_shape), len(inputs.classes))
         self.configure_model()
         self.on_load_checkpoint(checkpoint)
         for name, weight in self.state_dict(keep_vars=True).items():
@@ -556,6 +551,7 @@ class FederatedModule(EvaluatedModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _check_same_net(checkpoint["state_dict"], self.state_dict())
         if self._trainer is not None and self.trainer.state.fn == "fit":
+            check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]
         self.newest = checkpoint["federated"]["newest"]
@@ -611,3 +607,5 @@ def _check_same_net(stored: State, own: State) -> None:
             raise ValueError(
                 f"ckpt_path holds another net: {name} is {there} there and {here} here: use the model options of that run"
             )
+        if not stored[name].isfinite().all():
+            raise ValueError(f"ckpt_path holds a net with values of {name} that are not finite: give an older checkpoint")

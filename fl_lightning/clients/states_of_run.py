@@ -24,6 +24,24 @@ def open_client_states(method: "FederatedModule", saved: dict[str, Any] | None) 
     return states
 
 
+def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
+    """Check what a checkpoint stored of clients' states before anything is made of it.
+
+    Raises:
+        ValueError: if it is of no kind that there is, or of a client that the data does not have.
+    """
+    layouts = {"memory": {"states": dict}, "disk": {"folder": str, "index": torch.Tensor}}
+    layout = layouts.get(str(saved.get("kind")))
+    if layout is None or not all(isinstance(saved.get(name), kind) for name, kind in layout.items()):
+        raise ValueError("ckpt_path holds client states of no known kind: give a checkpoint that a run wrote")
+    clients = saved["states"] if saved["kind"] == "memory" else saved["index"][:, 0].tolist()
+    if strangers := [client for client in clients if not 0 <= client < num_clients]:
+        raise ValueError(
+            f"ckpt_path holds the state of client {strangers[0]}, but data.num_clients is {num_clients}: "
+            "give the data of that run"
+        )
+
+
 def saved_client_states(method: "FederatedModule") -> dict[str, Any]:
     """What a checkpoint stores of all processes' states; files on disk that no checkpoint needs any more go."""
     trainer, states = method.trainer, method.client_states

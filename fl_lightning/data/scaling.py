@@ -1,7 +1,7 @@
 """How stored samples become what a net is given: each channel in units of its deviation about its mean."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,18 @@ class InputRecord(NamedTuple):
     def examples(self, count: int) -> Tensor:
         """(count, ...) inputs of zeros, in shape and dtype like those that are stored."""
         return torch.zeros(count, *self.shape, dtype=getattr(torch, self.dtype))
+
+
+def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
+    """What the net of a checkpoint was trained on.
+
+    Raises:
+        ValueError: if the checkpoint does not say.
+    """
+    record = checkpoint["federated"].get("inputs")
+    if not isinstance(record, dict) or record.keys() != set(InputRecord._fields):
+        raise ValueError("ckpt_path holds a net, but not what it was trained on: train a round more with --ckpt_path")
+    return InputRecord(**record)
 
 
 def channel_statistics(
