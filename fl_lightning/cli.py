@@ -43,6 +43,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.error_line import error_line
 from fl_lightning.module import FederatedModule
 from fl_lightning.partition_command import check_out, report_partition
+from fl_lightning.peers import PeerLost
 from fl_lightning.subcommands import quick_answer
 from fl_lightning.trainer_checks import refuse_float16
 
@@ -251,6 +252,8 @@ class FederatedCLI(LightningCLI):
         try:
             with self._removing_version_on_failure():
                 self.trainer.fit(model, **kwargs)
+        except PeerLost:  # has been said
+            raise
         except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
             rank_zero_only(print)(f"fl-lightning: {self._stopped()}", file=sys.stderr)
             sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))

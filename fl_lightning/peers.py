@@ -1,0 +1,192 @@
+"""PeerWatch: the processes of a run learn at once that one of them is gone."""
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_TICK = 1.0  # seconds between signs of life
+_LAST_WORDS = 0.5  # seconds for the other processes to say what they know
+_GRACE = 2.0  # seconds for the main thread to clean up
+
+
+class PeerLost(SystemExit):
+    """Another process of the run is gone; a line on standard error has said so. The exit code is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class PeerWatch:
+    """Ends this process, with one line on standard error, once another one of the run has died, failed or fallen silent.
+
+    Every process has a connection to the first, over which both send a sign of life a second from a thread, so a long visit of
+    a client is none of its business. The first passes on what it learns. Where nobody else tells, a process is taken for gone
+    once its connection closes or nothing came for ``timeout`` seconds; time in which this process itself was halted does not
+    count. A process that is stopped by a signal has the others stopped by the same.
+
+    Args:
+        rank: of this process.
+        links: connections by rank: of the first process to all others, of any other to the first.
+        timeout: seconds.
+        end_children: ends the processes that this one started.
+    """
+
+    def __init__(self, rank: int, links: dict[int, socket.socket], timeout: float, end_children: Callable[[], None]) -> None:
+        self.rank, self.timeout, self._end_children = rank, timeout, end_children
+        self._links, self._unread = links, dict.fromkeys(links, b"")
+        self._silence = dict.fromkeys(links, 0.0)  # seconds, by rank
+        self._left, self._lost = threading.Event(), threading.Event()
+        self._selector = selectors.DefaultSelector()
+        for peer, link in links.items():
+            link.setblocking(False)
+            self._selector.register(link, selectors.EVENT_READ, peer)
+        threading.Thread(target=self._watch, name="peer-watch", daemon=True).start()
+
+    @property
+    def _advice(self) -> str:
+        return (
+            f"where trainer.strategy.peer_timeout is {self.timeout:g} s: start the processes again, with --ckpt_path last they "
+            "go on from the last checkpoint"
+        )
+
+    def leave(self) -> None:
+        """This process is done: from here on it neither ends with the others nor they with it."""
+        self._left.set()
+        self._tell({"left": self.rank})
+
+    def fail(self, reason: str) -> None:
+        """This process ends with an error; so will all others, and name it."""
+        self._left.set()
+        self._tell({"lost": self.rank, "how": f"failed: {reason}"})
+
+    def stop(self, number: signal.Signals) -> None:
+        """A signal stops this process; so it will all others."""
+        if not self._left.is_set():
+            self._left.set()
+            self._tell({"signal": number})
+
+    def raise_if_lost(self, patience: float) -> None:
+        """Raise once it is known that a process is gone, or return after some seconds in which it is not.
+
+        Raises:
+            PeerLost: in which case this process has said so, and ends within two seconds.
+        """
+        if self._lost.wait(patience):
+            raise PeerLost
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while self._links and not self._left.is_set():
+            for key, _ in self._selector.select(_TICK / 4):
+                self._receive(key.data)
+            if time.monotonic() - last >= _TICK:
+                last = time.monotonic()
+                self._tick()
+        self._selector.close()
+
+    def _tick(self) -> None:
+        """Send a sign of life; count how long those of the others have not come."""
+        self._tell(None)
+        for peer in list(self._links):
+            self._silence[peer] += _TICK
+            if self._silence[peer] > self.timeout:
+                self._lose(peer, f"has given no sign of life for {self.timeout:g} s, {self._advice}")
+
+    def _receive(self, peer: int) -> None:
+        try:
+            data = self._links[peer].recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            return self._lose(peer, f"has ended without a word, killed or with its machine, {self._advice}")
+        self._silence[peer] = 0.0
+        *lines, self._unread[peer] = (self._unread[peer] + data).split(b"\n")
+        for line in filter(None, lines):
+            self._hear(peer, json.loads(line))
+
+    def _hear(self, peer: int, message: dict[str, Any]) -> None:
+        if "left" in message:
+            self._selector.unregister(self._links.pop(peer))
+        elif "lost" in message:
+            self._lose(message["lost"], message["how"])
+        else:
+            if self.rank == 0:
+                self._tell(message)
+            self._left.set()
+            os.kill(os.getpid(), message["signal"])
+
+    def _tell(self, message: dict[str, Any] | None) -> None:
+        """Send a line to everyone connected; None: a sign of life."""
+        line = (b"" if message is None else json.dumps(message).encode()) + b"\n"
+        for link in list(self._links.values()):
+            try:
+                link.sendall(line)
+            except OSError:  # gone or halted, which reading it or its silence shows
+                continue
+
+    def _lose(self, peer: int, how: str) -> None:
+        """End this process: softly by its main thread if that asks in time, or else hard."""
+        if self._left.is_set():  # it ends for a reason of its own
+            return
+        if self.rank == 0:
+            self._tell({"lost": peer, "how": how})
+        print(f"fl-lightning: error: rank {peer} {how}", file=sys.stderr, flush=True)
+        time.sleep(_LAST_WORDS)
+        self._end_children()
+        self._lost.set()
+        time.sleep(_GRACE)
+        os._exit(1)
+
+
+def listen(address: str) -> tuple[socket.socket, int, str]:
+    """A server for :func:`accept` where others reach this machine as ``address``, its port, and a word to be let in by."""
+    family = socket.getaddrinfo(address, None)[0][0]
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
+    return server, server.getsockname()[1], secrets.token_hex(16)
+
+
+def accept(server: socket.socket, word: str, world_size: int, timeout: float) -> dict[int, socket.socket]:
+    """Connections of all other processes, by rank.
+
+    Raises:
+        ConnectionError: naming the ranks from which none came in time.
+    """
+    links: dict[int, socket.socket] = {}
+    server.settimeout(timeout)
+    while len(links) < world_size - 1:
+        try:
+            link, _ = server.accept()
+            link.settimeout(timeout)
+            greeting = link.makefile("rb", buffering=0).readline().decode().split()  # and not a byte of what follows
+        except TimeoutError as error:
+            missing = ", ".join(str(rank) for rank in range(1, world_size) if rank not in links)
+            raise ConnectionError(
+                f"no connection came from rank {missing} in {timeout:g} s (trainer.strategy.peer_timeout): see what it says"
+            ) from error
+        if len(greeting) == 2 and secrets.compare_digest(greeting[0], word):
+            links[int(greeting[1])] = link
+    server.close()
+    return links
+
+
+def connect(address: str, port: int, word: str, rank: int, timeout: float) -> dict[int, socket.socket]:
+    """The connection to the first process.
+
+    Raises:
+        ConnectionError: if there is none.
+    """
+    try:
+        link = socket.create_connection((address, port), timeout=timeout)
+        link.sendall(f"{word} {rank}\n".encode())
+    except OSError as error:
+        raise ConnectionError(f"rank 0 cannot be reached at {address}:{port} ({error}): let the machines connect") from error
+    return {0: link}

@@ -1,0 +1,138 @@
+"""Three bare processes that watch each other: no torch, so that each starts at once."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fl_lightning import peers
+
+PROGRAM = f"""
+import importlib.util, os, signal, sys, time
+spec = importlib.util.spec_from_file_location("peers", {peers.__file__!r})
+peers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peers)
+rank, timeout, what = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+if rank == 0:
+    server, port, word = peers.listen("127.0.0.1")
+    print(port, word, flush=True)
+    links = peers.accept(server, word, 3, timeout=20)
+else:
+    links = peers.connect("127.0.0.1", int(sys.argv[4]), sys.argv[5], rank, timeout=20)
+watch = peers.PeerWatch(rank, links, timeout, lambda: None)
+print("watching", flush=True)
+if what == "fails":
+    time.sleep(0.5)
+    watch.fail("model.mu is -1, must be at least 0")
+elif what == "leaves":
+    time.sleep(0.5)
+    watch.leave()
+elif what == "interrupted":
+    time.sleep(0.5)
+    watch.stop(signal.SIGINT)
+else:
+    time.sleep(float(what))
+    watch.leave()
+"""
+
+
+@pytest.fixture
+def start():
+    """Start three processes, the first one listening; each sleeps for so many seconds or does what is said of it."""
+    started = []
+
+    def launch(rank: int, timeout: float, what: str, *where: str) -> subprocess.Popen:
+        command = [sys.executable, "-S", "-c", PROGRAM, str(rank), str(timeout), what, *where]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    def run(*what: str, timeout: float = 20.0) -> list[subprocess.Popen]:
+        first = launch(0, timeout, what[0])
+        where = first.stdout.readline().split()
+        processes = [first, *(launch(rank, timeout, what[rank], *where) for rank in (1, 2))]
+        for process in processes:
+            assert process.stdout.readline() == "watching\n"
+        return processes
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_killed_process_ends_the_others(start, gone):
+    """kill -9, long before any silence: the others end with one line that names its rank and the key, also the third."""
+    processes = start("60", "60", "60")
+    processes[gone].kill()
+    for rank, process in enumerate(processes):
+        _, error = process.communicate(timeout=15)
+        if rank != gone:
+            assert process.returncode == 1
+            assert error.startswith(f"fl-lightning: error: rank {gone} has ended without a word")
+            assert "trainer.strategy.peer_timeout is 20 s" in error
+            assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_frozen_process_ends_the_others(start, gone):
+    """SIGSTOP: its connection stays open, and its silence tells."""
+    processes = start("60", "60", "60", timeout=3)
+    processes[gone].send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    others = [process for rank, process in enumerate(processes) if rank != gone]
+    for process in others:
+        _, error = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert error.startswith(f"fl-lightning: error: rank {gone} has given no sign of life for 3 s")
+        assert error.count("\n") == 1
+    assert time.monotonic() - begin > 2
+
+
+def test_a_slow_process_and_one_that_is_done_are_not_gone(start):
+    """One works for twice the timeout, one leaves early: all end in order. A halt of all, as by Ctrl-Z, counts for nobody."""
+    processes = start("7", "leaves", "7", timeout=3)
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+    for process in processes:
+        _, error = process.communicate(timeout=20)
+        assert (process.returncode, error) == (0, "")
+
+
+def test_a_failure_is_named_everywhere(start):
+    """The others say what the one that failed said."""
+    processes = start("60", "fails", "60")
+    lines = [process.communicate(timeout=15)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 0, 1]
+    expected = "fl-lightning: error: rank 1 failed: model.mu is -1, must be at least 0\n"
+    assert lines == [expected, "", expected]
+
+
+def test_a_signal_reaches_all(start):
+    """One process is interrupted: so are the others, each by the same signal."""
+    processes = start("60", "interrupted", "60")
+    for process in processes:
+        process.communicate(timeout=15)
+    assert [process.returncode for process in processes] == [-signal.SIGINT, 0, -signal.SIGINT]
+
+
+def test_a_process_that_never_comes_is_named():
+    """The first one waits for the connections of two others, of which none comes."""
+    server, _, word = peers.listen("127.0.0.1")
+    with pytest.raises(ConnectionError, match=r"no connection came from rank 1, 2 in 0.1 s \(trainer.strategy.peer_timeout\)"):
+        peers.accept(server, word, 3, timeout=0.1)
+    server.close()
+
+
+def test_a_stranger_is_not_let_in():
+    """Who does not know the word is no process of the run."""
+    server, port, word = peers.listen("127.0.0.1")
+    peers.connect("127.0.0.1", port, "guess", 1, timeout=5)
+    with pytest.raises(ConnectionError, match="rank 1"):
+        peers.accept(server, word, 2, timeout=0.5)
+    server.close()
