@@ -41,9 +41,12 @@ from fl_lightning.checkpoint import refuse_code
 from fl_lightning.config_files import whole_configs
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.error_line import error_line
+from fl_lightning.launch import decided_by_first, num_started, tell_failure
 from fl_lightning.module import FederatedModule
 from fl_lightning.partition_command import check_out, report_partition
 from fl_lightning.peers import PeerLost
+from fl_lightning.stop_signals import ends_on_signals
+from fl_lightning.strategy import FederatedStrategy
 from fl_lightning.subcommands import quick_answer
 from fl_lightning.trainer_checks import refuse_float16
 
@@ -66,6 +69,7 @@ _COMMANDS = {
     "sweep": "fl_lightning.sweep.command",
 }
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
+_GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -147,7 +151,7 @@ class FederatedCLI(LightningCLI):
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
         if config.ckpt_path is not None:
-            config.ckpt_path = str(self._find_checkpoint(config.ckpt_path))
+            config.ckpt_path = decided_by_first("ckpt_path", lambda: str(self._find_checkpoint(config.ckpt_path)))
 
     @property
     def run_folder(self) -> Path:
@@ -180,6 +184,7 @@ class FederatedCLI(LightningCLI):
         config = self.config_init[self.subcommand].trainer
         given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
         config.callbacks = given
+        _share_among_processes(config)
         if self.subcommand != "fit":
             self.save_config_callback = None
             config.logger = config.logger or False
@@ -247,21 +252,32 @@ class FederatedCLI(LightningCLI):
         return [*([best] if self.datamodule.has_validation else []), ModelCheckpoint(filename="last", **common)]
 
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
-        """Fit; a run that fails before its first round leaves no folder behind, one that is stopped says how to go on."""
+        """Fit; a run that fails before its first round leaves no folder behind."""
         model.run_folder = self.version
+        with self._removing_version_on_failure():
+            self.trainer.fit(model, **kwargs)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; one that is stopped by a signal says so, ends in time and does not look finished."""
+        strategy = getattr(self.trainer, "strategy", None)  # partition has no trainer
+        stop_others = strategy.stop_others if isinstance(strategy, FederatedStrategy) else lambda number: None
         try:
-            with self._removing_version_on_failure():
-                self.trainer.fit(model, **kwargs)
+            with ends_on_signals(_GRACE, stop_others, self._say_stopped):
+                super()._run_subcommand(subcommand)
         except PeerLost:  # has been said
             raise
         except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
-            rank_zero_only(print)(f"fl-lightning: {self._stopped()}", file=sys.stderr)
+            self._say_stopped()
             sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
 
-    def _stopped(self) -> str:
-        if self.trainer.global_step == 0:
-            return "stopped before the end of the first round"
-        return f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+    @rank_zero_only
+    def _say_stopped(self) -> None:
+        line = "stopped"
+        if self.subcommand == "fit" and self.trainer.global_step == 0:
+            line = "stopped before the end of the first round"
+        elif self.subcommand == "fit":
+            line = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+        print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
 
     def _prediction_writers(self) -> list[Callback]:
         return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
@@ -279,6 +295,17 @@ class FederatedCLI(LightningCLI):
     def partition(self, datamodule: FederatedDataModule, out: str, **_: Any) -> None:
         """Share the data out, write who holds what and say how uneven it is."""
         report_partition(datamodule, Path(out))
+
+
+def _share_among_processes(config: Namespace) -> None:
+    """Take every process that torchrun started, and our strategy for several, unless the user says otherwise."""
+    if num_started() > 1 and config.devices == "auto" and config.num_nodes == 1:
+        config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    if config.strategy == "auto":
+        asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
+        trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        if trainer.num_devices * trainer.num_nodes > 1:
+            config.strategy = FederatedStrategy.strategy_name
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -303,7 +330,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
-        print(f"fl-lightning: error: {error_line(error)}", file=sys.stderr)
+        line = error_line(error)
+        print(f"fl-lightning: error: {line}", file=sys.stderr)
+        tell_failure(line)
         return 1
     return 0
 
@@ -349,6 +378,7 @@ def _quiet_lightning() -> None:
         "fabric.utilities.seed",
         "fabric.utilities.distributed",
         "pytorch.accelerators",
+        "pytorch.trainer.connectors.signal_connector",
     ):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
 

@@ -44,6 +44,7 @@ class PeerWatch:
         self._links, self._unread = links, dict.fromkeys(links, b"")
         self._silence = dict.fromkeys(links, 0.0)  # seconds, by rank
         self._left, self._lost = threading.Event(), threading.Event()
+        self.is_ending = False  # because another process is gone
         self._selector = selectors.DefaultSelector()
         for peer, link in links.items():
             link.setblocking(False)
@@ -136,6 +137,7 @@ class PeerWatch:
         """End this process: softly by its main thread if that asks in time, or else hard."""
         if self._left.is_set():  # it ends for a reason of its own
             return
+        self.is_ending = True
         if self.rank == 0:
             self._tell({"lost": peer, "how": how})
         print(f"fl-lightning: error: rank {peer} {how}", file=sys.stderr, flush=True)

@@ -2,14 +2,18 @@
 
 import os
 import signal
+import threading
 import traceback
 from datetime import timedelta
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fl_lightning.launch import await_all
 from fl_lightning.peers import PeerLost, PeerWatch, accept, connect, listen
 
 
@@ -50,10 +54,24 @@ class FederatedStrategy(DDPStrategy):
         super()._configure_launcher()
 
     def setup_distributed(self) -> None:
-        """Join the other processes, and from here on end with them."""
+        """Join the other processes, and from here on end with them.
+
+        Raises:
+            ConnectionError: if one failed before.
+        """
+        if not torch.distributed.is_initialized():
+            await_all()
         super().setup_distributed()
         if self.world_size > 1 and self._peers is None:
+            self._replace_observer()
             self._peers = PeerWatch(self.global_rank, self._links(), self.peer_timeout, self._end_children)
+
+    def _replace_observer(self) -> None:
+        """End Lightning's thread that looks after processes which it started: it would kill the first one without a word."""
+        if isinstance(self.launcher, _SubprocessScriptLauncher):
+            observed = self.launcher.procs
+            self.launcher.procs = [*observed]
+            observed.clear()
 
     def _links(self) -> dict[int, Any]:
         address = self.cluster_environment.main_address
@@ -65,6 +83,16 @@ class FederatedStrategy(DDPStrategy):
 
     def _end_children(self) -> None:
         self.launcher.kill(signal.SIGKILL)
+
+    def on_train_start(self) -> None:
+        """Let SIGTERM raise at once, as Ctrl-C does: Lightning's handler waits for processes that may be gone or at work."""
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self._peers is not None and in_main_thread and not isinstance(self.cluster_environment, SLURMEnvironment):
+            signal.signal(signal.SIGTERM, self._raise_sigterm)
+
+    def _raise_sigterm(self, *_: Any) -> None:
+        if self._peers is None or not self._peers.is_ending:
+            raise SIGTERMException
 
     def configure_ddp(self) -> None:
         """Leave the module bare; start all processes from the weights of the first."""
@@ -97,6 +125,11 @@ class FederatedStrategy(DDPStrategy):
             self._peers.stop(signal.SIGINT)
         else:
             self._peers.fail((str(exception) or type(exception).__name__).splitlines()[0])
+
+    def stop_others(self, number: signal.Signals) -> None:
+        """A signal stops this process: have the others stopped by the same."""
+        if self._peers is not None:
+            self._peers.stop(number)
 
     def teardown(self) -> None:
         if self._peers is not None:

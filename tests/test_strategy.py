@@ -1,14 +1,25 @@
-"""Two processes against one."""
+"""Two processes against one, and what becomes of a run when one of them, or what it needs, is missing."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lightning.pytorch as pl
 import pytest
 import torch
+
+from fl_lightning.trainer_checks import check_trainer
 
 RUN = (
     "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 4 --trainer.val_check_interval 2 "
     "--data.monitor_test 2 --callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
     "--callbacks.round_forgetting.clients_every 2 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=2"
 ).split()
-TWO = "--trainer.strategy federated --trainer.devices 2 --trainer.accelerator cpu".split()
+TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is taken where none is named
 
 
 @pytest.fixture(scope="module", params=[5, 1], ids=["cohort of 5", "cohort of 1, one process idle"])
@@ -109,3 +120,145 @@ def test_the_number_of_processes_may_change_on_resume(command_line, tmp_path, fi
     for client, state in whole.items():
         for name, value in state.items():
             torch.testing.assert_close(cut[client][name], value, atol=1e-6, rtol=1e-5, msg=f"{client} {name}")
+
+
+def test_more_processes_than_cores_are_refused(main, tmp_path):
+    """One line before any process starts, and no folder."""
+    devices = str(2 * os.cpu_count())
+    code, _, error = main(*RUN, "--trainer.accelerator", "cpu", "--trainer.devices", devices)
+    assert code == 1
+    assert error.startswith(f"fl-lightning: error: trainer.devices is {devices}, but this machine has {os.cpu_count()} cores")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_silence_of_no_length_is_refused(main):
+    """The key as the user typed it."""
+    strategy = ["--trainer.strategy", "FederatedStrategy", "--trainer.strategy.peer_timeout", "0"]
+    code, _, error = main(*RUN, *TWO, *strategy)
+    assert code == 1
+    assert "trainer.strategy.peer_timeout is 0.0, must be at least 5" in error
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "settings", "message"),
+    [
+        (None, {"devices": 2, "strategy": "auto"}, "trainer.strategy is DDPStrategy, under which 2 processes share no cohort"),
+        (None, {"num_nodes": 2}, "trainer.strategy is DDPStrategy"),
+        ("2", {"devices": 1}, "trainer.devices is 1 and trainer.num_nodes is 1, but torchrun started 2 processes"),
+        ("2", {"devices": 2, "strategy": "ddp"}, "trainer.strategy is DDPStrategy"),
+    ],
+)
+def test_in_python_several_processes_need_our_strategy(monkeypatch, torchrun, settings, message):
+    """Lightning's own choice would average gradients that clients keep, or fit one run a process."""
+    if torchrun is not None:
+        started = {"WORLD_SIZE": torchrun, "RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+        for name, value in started.items():
+            monkeypatch.setenv(name, value)
+    trainer = pl.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, **settings)
+    trainer.state.fn = "fit"
+    with pytest.raises(ValueError, match=message):
+        check_trainer(trainer)
+
+
+def wait_for(path, processes):
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert all(process.poll() is None for process in processes), [process.communicate()[1] for process in processes]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    """Where there is a /proc; what has ended and nobody has asked for does not count."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")")[-1].split()[0] != "Z"
+
+
+BUSY = """
+import os
+import time
+from pathlib import Path
+
+from fl_lightning import FedAvg
+
+
+class Busy(FedAvg):
+    def client_loss(self, net, batch, client):
+        if self.trainer.global_step == 2:
+            Path(f"pid_{self.global_rank}").write_text(str(os.getpid()))
+            while self.global_rank == 0:
+                time.sleep(1)
+        return super().client_loss(net, batch, client)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_path, number):
+    """One is killed while the other is at a client that takes for ever, or the run is told to stop: one line, nobody stays.
+
+    In that visit there is no exchange which could break.
+    """
+    (tmp_path / "busy.py").write_text(BUSY)
+    process = command_line(*RUN, *TWO, "--model", "busy.Busy", wait=False)
+    for rank in (0, 1):
+        wait_for(tmp_path / f"pid_{rank}", [process])
+    time.sleep(0.2)
+    other = int((tmp_path / "pid_1").read_text())
+    os.kill(other if number == signal.SIGKILL else process.pid, number)
+    _, error = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == 1
+        assert error.startswith("fl-lightning: error: rank 1 has ended without a word")
+        assert "trainer.strategy.peer_timeout is 30 s" in error
+    else:
+        assert process.returncode == 128 + signal.SIGTERM
+        assert error == "fl-lightning: stopped after round 2: go on from the last checkpoint with --ckpt_path last\n"
+    assert error.count("\n") == 1
+    assert not is_running(other)
+
+
+@pytest.fixture
+def two_nodes(tmp_path):
+    """Run ``fl-lightning`` under torchrun on two nodes, which are folders of this machine; gives return codes and errors."""
+
+    def run(*arguments: str) -> list[tuple[int, str]]:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = str(probe.getsockname()[1])
+        processes = []
+        for rank in ("0", "1"):
+            folder = tmp_path / f"node_{rank}"
+            folder.mkdir(exist_ok=True)
+            torchrun = ["torch.distributed.run", "--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "1"]
+            address = ["--master-addr", "127.0.0.1", "--master-port", port]
+            command = [sys.executable, "-m", *torchrun, *address, "-m", "fl_lightning.cli", *arguments]
+            processes.append(subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True))
+        errors = [process.communicate(timeout=240)[1] for process in processes]
+        return [(process.returncode, error) for process, error in zip(processes, errors)]
+
+    return run
+
+
+def test_two_nodes_go_on_from_a_checkpoint_that_one_has(main, two_nodes, tmp_path, monkeypatch):
+    """Only the first node has the run's folder: it reads, and tells the other. Where it has none either, both say so."""
+    short = [*RUN, "--trainer.accelerator", "cpu", "--ckpt_path"]
+    for code, error in two_nodes(*short, "last"):
+        assert code == 1
+        assert "ckpt_path is last, but runs/digits_tce holds no such checkpoint" in error
+
+    monkeypatch.chdir(tmp_path / "node_0")
+    assert main(*RUN, "--trainer.max_steps", "2")[0] == 0
+    for code, error in two_nodes(*short, "last"):
+        assert code == 0, error
+    checkpoint = tmp_path / "node_0/runs/digits_tce/version_0/checkpoints/last.ckpt"
+    assert torch.load(checkpoint, weights_only=True)["global_step"] == 4
+    assert not (tmp_path / "node_1" / "runs").exists()
+
+
+def test_states_on_disk_need_a_folder_that_all_nodes_see(two_nodes, tmp_path):
+    """Said by both before the first round; no folder is left."""
+    for code, error in two_nodes(*RUN, "--trainer.accelerator", "cpu", "--model", "Scaffold", "--model.client_state", "disk"):
+        assert code == 1
+        assert "model.client_state is disk, but not every process sees what rank 0 writes to " in error
+        assert f"{tmp_path}/node_0/runs/digits_tce/version_0/client_states: set trainer.default_root_dir" in error
+    assert list(tmp_path.rglob("version_0")) == []

@@ -1,7 +1,8 @@
 """Where a run keeps its clients' states, and how they get into its checkpoints and out of them."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
-from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,8 @@ from fl_lightning.clients.states import ClientStates, DiskStates, MemoryStates
 
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
+
+_FILE_SYSTEM_DELAY = 3.0  # seconds in which a network file system shows a new file elsewhere
 
 
 def open_client_states(method: "FederatedModule", saved: dict[str, Any] | None) -> ClientStates:
@@ -58,12 +61,40 @@ def saved_client_states(method: "FederatedModule") -> dict[str, Any]:
 def _disk_states(method: "FederatedModule") -> DiskStates:
     """In the run's own folder; where none is known, in one beside it that no other run has."""
     trainer = method.trainer
-    stamp, folder = trainer.strategy.broadcast((time_ns(), method.run_folder))
+    stamp, folder = trainer.strategy.broadcast((time.time_ns(), method.run_folder))
     if folder is None and isinstance(trainer.logger, TensorBoardLogger | CSVLogger):  # with a folder for each run
         folder = trainer.log_dir
-    if folder is None:
-        return DiskStates(Path(trainer.default_root_dir) / f"client_states_{stamp:x}", stamp)
-    return DiskStates(Path(folder) / "client_states", stamp)
+    beside = Path(trainer.default_root_dir) / f"client_states_{stamp:x}"
+    folder = beside if folder is None else Path(folder) / "client_states"
+    if trainer.world_size > 1:
+        _require_shared(folder, stamp, trainer)
+    return DiskStates(folder, stamp)
+
+
+def _require_shared(folder: Path, stamp: int, trainer: Trainer) -> None:
+    """Check that every process sees what the first writes into a folder; all processes call it.
+
+    Raises:
+        OSError: naming the folder, in all processes, if one does not.
+    """
+    probe = folder / f".shared.{stamp:x}"
+    if trainer.is_global_zero:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    name = trainer.strategy.broadcast(str(folder.absolute()))
+    deadline = time.monotonic() + _FILE_SYSTEM_DELAY
+    while not probe.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    seen_by_all = trainer.strategy.reduce_boolean_decision(probe.exists())
+    if trainer.is_global_zero:
+        probe.unlink(missing_ok=True)
+    if not seen_by_all:
+        with suppress(OSError):  # not there, or not empty
+            folder.rmdir()
+        raise OSError(
+            f"model.client_state is disk, but not every process sees what rank 0 writes to {name}: set "
+            "trainer.default_root_dir to a full path that all machines share, or model.client_state to memory"
+        )
 
 
 def _checkpoints(trainer: Trainer) -> set[Path]:

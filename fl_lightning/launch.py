@@ -1,0 +1,79 @@
+"""What processes that torchrun started tell each other before their process group is up.
+
+torchrun serves a store from its start to its end. Processes of one machine, which Lightning starts, need none: they begin when
+the first one has read its arguments and made its folder.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import cache
+from typing import TypeVar
+
+import torch
+
+_PATIENCE = timedelta(seconds=20)  # for the store, which is there before the processes are
+_POLL = 0.1  # seconds
+Plain = TypeVar("Plain", bound=str | bool | None)
+
+
+def num_started() -> int:
+    """How many processes torchrun started, on all machines; 1 without torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if torch.distributed.is_torchelastic_launched() else 1
+
+
+def decided_by_first(name: str, decide: Callable[[], Plain]) -> Plain:
+    """What ``decide`` gives in the first process, in all of them; the others need not see its files.
+
+    Raises:
+        ConnectionError: in the others, with the message of the first, if it failed.
+    """
+    if num_started() == 1:
+        return decide()
+    store = _store()
+    if os.environ["RANK"] == "0":
+        decision = decide()
+        store.set(name, json.dumps(decision))
+        return decision
+    _wait(lambda: store.check([name]))
+    return json.loads(store.get(name))
+
+
+def await_all() -> None:
+    """Wait until every process is about to join the process group.
+
+    Raises:
+        ConnectionError: with the message of one that failed before.
+    """
+    if num_started() > 1:
+        store = _store()
+        store.add("arrived", 1)
+        _wait(lambda: store.add("arrived", 0) >= num_started())
+
+
+def tell_failure(line: str) -> None:
+    """Have all others that wait for this process end with its error."""
+    if num_started() > 1:
+        with suppress(torch.distributed.DistError):  # torchrun is gone, and whoever waited
+            _store().set("failure", f"rank {os.environ['RANK']} failed: {line}")
+
+
+def _wait(is_over: Callable[[], bool]) -> None:
+    store = _store()
+    try:
+        while not is_over():
+            if store.check(["failure"]):
+                raise ConnectionError(store.get("failure").decode())
+            time.sleep(_POLL)
+    except torch.distributed.DistError as error:
+        raise ConnectionError("rank 0 is gone before the first round, and torchrun with it: see what it says") from error
+
+
+@cache
+def _store() -> torch.distributed.Store:
+    """A connection of its own to torchrun's store, and keys of its own in every restart."""
+    store, _, _ = next(torch.distributed.rendezvous("env://", timeout=_PATIENCE))
+    return torch.distributed.PrefixStore(f"fl-lightning/{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
