@@ -59,12 +59,17 @@ class EvaluatedModule(LightningModule):
         self.scores = {name: ClassScores(len(self.data.classes)) for name in ("val", "test")}
 
     def check_outputs(self) -> None:
-        """Check that the net takes the data and has one output a class.
+        """Check that there are classes to tell apart, and that the net takes the data and has one output a class.
 
         Raises:
             ValueError: if it has not.
         """
         num_classes, weight = len(self.data.classes), next(self.net.parameters())
+        if num_classes == 1:
+            raise ValueError(
+                f"data.source has the single class {self.data.classes[0]!r}, and nothing to tell it from: check data.root "
+                "and the labels, or name all classes"
+            )
         inputs = self.data.first_inputs(1).to(weight.device)
         if inputs.is_floating_point():
             inputs = inputs.to(weight.dtype)

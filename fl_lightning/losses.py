@@ -80,6 +80,8 @@ class TorchLoss(Loss):
     uses_label_counts = False
 
     def __init__(self, loss: TorchLosses) -> None:
+        if isinstance(loss, type):
+            raise ValueError(f"model.loss is the class {loss.__name__}, must be an object of it: write {loss.__name__}()")
         if not isinstance(loss, TorchLosses):
             raise ValueError(
                 f"model.loss is {loss!r}, must be of fl_lightning.losses, torch.nn.CrossEntropyLoss or NLLLoss: derive another "
@@ -92,14 +94,15 @@ class TorchLoss(Loss):
         }
         for name in (name for name, is_changed in changed.items() if is_changed):
             raise ValueError(f"model.loss is {loss!r} with a {name} of its own, which clients cannot follow: leave {name} out")
-        self._name, self._loss = repr(loss), copy.deepcopy(loss)
+        self._loss = copy.deepcopy(loss)
         self._loss.reduction = "none"
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return self._loss(logits, target)
 
     def __repr__(self) -> str:
-        return self._name
+        smoothing = getattr(self._loss, "label_smoothing", 0.0)
+        return type(self._loss).__name__ + (f"(label_smoothing={smoothing})" if smoothing else "")
 
 
 def as_loss(loss: Loss | TorchLosses) -> Loss:

@@ -128,7 +128,8 @@ class FederatedModule(EvaluatedModule):
             self._build_net = net
         else:
             raise TypeError(
-                f"model.net is {net!r}, must be a net or build one: annotate it as fl_lightning.Net in {type(self).__name__}"
+                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
+                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
             )
         self.loss, self.lr_scheduler = as_loss(loss), lr_scheduler
         self.optimizer = optimizer_builder("model.optimizer", optimizer)
@@ -154,6 +155,11 @@ class FederatedModule(EvaluatedModule):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"model.{name} is {value}, must be at least 1")
+        if self.lr_scheduler is not None and not callable(self.lr_scheduler):
+            raise ValueError(
+                f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
+                "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+            )
         if not 0 < self.learning_rate_decay <= 1:
             raise ValueError(
                 f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"

@@ -145,14 +145,28 @@ def test_documented_hooks_exist():
 
 
 def test_the_readmes_python_runs(command_line, tmp_path):
-    """The snippet of the README, as a script in an empty folder."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """The snippet of the README, as a script in an empty folder, prints what the README says, to the rounding of machines."""
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "snippet.py").write_text(code)
     result = subprocess.run(
         [sys.executable, "snippet.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert "max_steps=5" in result.stderr + result.stdout
+    printed, written = re.search(r"test accuracy (\S+)\n$", result.stdout)[1], re.search(r"`test accuracy (\S+)`", text)[1]
+    assert abs(float(printed) - float(written)) < 0.03
+
+
+def test_the_documented_data_modules_are_the_same_federation():
+    """The lines of docs/data.md on Python: two clients of three samples each, four times."""
+    section = (ROOT / "docs" / "data.md").read_text().split("### From Python")[1]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    made: list = []
+    exec(re.sub(r"^data = (.*)$", r"made.append(\1)", code, flags=re.M), {"made": made})
+    assert len(made) == 4
+    for data in made:
+        data.setup()
+        assert [sorted(data.shards.train_indices(client).tolist()) for client in range(2)] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_documented_learner_keeps_its_biases(main, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def test_the_loss_that_was_given_stays_as_it_is():
         (nn.MSELoss(), "must be of fl_lightning.losses"),
         (F.cross_entropy, "must be of fl_lightning.losses"),
         ("CrossEntropy", "must be of fl_lightning.losses"),
-        (CrossEntropy, "must be of fl_lightning.losses"),
+        (CrossEntropy, r"the class CrossEntropy, .*: write CrossEntropy\(\)"),
     ],
 )
 def test_other_losses_are_refused(loss, message):
@@ -67,4 +67,5 @@ def test_only_losses_with_label_counts_give_them_away():
 
 def test_a_loss_prints_as_it_was_given():
     """In summaries and results."""
-    assert repr(TorchLoss(nn.NLLLoss())) == "NLLLoss()"
+    assert repr(TorchLoss(nn.NLLLoss())) == "NLLLoss"
+    assert repr(TorchLoss(nn.CrossEntropyLoss(label_smoothing=0.1))) == "CrossEntropyLoss(label_smoothing=0.1)"

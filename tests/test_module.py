@@ -329,6 +329,21 @@ def test_a_plateau_schedule_is_refused(fit, toy_data):
         fit(method, toy_data(), 1, precision="64-true")
 
 
+@pytest.mark.parametrize(("key", "given"), [("net", "CNN2"), ("lr_scheduler", "StepLR")])
+def test_what_builds_nothing_is_refused(key, given):
+    """A name where Python wants the object: one line with the key."""
+    with pytest.raises((TypeError, ValueError), match=rf"model\.{key} is '{given}', must .*build") as caught:
+        FedAvg(**{"net": norm_net(), key: given})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_class_is_refused(fit, tmp_path):
+    """What a root one folder too high gives: an accuracy of 1 and nothing learnt."""
+    data = from_arrays(torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4).long(), [[0, 1], [2, 3]], classes=["notMNIST"])
+    with pytest.raises(ValueError, match=r"data\.source has the single class 'notMNIST'.*check data\.root"):
+        fit(FedAvg(nn.Linear(4, 1).double()), data, 1, precision="64-true")
+
+
 def test_a_frozen_net_is_refused(fit, toy_data):
     """Nothing to train: said in our words."""
     with pytest.raises(ValueError, match="model.net has no weight that requires a gradient"):

@@ -165,14 +165,14 @@ def _check_inputs(part: str, inputs: Tensor) -> None:
 
 def _check_finite(part: str, inputs: Tensor) -> None:
     for number, some in enumerate(inputs.split(_SAMPLES_AT_ONCE)):
-        if all(bound.isfinite() for bound in some.aminmax()):  # without a second tensor of their size
+        # Without a second tensor of their size; a float64 that float32 cannot hold would be infinite as well.
+        if all(bound.float().isfinite() for bound in some.aminmax()):
             continue
-        bad = (~some.isfinite()).flatten(start_dim=1).any(dim=1) if some.ndim > 1 else ~some.isfinite()
-        row = int(bad.nonzero()[0])
-        value = some[row][~some[row].isfinite()].flatten()[0].item()
+        bad = ~some.float().isfinite()
+        row, value = number * _SAMPLES_AT_ONCE + int(bad.nonzero()[0, 0]), some[bad][0].item()
         raise ValueError(
-            f"data.source has {value} in {part} input {number * _SAMPLES_AT_ONCE + row}, which is not finite: replace the "
-            "value, or leave the sample out"
+            f"data.source has {value} in {part} input {row}, which is not finite in float32: replace the value, or leave the "
+            "sample out"
         )
 
 

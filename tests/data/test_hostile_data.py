@@ -82,6 +82,7 @@ ARCHIVES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "nan": ({"inputs": changed(INPUTS, np.nan)}, "training input 3.*not finite"),
     "infinity": ({"inputs": changed(INPUTS, np.inf)}, "training input 3.*not finite"),
     "minus infinity in half precision": ({"inputs": changed(INPUTS, -np.inf, np.float16)}, "training input 3.*not finite"),
+    "beyond float32": ({"inputs": changed(INPUTS, 1e300, np.float64)}, r"1e\+300 in training input 3.*not finite"),
     "nan in the test set alone": (
         {"test_inputs": changed(INPUTS, np.nan), "test_targets": TARGETS},
         "test input 3.*not finite",
@@ -343,6 +344,16 @@ def root_that_is_a_file(folder: Path) -> Settings:
     return in_folders(folder / "img")
 
 
+def test_links_to_folders_elsewhere_are_followed(tmp_path, bounded):
+    """Data often lie on another disk: a class folder that is a link counts as one."""
+    root = images(tmp_path)
+    (root / "cat").rename(tmp_path / "elsewhere")
+    (root / "cat").symlink_to(tmp_path / "elsewhere")
+    dataset = ImageFolder().load(root)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.train.targets.tolist() == [0, 0, 1, 1]
+
+
 # Index files ------------------------------------------------------------------------------------------------------------
 
 
@@ -389,6 +400,20 @@ def test_index_is_refused(name, tmp_path, bounded):
     """The line names the file and its line."""
     content, message = INDICES[name]
     ends_in_one_line(lambda: indexed(tmp_path, content), message)
+
+
+@case("line 5: linked/0.png stands in line 2 too")
+def index_that_names_a_file_by_a_linked_folder(folder: Path) -> Settings:
+    settings = indexed(folder, GOOD + "cat/1.png,cat\nlinked/0.png,dog\n")
+    (folder / "img" / "linked").symlink_to("cat")
+    return settings
+
+
+@case("line 4: dog/same.png stands in line 2 too")
+def index_that_names_a_file_by_a_link(folder: Path) -> Settings:
+    settings = indexed(folder, GOOD + "dog/same.png,dog\n")
+    (folder / "img" / "dog" / "same.png").symlink_to("../cat/0.png")
+    return settings
 
 
 @case("data.source.index is .*index.csv")

@@ -229,6 +229,13 @@ def test_samples_that_are_no_images_are_refused(toy_data, tmp_path):
         observe(FedAvg(nn.Linear(4, 3)), toy_data(), tmp_path / "none.ckpt", [0], 1)
 
 
+def test_whole_numbers_are_refused(tmp_path):
+    """Pictures of int64 reach the net as they are, and have no gradient."""
+    data = from_arrays(torch.zeros(2, 1, 4, 4).long(), torch.tensor([0, 1]), [[0, 1]])
+    with pytest.raises(ValueError, match=r"data\.source of the run gives whole numbers .*: choose another run"):
+        observe(FedAvg(nn.Linear(4, 3)), data, tmp_path / "none.ckpt", [0], 1)
+
+
 def test_fednova_is_refused():
     with pytest.raises(ValueError, match="FedNova, which sends scaled changes: attack a run of FedAvg"):
         check_method(FedNova(small_net()))

@@ -55,7 +55,7 @@ class Arrays(Source):
             test = Samples(train.inputs[:0], train.targets[:0])
         else:
             test = Samples(_numbers("test_inputs", test_inputs), _whole_numbers("test_targets", test_targets))
-        names = tuple(classes) if classes is not None else numbered_classes(train, test)
+        names = tuple(map(str, classes)) if classes is not None else numbered_classes(train, test)
         held_by = None if owners is None else _whole_numbers("owners", owners)
         self._dataset = Dataset(train, test, names, held_by)
 
@@ -176,7 +176,7 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
             f"data.source has {name} of type {type(values).__name__}, must be one array with a row for each sample: "
             "a net is given one tensor, so join the parts"
         )
-    tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(name, np.asarray(values))
+    tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(name, values)
     if tensor.ndim == 0:
         raise ValueError(f"data.source has {name} of shape (), must be (samples, ...): give each sample a row")
     signed = tensor.to(_SIGNED.get(tensor.dtype, tensor.dtype))
@@ -185,8 +185,12 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     return signed
 
 
-def _from_numpy(name: str, array: np.ndarray) -> Tensor:
-    """Shares memory with the array where torch can."""
+def _from_numpy(name: str, values: ArrayLike) -> Tensor:
+    """Shares memory with an array where torch can."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"data.source has {name} that are no array ({error}): give all samples one shape") from error
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"

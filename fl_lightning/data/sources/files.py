@@ -16,7 +16,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
         raise
 
 
-def check_file(path: str | os.PathLike[str], name: str) -> None:
-    """Raise a ValueError, with ``name`` in it, unless there is a file to be read."""
-    if (kind := kind_of(path)) != "a file":
+def check_file(kind: str, name: str) -> None:
+    """Raise a ValueError, with ``name`` in it, unless what lies there is a file to be read."""
+    if kind != "a file":
         raise ValueError(f"{name} is {kind}, must be a file: delete it")

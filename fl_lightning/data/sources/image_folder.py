@@ -112,10 +112,12 @@ def _files(folder: os.DirEntry, above: Sequence[str]) -> Iterator[str]:
     if above[-1] in above[:-1]:
         raise ValueError(f"data.root: {folder.path} is a link to a folder that it lies in: delete it")
     for entry in _visible(folder):
-        if kind_of(entry) == "a folder":
+        if entry.is_file(follow_symlinks=False):  # known from the folder, without a look at the file
+            yield entry.path
+        elif (kind := kind_of(entry)) == "a folder":
             yield from _files(entry, above)
         else:
-            check_file(entry, f"data.root: {entry.path}")
+            check_file(kind, f"data.root: {entry.path}")
             yield entry.path
 
 

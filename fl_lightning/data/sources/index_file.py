@@ -1,5 +1,6 @@
 """The CSV file that says of each image what it shows, whose it is and which part it belongs to."""
 
+import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +33,18 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
             or a client has images in the test part alone.
     """
     parts = {"train": Part(), "test": Part()}
-    line_of_path: dict[str, int] = {}
+    line_of_file: dict[str, int] = {}
+    folder, real_folder = os.path.abspath(root), functools.cache(os.path.realpath)  # of each image it would take seconds
     line_of_client: dict[str, int] = {}
     for line, row in read_rows(index, _KEY, ("path", "label"), ("client", "split")):
         name, split, client = row["path"], row.get("split", "train"), row.get("client", "")
-        path = _check_row(index, root, line, row)
-        if path in line_of_path:
-            raise ValueError(f"{_KEY}: {index}, line {line}: {name} stands in line {line_of_path[path]} too: delete one")
-        line_of_path[path] = line
+        path = os.path.normpath(os.path.join(folder, name))
+        _check_row(index, folder, line, row, path)
+        above, _, last = path.rpartition(os.sep)
+        file = os.path.realpath(path) if os.path.islink(path) else f"{real_folder(above)}{os.sep}{last}"
+        if file in line_of_file:
+            raise ValueError(f"{_KEY}: {index}, line {line}: {name} stands in line {line_of_file[file]} too: delete one")
+        line_of_file[file] = line
         if client:
             line_of_client.setdefault(client, line)
         elif "client" in row and split == "train":
@@ -64,14 +69,13 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
     return parts
 
 
-def _check_row(index: Path, root: Path, line: int, row: dict[str, str]) -> str:
-    """The path of the image of a line, without detours."""
+def _check_row(index: Path, root: str, line: int, row: dict[str, str], path: str) -> None:
+    """Check a line; ``path``: that of its image, like ``root`` absolute and without detours."""
     if not row["label"]:
         raise ValueError(f"{_KEY}: {index}, line {line}: {row['path']} has no label: give it one")
     if row.get("split", "train") not in ("train", "test"):
         raise ValueError(f"{_KEY}: {index}, line {line}: split is {row['split']!r}, must be train or test: correct it")
-    path, folder = os.path.normpath(os.path.join(root, row["path"])), os.path.normpath(root)
-    if not os.path.join(path, "").startswith(os.path.join(folder, "")):
+    if not path.startswith(root.rstrip(os.sep) + os.sep) and path != root:
         raise ValueError(
             f"{_KEY}: {index}, line {line}: {row['path']} lies outside of data.root {root}: put the image there, or set "
             "data.root to a folder that holds all"
@@ -80,4 +84,3 @@ def _check_row(index: Path, root: Path, line: int, row: dict[str, str]) -> str:
         raise ValueError(
             f"{_KEY}: {index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
         )
-    return path

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
-from fl_lightning.data.sources.files import check_file
+from fl_lightning.data.sources.files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -37,7 +37,7 @@ class Leaf(Source):
                     "give its folder data"
                 )
         for path in (*files["train"], *files["test"]):
-            check_file(path, f"data.root: {path}")
+            check_file(kind_of(path), f"data.root: {path}")
         stamps = [(path.relative_to(root), path.stat()) for part in files.values() for path in part]
         fingerprint = "\n".join(f"{root.resolve()} {path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
         return cached(f"leaf-{root.resolve().parent.name}", fingerprint, lambda: _parse(files))

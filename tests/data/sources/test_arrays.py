@@ -81,6 +81,21 @@ def test_arrays_take_numpy_arrays_and_owners():
         Arrays(inputs, np.array([1, 0, 1]), owners=np.array([0, 1]))
 
 
+def test_rows_of_different_lengths_are_named():
+    """As lists have them."""
+    with pytest.raises(ValueError, match=r"data\.source has inputs that are no array .*: give all samples one shape"):
+        Arrays([[1.0, 2.0], [3.0]], torch.tensor([0, 1]))
+
+
+def test_arrays_that_torch_does_not_take_as_they_are():
+    """Read-only, backwards, of the other byte order and of 16 bytes a number: the same values."""
+    values = np.arange(6, dtype=np.float32).reshape(3, 2)
+    frozen = values.copy()
+    frozen.flags.writeable = False
+    for inputs in (frozen, values[::-1].copy()[::-1], values.astype(">f4"), values.astype(np.longdouble)):
+        assert Arrays(inputs, np.array([1, 0, 1])).load(Path()).train.inputs.tolist() == values.tolist()
+
+
 # Archives
 
 

@@ -192,6 +192,13 @@ def test_paths_may_be_absolute(images, index):
     assert shown(ImageFolder(path).load(images).train) == [2, 5]
 
 
+def test_the_root_may_be_relative(images, index, monkeypatch):
+    """The working folder itself, and one below it."""
+    for folder, root in ((images, "."), (images.parent, images.name)):
+        monkeypatch.chdir(folder)
+        assert shown(ImageFolder(index("path,label", "02.png,a", "./03.png,b")).load(Path(root)).train) == [2, 3]
+
+
 def test_changed_index_is_noticed_and_an_equal_one_decodes_nothing(images, index, no_more_decoding):
     """Labels, clients and parts are those of the file as it is now; another file that says the same shares the cache."""
     lines = ["00.png,a,amy,train", "01.png,b,bob,train", "02.png,b,amy,test"]
