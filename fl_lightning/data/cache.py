@@ -32,6 +32,9 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         name: readable part of the file's name.
         fingerprint: whatever changes when the files behind the data set change.
         decode: called if there is no cache file of that name and fingerprint.
+
+    Raises:
+        OSError: naming the cache file, if it is damaged.
     """
     path = _path(name, f"{_FORMAT}\n{fingerprint}", ".pt")
     with FileLock(path.with_suffix(".lock")):
@@ -41,7 +44,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
     try:
         stored = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise OSError(f"the data set in the cache {path} cannot be read, or not any more: delete the file") from error
+        raise OSError(f"data.source was decoded to {path}, which is damaged: delete the file, and it is made again") from error
     return _from_plain(stored)
 
 

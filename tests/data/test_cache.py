@@ -24,6 +24,24 @@ def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypat
         assert len(list((folder / "fl_lightning").glob("toy-*.pt"))) == 1
 
 
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"junk", lambda content: content[: len(content) // 2]])
+def test_a_damaged_file_is_named(cache, damage):
+    """Empty, something else, and cut off: never read as another data set; without it all is as at first."""
+    samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
+
+    def load():
+        return cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b")))
+
+    load()
+    (file,) = cache.glob("toy-*.pt")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(OSError, match=rf"data\.source was decoded to {file}, which is damaged: delete the file") as caught:
+        load()
+    assert "\n" not in str(caught.value)
+    file.unlink()
+    assert torch.equal(load().train.inputs, samples.inputs)
+
+
 def test_failed_decoding_is_not_kept(cache):
     """An error reaches the caller, no cache file is left, and the next call decodes."""
     samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))

@@ -354,6 +354,13 @@ def test_links_to_folders_elsewhere_are_followed(tmp_path, bounded):
     assert dataset.train.targets.tolist() == [0, 0, 1, 1]
 
 
+def test_file_names_may_be_no_text(tmp_path, bounded):
+    """A name in Latin-1, as old archives have them: the image counts all the same."""
+    root = images(tmp_path)
+    os.rename(root / "cat" / "0.png", os.fsencode(root) + b"/cat/caf\xe9.png")
+    assert ImageFolder().load(root).train.targets.tolist() == [0, 0, 1, 1]
+
+
 # Index files ------------------------------------------------------------------------------------------------------------
 
 
