@@ -12,9 +12,9 @@ from fl_lightning.module import FederatedModule
 class Communication(FederatedCallback):
     """Bytes down (server to clients) and up, a round and in total.
 
-    Weights and buffers count with the bytes of their dtype, and so does whatever a method sends beside them; class counts and
-    sample counts, a few numbers a client, do not. ``communication/down``, ``communication/up``, ``communication/total_down``,
-    ``communication/total_up``. Totals are kept in every round, logged in the chosen ones.
+    Trained weights and buffers count with the bytes of their dtype, and so does whatever a method sends beside them; class
+    counts and sample counts, a few numbers a client, do not. ``communication/down``, ``communication/up``,
+    ``communication/total_down``, ``communication/total_up``. Totals are kept in every round, logged in the chosen ones.
     """
 
     def __init__(self, every: int = 1, rounds: list[int] | None = None) -> None:

@@ -260,13 +260,13 @@ class FederatedModule(EvaluatedModule):
         return loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        """What a client sends: weights and buffers, weighted by its training samples.
+        """What a client sends: the weights that are trained and buffers, weighted by its training samples.
 
         The tensors are the net's own: the engine reduces them before the net is used again.
         """
         weight = self.update_weight(client)
         return {
-            "weights": Weighted({k: v for k, v in net.named_parameters() if not self.is_personal(k)}, weight),
+            "weights": Weighted({k: v for k, v in self.trained_weights(net).items() if not self.is_personal(k)}, weight),
             "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
         }
 
@@ -336,6 +336,10 @@ class FederatedModule(EvaluatedModule):
         if self.batch_norm_buffers == "local" and name in self.initial_statistics:
             return True
         return any(fnmatch(name, pattern) for pattern in self.personal)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a weight is never trained, hence the same at the server and all clients: it neither travels nor is kept."""
+        return name in self._frozen_names
 
     @cached_property
     def initial_statistics(self) -> State:
@@ -434,6 +438,7 @@ class FederatedModule(EvaluatedModule):
                 self.adapt_net()
         # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
         self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
+        self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
         if self._trainer is not None:
             self.check_outputs()
 

@@ -46,7 +46,8 @@ class Share:
 class Engine(ABC):
     """Runs a cohort through a method's hooks.
 
-    The working copy of the net, its optimizer and their memory live as long as the engine; a visit overwrites them in place.
+    The working copy of the net, its optimizer and their memory live as long as the engine; a visit overwrites them in place,
+    but for the weights that are constant, which are those of the server from the start.
 
     Args:
         method: whose hooks are called; its ``net`` holds the global weights and is never changed here.
@@ -56,7 +57,11 @@ class Engine(ABC):
         self.method, self.data = method, method.data
         self.net = copy.deepcopy(method.net).train()
         # Both nets only ever change in place: their tensors are looked up once.
-        self.own, self.sent_down = _tensors(self.net), _tensors(method.net)
+        self._global_state = _tensors(method.net)
+        self.own, self.sent_down = (
+            {name: tensor for name, tensor in tensors.items() if not method.is_constant(name)}
+            for tensors in (_tensors(self.net), self._global_state)
+        )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
@@ -148,7 +153,7 @@ class Engine(ABC):
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             received=self._global_weights,
-            received_state=self.sent_down,
+            received_state=self._global_state,
             data=data,
             differentiate=self.differentiate,
             evaluate=self.evaluate,
@@ -163,7 +168,7 @@ class Engine(ABC):
         """Bring the working copy to the client and let it prepare."""
         self.load({**self.sent_down, **own})
         if own:
-            client.received_state = {name: tensor.clone() for name, tensor in self.own.items()}
+            client.received_state = self._global_state | {name: tensor.clone() for name, tensor in self.own.items()}
             client.received = tuple(client.received_state[name] for name, _ in self.net.named_parameters())
         if self.method.overrides("client_start"):
             with self.drawing(client, "client_start"):

@@ -21,7 +21,7 @@ class StepResult(NamedTuple):
 
     gradients: tuple[Tensor, ...]  # what the local optimizer gets
     loss: Tensor
-    untrained: State  # buffers and frozen weights
+    untrained: State  # buffers, and frozen weights that tasks draw
     state: State  # the client's
 
 
@@ -62,7 +62,7 @@ class LocalStep:
 
         Args:
             trained: the weights that require a gradient, by name.
-            untrained: buffers and frozen weights, by name.
+            untrained: buffers, and frozen weights that tasks draw, by name; the net holds those that are constant.
             batch: inputs (B, ...) and targets (B,).
             round: counted from 1.
             step: of the visit, counted from 0.

@@ -84,16 +84,22 @@ class APD(TaskLearner):
         names = {layer: part_name(layer, part) for layer in self.layers}
         return {layer: weights[name] for layer, name in names.items() if name in weights}
 
+    def trained_bases(self, net: nn.Module) -> dict[str, Tensor]:
+        """B of the decomposed layers whose B is trained, by the layer's name."""
+        bases = self.parts(net, "base").items()
+        return {layer: base for layer, base in bases if not self.is_constant(part_name(layer, "base"))}
+
     # Tasks ----------------------------------------------------------------------------------------------------------
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().begin_task(net, client, position)
-        base = {layer: tensor.detach() for layer, tensor in self.parts(net, "base").items()}
         if self.adaptive_start == "base":
+            base = self.parts(net, "base")
             for layer, adaptive in self.parts(net, "adaptive").items():
-                adaptive.detach().copy_(base[layer])
+                adaptive.detach().copy_(base[layer].detach())
         if position > 0:
-            client.state.update({f"base.{layer}": tensor.clone() for layer, tensor in base.items()})
+            bases = self.trained_bases(net).items()
+            client.state.update({f"base.{layer}": base.detach().clone() for layer, base in bases})
             earlier = self.parts(net, "earlier").items()
             client.state.update({f"earlier.{layer}": tensor.detach()[:position].clone() for layer, tensor in earlier})
 
@@ -148,9 +154,10 @@ class APD(TaskLearner):
                 "go on with model.rounds_per_task, data.cohorts and data.clients_per_round of that run"
             )
         for layer, base in self.parts(net, "base").items():
+            if self.positions[client.index] > 0:
+                carry[f"masks.{layer}"] = self._earlier_masks(client, layer, base)
             if f"base.{layer}" in client.state:
                 carry[f"base.{layer}"] = client.state[f"base.{layer}"]
-                carry[f"masks.{layer}"] = self._earlier_masks(client, layer, base)
             if f"earlier.{layer}" in client.state:
                 carry[f"earlier.{layer}"] = client.state[f"earlier.{layer}"]
         return carry
@@ -175,7 +182,7 @@ class APD(TaskLearner):
         terms = [super().client_penalty(net, client)]
         terms += [self.l1 * adaptive.abs().sum() for adaptive in (*adaptives.values(), *earlier.values())]
         learned = [*adaptives.values(), *self.parts(net, "mask").values()]
-        if any(name.startswith("base.") for name in client.carry):
+        if any(name.startswith("masks.") for name in client.carry):
             terms += [self.l2 / 2 * self._drift(client.carry, layer, base, earlier) for layer, base in bases.items()]
         else:  # the first task
             learned += bases.values()
@@ -183,7 +190,8 @@ class APD(TaskLearner):
 
     def _drift(self, carry: State, layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
         """``sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2`` of a layer."""
-        way, masks = base - carry[f"base.{layer}"], carry[f"masks.{layer}"]
+        # A base that is not trained is where it was.
+        way, masks = base - carry.get(f"base.{layer}", base), carry[f"masks.{layer}"]
         if layer not in earlier:  # the masks' squares add up, however many tasks there are
             return (over_outputs(masks.square().sum(dim=0), way) * way.square()).sum()
         masks = masks.reshape(*masks.shape, *[1] * (way.ndim - 1))

@@ -113,7 +113,7 @@ class FedWeIT(APD):
         if not hasattr(self, "served"):
             # The task for which each client got, when it first received in it, what others know; -1 for none.
             self.register_buffer("served", torch.full((self.data.num_clients,), -1))
-            for layer, base in self.parts(self.net, "base").items():
+            for layer, base in self.trained_bases(self.net).items():
                 self.register_buffer(f"initial:{layer.replace('.', '/')}", base.detach().clone())
 
     def configure_optimizers(self) -> Any:
@@ -131,7 +131,7 @@ class FedWeIT(APD):
 
     def broadcast(self, client: int) -> State:
         """The server's B and, when a client first receives in a task, what it gets of others."""
-        bases = self.parts(self.net, "base").items() if self.share_base else ()
+        bases = self.trained_bases(self.net).items() if self.share_base else ()
         down = {f"base.{layer}": base.detach() for layer, base in bases}
         if self._is_to_be_served(client):
             for place, (other, position) in enumerate(self._choose(client)):
@@ -243,7 +243,7 @@ class FedWeIT(APD):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
         if self.share_base:
-            masks, bases = self.parts(net, "mask"), self.parts(net, "base")
+            masks, bases = self.parts(net, "mask"), self.trained_bases(net)
             sent = {layer: self._sent_outputs(masks.get(layer), base) for layer, base in bases.items()}
             values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
             upload["base"] = Weighted(values, self.update_weight(client))
@@ -277,7 +277,7 @@ class FedWeIT(APD):
             return Update({}, {})
         mean, contributors = reduced.mean("base"), reduced.mean("contributors")
         gradient = {}
-        for layer, base in self.parts(self.net, "base").items():
+        for layer, base in self.trained_bases(self.net).items():
             share = torch.ones_like(contributors[layer]) if self.upload == "paper" else contributors[layer]
             merged = mean[layer] / over_outputs(share.masked_fill(share == 0, 1.0), base)
             gradient[part_name(layer, "base")] = torch.empty_like(base).copy_(base.detach().double() - merged)

@@ -179,7 +179,7 @@ class TaskLearner(FederatedModule):
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
             tensor.copy_(initial[name].detach())
-            if any(fnmatch(name, pattern) for pattern in self.drawn_anew):
+            if self._is_drawn_anew(name):
                 stream = torch_stream(self.seed, position, client.index, f"fresh {name}")
                 order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
                 tensor.copy_(tensor.flatten()[order].view_as(tensor))
@@ -192,7 +192,7 @@ class TaskLearner(FederatedModule):
     def own_tensors(self, net: nn.Module) -> State:
         """Weights and buffers that each task has of its own."""
         tensors = (*net.named_parameters(), *net.named_buffers())
-        return {name: tensor.detach() for name, tensor in tensors if self.is_per_task(name)}
+        return {name: t.detach() for name, t in tensors if self.is_per_task(name) and not self.is_constant(name)}
 
     def is_per_task(self, name: str) -> bool:
         """Whether each task has a weight or buffer of its own, which then stays with the client."""
@@ -200,6 +200,12 @@ class TaskLearner(FederatedModule):
 
     def is_personal(self, name: str) -> bool:
         return super().is_personal(name) or self.is_per_task(name)
+
+    def is_constant(self, name: str) -> bool:
+        return super().is_constant(name) and not self._is_drawn_anew(name)
+
+    def _is_drawn_anew(self, name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in self.drawn_anew)
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         position = self.positions[client.index]

@@ -87,7 +87,7 @@ class FedCurv(FederatedModule):
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
         fisher = {name: fisher[name] for name in self.server_state("fisher")}
-        anchor = {name: fisher[name] * weight.detach() for name, weight in net.named_parameters() if name in fisher}
+        anchor = {name: fisher[name] * weight.detach() for name, weight in self.trained_weights(net).items() if name in fisher}
         upload = super().client_result(net, client)
         for kind, new in zip(_KINDS, (fisher, anchor), strict=True):
             change = new

@@ -46,7 +46,7 @@ class FedDyn(FederatedModule):
         return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        way = {name: weight.detach() - client.received_state[name] for name, weight in net.named_parameters()}
+        way = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
         moved = {name: way[name] for name in self.server_state("h")}
         for name in moved:
             client.state[name] = client.state.get(name, 0.0) - self.alpha * moved[name]

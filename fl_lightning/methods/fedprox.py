@@ -34,6 +34,6 @@ class FedProx(FederatedModule):
         if self.mu == 0:
             return 0.0
         # Squares, not norms: the gradient of a norm is undefined where a client starts. In one pass each way.
-        weights = {name: weight for name, weight in net.named_parameters() if not self.is_personal(name)}
+        weights = {name: weight for name, weight in self.trained_weights(net).items() if not self.is_personal(name)}
         shared = [(weight, client.received_state[name]) for name, weight in weights.items()]
         return self.mu / 2 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in shared]).sum()

@@ -57,6 +57,6 @@ class Moon(FederatedModule):
         return loss + self.mu * model_contrastive_loss(z, z_global, z_previous, self.temperature, reduction="none")
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        model: State = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        model: State = {**self.trained_weights(net), **dict(net.named_buffers())}
         client.state.update({_PREVIOUS + name: tensor.detach().clone() for name, tensor in model.items()})
         return super().client_result(net, client)

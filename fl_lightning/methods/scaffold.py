@@ -73,7 +73,7 @@ class Scaffold(FederatedModule):
     def _from_the_way(self, net: nn.Module, client: Client, old: State) -> State:
         """Option II: the mean gradient of the local steps, from how far they led."""
         length = client.num_steps * client.learning_rate
-        way = {name: client.received_state[name] - weight.detach() for name, weight in net.named_parameters()}
+        way = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
         return {name: old[name] - client.broadcast[name] + way[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:

@@ -1,0 +1,31 @@
+"""A frozen convolution on task streams: a constant, which neither travels nor is kept."""
+
+import pytest
+import torch
+
+from fl_lightning import continual
+
+HIDDEN = 8 * (16 * 3)  # bytes of the weights between the frozen convolution and the class layer
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "layer"),
+    [
+        ("FedAvgOnTasks", HIDDEN + 8 * 3, "conv."),
+        ("ScaffoldOnTasks", 2 * (HIDDEN + 8 * 3), "conv."),
+        ("EWC", 0, "conv."),
+        ("FedAvgAPD", HIDDEN, "conv.parametrizations.weight.original"),
+        ("FedWeIT", HIDDEN // 3, "conv.parametrizations.weight.original"),  # of one output in three, as the mask has it
+    ],
+)
+def test_what_is_frozen_stays_where_it_is(tiny, name, sent, layer):
+    """Bytes of a round in which no task ends, states without the frozen layer or its base, its bias of no task."""
+    net = tiny.new_net()
+    net.conv.requires_grad_(False)
+    method = tiny.train(getattr(continual, name), net=net)
+    assert method.seen.rounds[0].bytes_up == 3 * sent
+    frozen = [key for key in method.net.state_dict() if key.startswith((layer, "conv.bias"))]
+    for client in method.client_states.clients():
+        kept = {key.split("@")[0].removeprefix("net.") for key in method.client_states.read(client)}
+        assert not kept & {*frozen, "base.conv"}
+    assert torch.equal(method.net.conv.bias, tiny.new_net().conv.bias)
