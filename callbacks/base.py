@@ -7,7 +7,10 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.utils.tensorboard import summary
+from torch.utils.tensorboard._utils import figure_to_image
 
+from fl_lightning.callbacks.tags import metadata
 from fl_lightning.clients import CohortModels, RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -53,10 +56,12 @@ class FederatedCallback(Callback):
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
-    """Write a figure to every TensorBoard logger, once over all processes."""
+    """Write a figure, with what its name means, to every TensorBoard logger, once over all processes."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-            logger.experiment.add_figure(name, figure, global_step=round)
+            image = summary.image(name, figure_to_image(figure), dataformats="CHW")
+            image.value[0].metadata.MergeFrom(metadata(name, "images"))
+            logger.experiment._get_file_writer().add_summary(image, round)
 
 
 def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) -> None:

@@ -1,6 +1,7 @@
 """Dashboard: what TensorBoard shows when it is opened, and the run's config and final metrics beside those of other runs."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
+from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
 
 # Category -> chart -> tags as regular expressions. TensorBoard draws a chart's tags for every run that is selected. One
@@ -30,15 +32,18 @@ _LAYOUT = {
     },
 }
 _OF_THE_PLACE = ("config", "ckpt_path", "weights_only", "trainer.default_root_dir")  # say where a run is, not what it is
+_OF_THE_WATCHING = ("trainer.", "callbacks.")  # would be the first columns of HParams
+_LEARNING = ("trainer.max_steps", "trainer.precision")  # of those
 
 
 class Dashboard(FederatedCallback):
     """Lays out TensorBoard's Custom Scalars, and gives every logger the config as hyper-parameters.
 
-    Custom Scalars puts accuracy, forgetting, the classes' accuracy and bytes of all runs side by side. HParams has a row for
-    each run: every value of the config, and the last value of every scalar, the final readings of test and validation
-    accuracy, ``final/test_accuracy_best`` and the like, among them. Other loggers get the same values as hyper-parameters and
-    metrics. A run that goes on from a checkpoint in its own folder writes no second beginning.
+    Custom Scalars puts accuracy, forgetting, the classes' accuracy and bytes of all runs side by side; a chart is there once
+    the run has logged something for it. HParams has a row for each run: every value of the config that says what is learned and
+    how, those that differ first, and the last value of every scalar, the final readings of test and validation accuracy,
+    ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A run that
+    goes on from a checkpoint in its own folder writes no second beginning.
 
     Attributes:
         config: the run's config; on the command line the whole one, else empty.
@@ -47,20 +52,38 @@ class Dashboard(FederatedCallback):
     def __init__(self) -> None:
         super().__init__(every=1)
         self.config: Mapping[str, Any] = {}
+        self._charts: dict[str, dict[str, list]] = {}  # the newest layout
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if not trainer.is_global_zero:
             return
         values = flat_config(self.config)
+        self._charts = _charts(module.newest)  # those that the run which goes on had
         for logger in trainer.loggers:
             if not isinstance(logger, TensorBoardLogger):
                 if values:
                     logger.log_hyperparams(values)
             elif _is_new(logger):
                 logger.log_hyperparams(values, metrics={})  # into hparams.yaml, and no event: see below
-                logger.experiment.add_custom_scalars(_charts(module.learns_tasks))
                 if values:
-                    _write_session(logger, values, start=True)
+                    _write_session(logger, _of_learning(values), start=True)
+
+    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
+        self._lay_out(trainer, module)
+
+    def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if trainer.state.fn == "fit":
+            self._lay_out(trainer, module)
+
+    def _lay_out(self, trainer: Trainer, module: FederatedModule) -> None:
+        """Write the layout again when there is something for one more chart; TensorBoard takes the newest."""
+        charts = _charts(module.newest)
+        if charts == self._charts or not trainer.is_global_zero:
+            return
+        self._charts = charts
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_custom_scalars(charts)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
         summary = next((callback for callback in trainer.callbacks if isinstance(callback, RunSummary)), None)
@@ -77,7 +100,7 @@ class Dashboard(FederatedCallback):
             if metrics:
                 logger.log_metrics(metrics, step=trainer.global_step)
             if isinstance(logger, TensorBoardLogger) and self.config:
-                _write_session(logger, flat_config(self.config), start=False)
+                _write_session(logger, _of_learning(flat_config(self.config)), start=False)
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
@@ -102,10 +125,19 @@ def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
         into[key] = value if isinstance(value, int | float | str) else str(value)
 
 
-def _charts(tasks: bool) -> dict[str, dict[str, list]]:
-    """As ``add_custom_scalars`` takes them; tasks where a method learns them."""
-    chosen = {category: charts for category, charts in _LAYOUT.items() if tasks or category != "Tasks"}
-    return {category: {title: ["Multiline", tags] for title, tags in charts.items()} for category, charts in chosen.items()}
+def _of_learning(values: dict[str, float | bool | str]) -> dict[str, float | bool | str]:
+    """Without how the run is carried out and watched."""
+    return {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_OF_THE_WATCHING)}
+
+
+def _charts(names: Collection[str]) -> dict[str, dict[str, list]]:
+    """As ``add_custom_scalars`` takes them: those that show one of the scalars of these names."""
+    layout = {}
+    for category, charts in _LAYOUT.items():
+        filled = {title: tags for title, tags in charts.items() if any(re.match(tag, name) for tag in tags for name in names)}
+        if filled:
+            layout[category] = {title: ["Multiline", tags] for title, tags in filled.items()}
+    return layout
 
 
 def _is_new(logger: TensorBoardLogger) -> bool:

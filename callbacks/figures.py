@@ -1,4 +1,7 @@
-"""The pictures: heatmaps and bars, drawn without any global state of matplotlib."""
+"""The pictures: heatmaps and bars, drawn without any global state of matplotlib.
+
+They are small in inches, so that their letters are large: TensorBoard shows them a third of a screen wide.
+"""
 
 from collections.abc import Sequence
 
@@ -11,8 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-_CELLS_WITH_NUMBERS = 400  # above this many cells, numbers in them could not be read
-_NAMES = 30  # labels of an axis
+_CELLS_WITH_NUMBERS = 300  # above this many cells, numbers in them could not be read,
+_COLUMNS_WITH_NUMBERS = 12  # or above this many columns
+_NAMES = 30  # labels of a vertical axis,
+_COLUMN_NAMES = 16  # and of a horizontal one
 _BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
 _COLUMNS = 400  # of that heatmap
 
@@ -41,9 +46,9 @@ def heatmap(
     axes.set_title(title)
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
-    _label(axes.xaxis, columns, rotate=max(map(len, columns), default=0) > 3)
-    _label(axes.yaxis, rows, rotate=False)
-    if matrix.size <= _CELLS_WITH_NUMBERS and len(columns) <= 20:
+    _label(axes.xaxis, columns, _COLUMN_NAMES, rotate=max(map(len, columns), default=0) > 3)
+    _label(axes.yaxis, rows, _NAMES)
+    if matrix.size <= _CELLS_WITH_NUMBERS and len(columns) <= _COLUMNS_WITH_NUMBERS:
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
@@ -63,22 +68,22 @@ def three_panels(before: Tensor, after: Tensor, difference: Tensor, mean: Tensor
         round: for the title.
     """
     names = [str(client) for client in clients]
-    figure = Figure(figsize=(18, 5.5), layout="constrained")
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
     panels = figure.subplots(1, 3)
     shared = {"row_title": "model of client", "column_title": "data of client"}
-    heatmap(panels[0], before, names, names, title="accuracy before the local fit", **shared)
-    heatmap(panels[1], after, names, names, title="accuracy after the local fit", **shared)
+    heatmap(panels[0], before, names, names, title="before the local fit", **shared)
+    heatmap(panels[1], after, names, names, title="after the local fit", **shared)
     with_mean = np.concatenate([difference.cpu().double().numpy(), mean.cpu().double().numpy()[:, None]], axis=1)
-    title = "difference (red is forgetting); last column: mean of the others"
+    title = "difference: red is forgetting"
     heatmap(panels[2], difference.new_tensor(with_mean), names, [*names, "mean"], title=title, diverging=True, **shared)
     panels[2].axvline(len(names) - 0.5, color="black")
-    figure.suptitle(f"Client forgetting, round {round}")
+    figure.suptitle(f"Client forgetting, round {round}: accuracy on the validation samples of each client", fontsize="x-large")
     return figure
 
 
 def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str) -> Figure:
     """A class-by-round heatmap (Flashback, Figures 1b and 5); values (C, rounds) in [0, 1]."""
-    figure = Figure(figsize=(12, max(2.5, min(20.0, 0.3 * len(classes)) + 1.2)), layout="constrained")
+    figure = Figure(figsize=(7, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
     names = [str(round) for round in rounds]
     heatmap(figure.subplots(), values, classes, names, title=title, row_title="class", column_title="round")
     return figure
@@ -86,7 +91,7 @@ def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], t
 
 def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round: int) -> Figure:
     """The global model before, each client, the global model after, by class (Flashback, Figure 2); values (rows, C)."""
-    figure = Figure(figsize=(max(6.0, min(24.0, 0.6 * len(classes)) + 3), 0.35 * len(rows) + 2), layout="constrained")
+    figure = Figure(figsize=(max(5.0, min(24.0, 0.4 * len(classes)) + 3), 0.25 * len(rows) + 1.5), layout="constrained")
     axes = figure.subplots()
     heatmap(
         axes, values, rows, classes, title=f"Accuracy by class within round {round}", row_title="model", column_title="class"
@@ -98,7 +103,7 @@ def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round
 
 def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> Figure:
     """Bars of class shares, one a row (Legate et al., Figure 4); counts (rows, C)."""
-    figure = Figure(figsize=(10, 0.35 * len(rows) + 2), layout="constrained")
+    figure = Figure(figsize=(7.5, 0.25 * len(rows) + 1.5), layout="constrained")
     axes = figure.subplots()
     share_bars(axes, counts, rows, classes, title)
     if len(classes) <= 20:
@@ -119,7 +124,7 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
         left += shares[:, label]
     axes.set(xlim=(0, 1), xlabel="share of the samples")
     axes.set_title(title, parse_math=False)
-    _label(axes.yaxis, rows, rotate=False)
+    _label(axes.yaxis, rows, _NAMES)
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
@@ -148,7 +153,7 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
     together = -(-len(order) // _COLUMNS)  # clients a column
     starts = np.arange(0, len(order), together)
     columns = np.add.reduceat(shares[order], starts) / np.diff(starts, append=len(order))[:, None]
-    figure = Figure(figsize=(13, max(3.0, min(12.0, 0.25 * len(classes)) + 1.5)), layout="constrained")
+    figure = Figure(figsize=(10, max(3.0, min(12.0, 0.25 * len(classes)) + 1.5)), layout="constrained")
     shown, ranked = figure.subplots(1, 2, width_ratios=(5, 1))
     how = f"share of each class in {len(order):,} clients, sorted by their most frequent class"
     how += f"; a column is the mean of {together}" * (together > 1)
@@ -206,7 +211,7 @@ def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str]
     return figure
 
 
-def _label(axis, names: Sequence[str], *, rotate: bool) -> None:
-    """Write names, in which a dollar is a dollar."""
-    step = -(-len(names) // _NAMES)
+def _label(axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:
+    """Write names, in which a dollar is a dollar; of more than ``most`` some."""
+    step = -(-len(names) // most)
     axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0, parse_math=False)

@@ -3,7 +3,7 @@
 import torch
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import label_shares
 from fl_lightning.clients import RoundReport
 from fl_lightning.module import FederatedModule
@@ -15,8 +15,8 @@ class LabelCounts(FederatedCallback):
     """Class shares of the clients: of the federation once, of the cohort in the chosen rounds.
 
     ``label_counts/partition`` shows the first ten clients and the federation (Legate et al., Figure 4), drawn before round 1.
-    In the chosen rounds ``label_counts/cohort`` shows the cohort's clients, the cohort and the federation as bars, and
-    ``label_counts/cohort/<class>`` and ``label_counts/global/<class>`` are the counts.
+    In the chosen rounds ``label_counts/cohort`` shows the cohort's clients, the cohort and the federation as bars. Its numbers
+    are the tensor ``label_counts/clients`` (K, C): a curve for each class would tell less and bury the others.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
@@ -33,10 +33,7 @@ class LabelCounts(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if not self.due(round):
             return
-        counts = {"cohort": module.data.label_counts[report.clients].sum(dim=0), "global": module.data.label_counts.sum(dim=0)}
-        names = enumerate(module.data.classes)
-        scalars = {f"label_counts/{who}/{name}": row[label] for label, name in names for who, row in counts.items()}
-        module.log_round(scalars, round)
+        log_tensors(trainer, {"label_counts/clients": module.data.label_counts[report.clients]}, round)
         self._draw(trainer, module, "label_counts/cohort", report.clients, round, f"Labels of the cohort, round {round}")
 
     def _draw(self, trainer: Trainer, module: FederatedModule, name: str, clients: list[int], round: int, title: str) -> None:

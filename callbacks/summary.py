@@ -156,7 +156,7 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():
         if not name.endswith("_positive"):
-            table.add_row(name, f"{value:z.4f}")
+            table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:
         table.add_row("privacy", privacy["defence"])
         if privacy["epsilon"] is not None:
@@ -167,6 +167,14 @@ def _print_table(results: dict[str, Any]) -> None:
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
     Console().print(table)
+
+
+def _sign(name: str) -> str:
+    """Which sign of a measure of forgetting is forgetting."""
+    if name in ("forgetting/client_mean", "tasks/backward_transfer"):
+        return ", negative is forgetting"
+    is_drop = name.startswith("forgetting/every_") or name in ("forgetting/round", "forgetting/local_mean", "tasks/forgetting")
+    return ", positive is forgetting" if is_drop else ""
 
 
 def _span(readings: dict[str, float]) -> str:

@@ -19,7 +19,6 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -27,6 +26,7 @@ from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
     Dashboard,
+    DescribedTensorBoardLogger,
     LabelCounts,
     PerClassAccuracy,
     PredictionWriter,
@@ -193,7 +193,7 @@ class FederatedCLI(LightningCLI):
         self._claim_version()
         with self._removing_version_on_failure():
             if config.logger is None:
-                config.logger = TensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
+                config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
             # The run's own folder, whatever the logger's is; nobody else writes to it.
             self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml"), "save_to_log_dir": False}
             # A callback that the user lists under trainer.callbacks replaces ours of that kind.

@@ -1,5 +1,6 @@
 """The command line: bad input in one line, bundled configs by name, every subcommand."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -228,6 +229,18 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     assert len(rows) == 1 + 360
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in (tmp_path / "runs" / "digits_tce").iterdir()] == ["version_0"]
+
+
+def test_the_first_run_shows_forgetting(main, tmp_path):
+    """The README's first command, whole: after its last round clients forget visibly, and the table says so."""
+    code, out, error = main(*DIGITS)
+    assert code == 0, error
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    measured = json.loads((folder / "results.json").read_text())["newest_forgetting"]
+    assert measured["forgetting/client_mean"] < -0.05
+    assert measured["forgetting/round"] > 0.005
+    assert f"forgetting/client_mean    │ {measured['forgetting/client_mean']:.4f}, negative is forgetting" in out
+    assert "-0.0000" not in out
 
 
 def test_a_runs_own_config_knows_its_folder(main, tmp_path):

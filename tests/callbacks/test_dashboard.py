@@ -9,6 +9,7 @@ import torch
 import yaml
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
@@ -53,7 +54,9 @@ class Opened:
 
 
 def test_two_methods_stand_side_by_side(main, tmp_path):
-    """One layout, one table: a row a run with what only one method has, and the final readings; resuming adds no row."""
+    """One layout without empty charts, one table: a row a run with what only one method has, and the final readings; resuming
+    adds no row.
+    """
     assert main(*SMALL, "--trainer.max_steps", "2")[0] == 0
     code, _, error = main(*SMALL, "--trainer.max_steps", "3", "--ckpt_path", "last")
     assert code == 0, error
@@ -62,6 +65,7 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
     layout = opened.layout()
     assert list(layout) == ["Accuracy", "Forgetting", "Class accuracy", "Communication"]
     assert layout["Accuracy"] == {"validation": ["val/accuracy$"], "test": ["test/accuracy$"]}
+    assert list(layout["Forgetting"]) == ["of the global model, from one evaluation to the next"]  # no client was asked
     differing, rows = opened.hparams()
     assert differing == {"model"}
     assert sorted(rows) == ["digits_tce/version_0", "digits_tce/version_1"]
@@ -72,6 +76,9 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
     )
     assert second.hparams["model.mu"].number_value == 0.5
     assert first.hparams["model.optimizer.lr"].number_value == pytest.approx(0.1)
+    columns = {name.split(".")[0] for name in first.hparams} | set(first.hparams)
+    assert {"model", "data", "seed_everything", "trainer.max_steps"} <= columns
+    assert not {"callbacks", "trainer.logger", "trainer.val_check_interval"} & columns  # how it is watched says nothing
     assert {session.status for row in (first, second) for session in row.sessions} == {STATUS_SUCCESS}
     for row in (first, second):
         results = json.loads((tmp_path / "runs" / row.sessions[0].name / "results.json").read_text())
@@ -82,15 +89,42 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
         assert "hp_metric" not in values
 
 
+def test_what_matters_comes_first_and_every_tag_is_described(main, tmp_path):
+    """Groups as TensorBoard sorts them: accuracy and forgetting before the classes' curves, no curve of label counts; Overview
+    holds the same points under other names."""
+    code, _, error = main(*SMALL, "--trainer.max_steps", "2", "--callbacks.client_forgetting.every", "1")
+    assert code == 0, error
+    events = EventAccumulator(str(tmp_path / "runs" / "digits_tce" / "version_0")).Reload()
+    tags = events.Tags()
+    groups = sorted({tag.split("/")[0] for tag in tags["scalars"]})
+    assert groups[0] == "Overview"
+    assert "label_counts" not in groups
+    same = {
+        "Overview/test_accuracy": "test/accuracy",
+        "Overview/validation_accuracy": "val/accuracy",
+        "Overview/forgetting_of_the_global_model": "forgetting/round",
+        "Overview/forgetting_of_clients": "forgetting/client_mean",
+    }
+    assert {tag for tag in tags["scalars"] if tag.startswith("Overview/")} == same.keys()
+    for shown, tag in same.items():
+        assert [event.value for event in events.Scalars(shown)] == [event.value for event in events.Scalars(tag)]
+    without = [tag for tag in tags["scalars"] + tags["images"] if not events.SummaryMetadata(tag).summary_description]
+    assert without == []
+
+
 def test_a_resumed_run_writes_layout_and_config_once(main, tmp_path):
     """Two files of events, and over both one layout and one beginning."""
     assert main(*SMALL, "--trainer.max_steps", "1")[0] == 0
     assert main(*SMALL, "--trainer.max_steps", "2", "--ckpt_path", "last")[0] == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     assert len(list(folder.glob("events.out.tfevents.*"))) == 2
-    events = [event for file in folder.glob("events.out.tfevents.*") for event in EventFileLoader(str(file)).Load()]
-    tags = Counter(value.tag for event in events for value in event.summary.value)
-    assert tags["custom_scalars__config__"] == tags["_hparams_/session_start_info"] == 1
+    first, second = (
+        Counter(value.tag for event in EventFileLoader(str(file)).Load() for value in event.summary.value)
+        for file in sorted(folder.glob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns)
+    )
+    assert first["_hparams_/session_start_info"] == 1
+    assert first["custom_scalars__config__"] > 0
+    assert second["custom_scalars__config__"] == second["_hparams_/session_start_info"] == 0
 
 
 @pytest.fixture

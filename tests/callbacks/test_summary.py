@@ -7,6 +7,7 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import RunSummary
+from fl_lightning.callbacks.summary import _print_table
 
 
 @pytest.fixture
@@ -81,3 +82,19 @@ def test_targets_out_of_range_are_refused(target):
     message = f"^callback RunSummary: targets has {target}, must be above 0 and at most 1: 0.9 is 90 %$"
     with pytest.raises(ValueError, match=message):
         RunSummary(targets=[0.5, target])
+
+
+def test_the_sign_of_forgetting_is_said_and_zero_has_none(capsys):
+    """-0.00001 is 0.0000 and not -0.0000."""
+    forgetting = {"forgetting/client_mean": -0.00001, "forgetting/client_mean_positive": 0.00001, "forgetting/every_5": 0.125}
+    results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
+    results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
+    _print_table(results | {"bytes_up": 0, "clients_left_out": {}})
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines() if "/" in line
+    ]
+    assert rows == [
+        ["forgetting/client_mean", "0.0000, negative is forgetting"],
+        ["forgetting/every_5", "0.1250, positive is forgetting"],
+        ["tasks/backward_transfer", "-0.5000, negative is forgetting"],
+    ]

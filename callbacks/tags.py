@@ -1,0 +1,73 @@
+"""What the tags of TensorBoard mean, and which of them matter most."""
+
+import re
+
+from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+from fl_lightning.functional.curves import FINAL_IS
+
+# TensorBoard sorts the groups of tags by name, capitals first, and knows no other order. In this group what matters most comes
+# before the curves of single classes. ``forgetting/every_K`` shares the tag of ``forgetting/round``.
+_OVERVIEW = {
+    r"test/accuracy": "Overview/test_accuracy",
+    r"val/accuracy": "Overview/validation_accuracy",
+    r"forgetting/(round|every_\d+)": "Overview/forgetting_of_the_global_model",
+    r"forgetting/client_mean": "Overview/forgetting_of_clients",
+    r"tasks/accuracy": "Overview/accuracy_on_tasks",
+    r"tasks/forgetting": "Overview/forgetting_of_tasks",
+}
+
+_CLIENT_FORGETTING = (
+    "F_ki: change of the accuracy on a client's validation samples by the local fit of another client, mean over pairs of the "
+    "cohort."
+)
+_DROP = "Drop of the global model's test accuracy by class since the evaluation before, mean over classes, gains not counted."
+_BYTES = "Weights, buffers and what a method sends beside them."
+
+# The first pattern that fits the whole tag counts.
+_DESCRIPTIONS = {
+    r"test/accuracy|Overview/test_accuracy": "Accuracy of the global model on the test set. No model is chosen by it.",
+    r"val/accuracy|Overview/validation_accuracy": "Accuracy of the global model on the clients' joined validation samples.",
+    r"(test|val)/loss": "Mean cross entropy of the global model on plain logits, whatever the loss of the training is.",
+    r"forgetting/client_mean|Overview/forgetting_of_clients": f"{_CLIENT_FORGETTING} Negative is forgetting.",
+    r"forgetting/client_mean_positive": f"{_CLIENT_FORGETTING} With the other sign: positive is forgetting.",
+    r"forgetting/(round|every_\d+)|Overview/forgetting_of_the_global_model": f"F_t: {_DROP} Positive is forgetting.",
+    r"forgetting/local_mean|forgetting/local": "F_kt: drop of the test accuracy by class from the model that a client receives "
+    "to the one that it sends, mean over classes. Positive is forgetting.",
+    r"forgetting/loss_.*": "Cross entropy on the training samples of the clients of the round before, in nats: of the global "
+    "model (before), of the clients' models (after), and their difference.",
+    r"forgetting/fisher_correlation.*": "Correlation over weights of the Fisher information of pseudo data, or of a client's "
+    "samples (local), with that of the clients of the last rounds.",
+    r"forgetting/clients": "Rows are clients' models, columns clients' validation samples. Red is forgetting.",
+    r"forgetting/drops": f"{_DROP} A row a class, a column an evaluation.",
+    r"class_accuracy/heatmap": "Test accuracy of the global model. A row a class, a column an evaluation.",
+    r"class_accuracy/one_round": "Test accuracy by class of the global model before a round, of each client, and after.",
+    r"class_accuracy/.*": "Accuracy of the global model on the test samples of one class.",
+    r"label_counts/partition": "Share of each class in the samples of the first clients and of all of them.",
+    r"label_counts/cohort": "Share of each class in the samples of the round's clients, of these together, and of all.",
+    r"communication/(total_)?down": f"Bytes from the server to the clients, of the round or in total. {_BYTES}",
+    r"communication/(total_)?up": f"Bytes from the clients to the server, of the round or in total. {_BYTES}",
+    r"train/loss": "Mean loss of the local steps, mean over the clients of the round.",
+    r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
+    r"privacy/epsilon": "Epsilon spent so far, at the delta of the defence.",
+    r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks that a client has begun, mean over tasks and clients.",
+    r"tasks/forgetting|Overview/forgetting_of_tasks": "Drop from the best accuracy on each earlier task, mean over tasks and "
+    "clients. Positive is forgetting.",
+    r"tasks/backward_transfer": "Change of the accuracy on each earlier task since it was learned. Negative is forgetting.",
+    r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
+    r"tasks/accuracy_table": "Mean accuracy over clients: a row after each task, a column on each.",
+    r"tasks/attention/.*": "How much a client's tasks build on tasks of others.",
+    r"final/.*_last_100_round_mean": f"The number that runs are compared by: {FINAL_IS}.",
+    r"final/.*": "A reading of the accuracy curve at the end of the run, as in results.json.",
+}
+
+
+def metadata(tag: str, plugin: str) -> SummaryMetadata:
+    """For TensorBoard's plugin: what a tag means; without a description for tags of others."""
+    text = next((text for pattern, text in _DESCRIPTIONS.items() if re.fullmatch(pattern, tag)), "")
+    return SummaryMetadata(summary_description=text, plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+
+
+def overview_tag(tag: str) -> str | None:
+    """The tag under which TensorBoard shows a scalar first; None for those that matter less."""
+    return next((name for pattern, name in _OVERVIEW.items() if re.fullmatch(pattern, tag)), None)
