@@ -116,7 +116,10 @@ class FederatedStrategy(DDPStrategy):
             PeerLost: if another process is gone, of which this exception is but the consequence.
         """
         super().on_exception(exception)
-        if self._peers is None or isinstance(exception, PeerLost):
+        if self._peers is None:
+            self._end_children()  # who would wait for this process to join
+            return
+        if isinstance(exception, PeerLost):
             return
         self._peers.raise_if_lost(2 * self.peer_timeout if _comes_from_an_exchange(exception) else 0)
         if isinstance(exception, SIGTERMException):

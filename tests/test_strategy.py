@@ -218,6 +218,45 @@ def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_
     assert not is_running(other)
 
 
+def test_a_client_that_hangs_does_not_keep_a_run(command_line, tmp_path):
+    """SIGTERM to a run of one process, whose handler would wait for the end of the round: it ends within seconds."""
+    (tmp_path / "busy.py").write_text(BUSY)
+    process = command_line(*RUN, "--model", "busy.Busy", wait=False)
+    wait_for(tmp_path / "pid_0", [process])
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert error == "fl-lightning: stopped after round 2: go on from the last checkpoint with --ckpt_path last\n"
+
+
+EARLY = """
+import os
+import time
+from pathlib import Path
+
+from fl_lightning import FedAvg
+
+Path("pid_" + os.environ.get("LOCAL_RANK", "0")).write_text(str(os.getpid()))
+
+
+class Early(FedAvg):
+    def configure_callbacks(self):
+        if "LOCAL_RANK" in os.environ and os.environ["LOCAL_RANK"] == "0":
+            while not Path("pid_1").exists():
+                time.sleep(0.1)
+            raise ValueError("model.early is true")
+        return super().configure_callbacks()
+"""
+
+
+def test_a_failure_before_they_join_leaves_no_process(command_line, tmp_path):
+    """Rank 0 fails once it has started the other, which would wait for it."""
+    (tmp_path / "early.py").write_text(EARLY)
+    result = command_line(*RUN, *TWO, "--model", "early.Early")
+    assert (result.returncode, result.stderr) == (1, "fl-lightning: error: model.early is true\n")
+    assert not is_running(int((tmp_path / "pid_1").read_text()))
+
+
 @pytest.fixture
 def two_nodes(tmp_path):
     """Run ``fl-lightning`` under torchrun on two nodes, which are folders of this machine; gives return codes and errors."""
