@@ -1,10 +1,11 @@
 """Flashback: label counts say whose word on which class to keep, at the clients and at the server.
 
 "Flashback: Understanding and Mitigating Forgetting in Federated Learning", anonymous submission; Algorithm 1, equations 4 to 6.
-The appendix with the rates of the server's distillation is not known to us: their defaults are assumptions.
+Algorithm 1 has one rate for clients (line 10) and server (line 21), so what decays at the clients decays at the server. The
+appendix with the rates is not known to us: their defaults are assumptions.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -29,6 +30,8 @@ class Flashback(FederatedModule):
         distillation_epochs: passes over the public samples a round.
         distillation_batch_size: public samples a step.
         distillation_optimizer: builds the optimizer of these passes, anew every round.
+        distillation_schedule: ``decayed``: the rate of these passes falls from round to round as the clients' does, by
+            ``learning_rate_decay``; ``constant``: it stays.
 
     Raises:
         ValueError: if a value is out of range or there are no public samples.
@@ -41,13 +44,14 @@ class Flashback(FederatedModule):
         distillation_epochs: int = 1,
         distillation_batch_size: int = 50,
         distillation_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+        distillation_schedule: Literal["decayed", "constant"] = "decayed",
         **common: Any,
     ) -> None:
         super().__init__(net, **common)
         if not 0 < gamma <= 1:
             raise ValueError(f"model.gamma is {gamma}, must be above 0 and at most 1")
         self.gamma, self.distillation_epochs, self.distillation_batch_size = gamma, distillation_epochs, distillation_batch_size
-        self.distillation_optimizer = distillation_optimizer
+        self.distillation_optimizer, self.distillation_schedule = distillation_optimizer, distillation_schedule
         for name in ("epochs", "batch_size"):
             if getattr(self, f"distillation_{name}") < 1:
                 raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be at least 1")
@@ -111,6 +115,9 @@ class Flashback(FederatedModule):
     def _distil(self, teachers: Tensor, alpha: Tensor) -> None:
         """Train the global model on the public samples and on what the teachers, (K, n, C), say of them."""
         optimizer = self.distillation_optimizer(list(self.trained_weights(self.net).values()))
+        if self.distillation_schedule == "decayed":
+            for group in optimizer.param_groups:
+                group["lr"] *= self.learning_rate_decay ** (self.trainer.global_step - 1)  # which counts this round already
         self.net.train()
         for _ in range(self.distillation_epochs):
             places = torch.randperm(self.data.public_size).split(self.distillation_batch_size)

@@ -10,6 +10,7 @@ from fl_lightning.methods import Flashback
 from fl_lightning.streams import seeded_layers
 
 PUBLIC = 12
+DECAY = 0.9  # of the tiny federation
 
 
 def divergence(student, teachers, alpha):
@@ -45,14 +46,17 @@ def shard(data, client):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum"], indirect=True)
-@pytest.mark.parametrize("gamma", [0.4, 1.0])
-def test_rounds_equal_the_equations(tiny, gamma):
+@pytest.mark.parametrize(("gamma", "schedule"), [(0.4, "decayed"), (1.0, "decayed"), (0.4, "constant")])
+def test_rounds_equal_the_equations(tiny, gamma, schedule):
     """Three rounds: local steps towards the received model, a pass over public samples towards all models of the round.
 
-    With gamma 0.4 client 1 is counted twice of three visits, since 3 x 0.4 is more than all of it.
+    With gamma 0.4 client 1 is counted twice of three visits, since 3 x 0.4 is more than all of it. The clients' rate decays by
+    ``DECAY`` a round, and so does the server's, unless it is constant.
     """
     data = tiny.new_data(public_size=PUBLIC)
     settings = {"gamma": gamma, "distillation_batch_size": 5, "distillation_epochs": 2}
+    if schedule == "constant":  # the other is the default
+        settings["distillation_schedule"] = schedule
     method = tiny.train(Flashback, data, **settings)
     tiny.data, net = data, tiny.new_net()
     samples = torch.cat(list(data.public_inputs().split(100))), data.public_targets
@@ -72,7 +76,7 @@ def test_rounds_equal_the_equations(tiny, gamma):
         alpha = weights_of(pi, [*(counts_of(tiny, data, client) for client in cohort), pi])
         if round == 1:
             assert alpha[-1] == [0.0] * 4  # the untrained model teaches nothing
-        distil(net, samples, teachers, alpha, round)
+        distil(net, samples, teachers, alpha, round, 0.01 * DECAY ** (round - 1) if schedule == "decayed" else 0.01)
         for client in cohort:
             visits[client] = visits.get(client, 0) + 1
             if gamma * visits[client] <= 1:
@@ -82,11 +86,11 @@ def test_rounds_equal_the_equations(tiny, gamma):
     assert method.visits.tolist() == [2, 3, 1, 1, 0]
 
 
-def distil(net, samples, teachers, alpha, round):
+def distil(net, samples, teachers, alpha, round, rate):
     """Two passes over the public samples in the order that the server draws, by SGD with momentum."""
     inputs, targets = samples
     net.train()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     with seeded_layers(0, round, -1, "server", torch.device("cpu")):
         orders = [torch.randperm(PUBLIC).split(5) for _ in range(2)]
     for where in (part for order in orders for part in order):
