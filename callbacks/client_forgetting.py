@@ -16,8 +16,9 @@ class ClientForgetting(FederatedCallback):
 
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
     the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
-    ``forgetting/client_mean_positive`` its negative; ``forgetting/clients`` is the picture in three panels. Its numbers are the
-    tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of
+    ``forgetting/client_mean_positive`` its negative; ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
+    client k whose data is forgotten most. ``forgetting/clients`` is the picture in three panels, with the means of both
+    kinds. Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of
     client i, column k the data of client k.
     """
 
@@ -36,9 +37,11 @@ class ClientForgetting(FederatedCallback):
         scores = client_forgetting(before, after)
         mean = scores.per_model.nanmean()
         if len(models.clients) > 1:
-            module.log_round({"forgetting/client_mean": mean, "forgetting/client_mean_positive": -mean}, round)
+            worst = scores.per_data.nanquantile(0)  # the lowest of those that have validation data
+            scalars = {"mean": mean, "mean_positive": -mean, "worst": worst}
+            module.log_round({f"forgetting/client_{name}": value for name, value in scalars.items()}, round)
         cohort = torch.tensor(models.clients)
         numbers = {"cohort": cohort, "accuracy_before": before, "accuracy_after": after}
         log_tensors(trainer, {f"clients/{name}": tensor for name, tensor in numbers.items()}, round)
-        figure = three_panels(before.expand_as(after), after, scores.forgetting, scores.per_model, models.clients, round)
+        figure = three_panels(before.expand_as(after), after, scores, models.clients, round)
         log_figure(trainer, "forgetting/clients", figure, round)

@@ -6,6 +6,7 @@ from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.clients import RoundReport
+from fl_lightning.continual import TaskLearner
 from fl_lightning.module import FederatedModule
 
 
@@ -15,16 +16,25 @@ class Communication(FederatedCallback):
     Trained weights and buffers count with the bytes of their dtype, and so does whatever a method sends beside them; class
     counts and sample counts, a few numbers a client, do not. ``communication/down``, ``communication/up``,
     ``communication/total_down``, ``communication/total_up``. Totals are kept in every round, logged in the chosen ones.
+
+    On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that place of
+    each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
     """
 
     def __init__(self, every: int = 1, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
         self.total_down = 0
         self.total_up = 0
+        self.of_tasks: dict[str, float] = {}  # down_01 and so on -> bytes
+        self._positions: list[int] = []  # of the clients in their streams as the round begins; none without tasks
+
+    def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        self._positions = list(module.positions) if isinstance(module, TaskLearner) else []
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self.total_down += report.bytes_down
         self.total_up += report.bytes_up
+        newest = self._count_tasks(report)
         if self.due(round):
             scalars = {
                 "down": report.bytes_down,
@@ -32,10 +42,20 @@ class Communication(FederatedCallback):
                 "total_down": self.total_down,
                 "total_up": self.total_up,
             }
-            module.log_round({f"communication/{name}": value for name, value in scalars.items()}, round)
+            module.log_round({f"communication/{name}": value for name, value in scalars.items()} | newest, round)
+
+    def _count_tasks(self, report: RoundReport) -> dict[str, float]:
+        """Add a round's bytes to those of its clients' tasks; gives the scalars that changed."""
+        names = set()
+        for client in report.clients if self._positions else ():
+            for way, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
+                names.add(name := f"{way}_{self._positions[client] + 1:02d}")
+                self.of_tasks[name] = self.of_tasks.get(name, 0.0) + sent / len(report.clients)
+        return {f"task_bytes/{name}": self.of_tasks[name] for name in sorted(names)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"total_down": self.total_down, "total_up": self.total_up}
+        return {"total_down": self.total_down, "total_up": self.total_up, "of_tasks": dict(self.of_tasks)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.total_down, self.total_up = state_dict["total_down"], state_dict["total_up"]
+        self.of_tasks = dict(state_dict["of_tasks"])

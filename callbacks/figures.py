@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from fl_lightning.functional import ClientForgettingScores
+
 _CELLS_WITH_NUMBERS = 300  # above this many cells, numbers in them could not be read,
 _COLUMNS_WITH_NUMBERS = 12  # or above this many columns
 _NAMES = 30  # labels of a vertical axis,
@@ -58,12 +60,15 @@ def heatmap(
     axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
 
 
-def three_panels(before: Tensor, after: Tensor, difference: Tensor, mean: Tensor, clients: Sequence[int], round: int) -> Figure:
-    """Accuracies before and after the local fits and their difference with its mean column (Legate et al., Figures 1, 5-7).
+def three_panels(before: Tensor, after: Tensor, scores: ClientForgettingScores, clients: Sequence[int], round: int) -> Figure:
+    """Accuracies before and after the local fits and their difference with its means (Legate et al., Figures 1, 5-7).
+
+    The last column is the mean of each model over the data of the others, as in the paper's figures, the last row that of each
+    client's data over the models of the others, F_k.
 
     Args:
-        before, after, difference: (K, K), row i the model of client i, column k the data of client k.
-        mean: (K,) mean of each row of ``difference`` without the diagonal.
+        before, after: (K, K), row i the model of client i, column k the data of client k.
+        scores: the difference and its means.
         clients: indices of the K clients.
         round: for the title.
     """
@@ -73,10 +78,12 @@ def three_panels(before: Tensor, after: Tensor, difference: Tensor, mean: Tensor
     shared = {"row_title": "model of client", "column_title": "data of client"}
     heatmap(panels[0], before, names, names, title="before the local fit", **shared)
     heatmap(panels[1], after, names, names, title="after the local fit", **shared)
-    with_mean = np.concatenate([difference.cpu().double().numpy(), mean.cpu().double().numpy()[:, None]], axis=1)
+    with_means = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
+    with_means[:-1, :-1], with_means[:-1, -1], with_means[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
     title = "difference: red is forgetting"
-    heatmap(panels[2], difference.new_tensor(with_mean), names, [*names, "mean"], title=title, diverging=True, **shared)
+    heatmap(panels[2], with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True, **shared)
     panels[2].axvline(len(names) - 0.5, color="black")
+    panels[2].axhline(len(names) - 0.5, color="black")
     figure.suptitle(f"Client forgetting, round {round}: accuracy on the validation samples of each client", fontsize="x-large")
     return figure
 

@@ -9,17 +9,18 @@ from torch import Tensor
 from fl_lightning.callbacks.base import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.clients import CohortModels
-from fl_lightning.functional import round_forgetting
+from fl_lightning.functional import forgetting_from_best, round_forgetting
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
 
 
 class RoundForgetting(FederatedCallback):
-    """F_t of the Flashback paper on the test set, and on request the clients' local F_kt.
+    """F_t and F of the Flashback paper on the test set, and on request the clients' local F_kt.
 
     Whenever the test set is evaluated, the drops in per-class accuracy since the evaluation before are averaged over classes:
     ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds draw the
-    class-by-round heatmap of the drops, ``forgetting/drops``.
+    class-by-round heatmap of the drops, ``forgetting/drops``. ``forgetting/from_best`` is F, equation 2: the mean over
+    classes of the drop from the best of the evaluations before, the untrained model's left out.
 
     Args:
         every, rounds: rounds of the heatmap.
@@ -34,6 +35,7 @@ class RoundForgetting(FederatedCallback):
             raise ValueError(f"callback RoundForgetting: clients_every is {clients_every}, must be at least 0")
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
+        self._best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later
         self._drops: dict[int, Tensor] = {}  # round -> (C,)
 
     def wants_models(self, round: int) -> bool:
@@ -58,6 +60,10 @@ class RoundForgetting(FederatedCallback):
             name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"
             module.log_round({name: round_forgetting(before, accuracy)}, round)
             self._drops[round] = (before - accuracy).clamp_min(0)
+        if self._best is not None:
+            module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self._best, accuracy]))}, round)
+        if round > 0:
+            self._best = accuracy if self._best is None else torch.maximum(self._best, accuracy)
         self._previous = (round, accuracy)
         if self._drops and (self.due(round) or round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)
@@ -65,7 +71,7 @@ class RoundForgetting(FederatedCallback):
             log_figure(trainer, "forgetting/drops", figure, round)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"previous": self._previous, "drops": dict(self._drops)}
+        return {"previous": self._previous, "best": self._best, "drops": dict(self._drops)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._previous, self._drops = state_dict["previous"], dict(state_dict["drops"])
+        self._previous, self._best, self._drops = state_dict["previous"], state_dict["best"], dict(state_dict["drops"])

@@ -11,7 +11,7 @@ from fl_lightning.functional.distillation import (
     update_global_label_counts,
 )
 from fl_lightning.functional.fisher import empirical_fisher
-from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, round_forgetting
+from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, forgetting_from_best, round_forgetting
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
     masked_cross_entropy,
@@ -43,6 +43,7 @@ __all__ = [
     "empirical_fisher",
     "ensemble_distillation",
     "final_accuracy",
+    "forgetting_from_best",
     "heterogeneity",
     "iid_partition",
     "label_count_weights",

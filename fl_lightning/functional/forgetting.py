@@ -57,3 +57,24 @@ def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
     if previous.shape != current.shape:
         raise ValueError(f"previous has shape {tuple(previous.shape)} and current {tuple(current.shape)}, must be equal")
     return (previous - current).clamp_min(0).nanmean()
+
+
+def forgetting_from_best(accuracies: Tensor) -> Tensor:
+    """Mean drop in per-class accuracy from each class's best round to the last one.
+
+    ``F = (1/C) sum_c max_{1 <= t < T} (A_t^c - A_T^c)`` (equation 2 of the Flashback paper, whose "arg max" is read as the
+    maximum; backward transfer as the FedNTD paper adapts it). Positive is forgetting; a class that is at its best in round T
+    counts with its gain, below 0. Classes that are NaN are left out of the sum and of C.
+
+    Args:
+        accuracies: (T, C) per-class accuracy of the global model after rounds 1 to T, or after those that were evaluated.
+
+    Returns:
+        Scalar in [-1, 1]; NaN if every class is.
+
+    Raises:
+        ValueError: if there are fewer than two rounds.
+    """
+    if accuracies.ndim != 2 or len(accuracies) < 2:
+        raise ValueError(f"accuracies has shape {tuple(accuracies.shape)}, must be (T, C) with T at least 2")
+    return (accuracies[:-1].amax(dim=0) - accuracies[-1]).nanmean()

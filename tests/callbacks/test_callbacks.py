@@ -104,7 +104,7 @@ def test_client_forgetting_is_that_of_a_naive_count(watched):
     recorder = Recorder()
     scalars, figures, data = watched(recorder, ClientForgetting(every=3))
     clients = recorder.clients[3]
-    values = []
+    values, of_data = [], {}
     for i in range(len(clients)):
         for k, owner in enumerate(clients):
             if i != k:
@@ -113,7 +113,9 @@ def test_client_forgetting_is_that_of_a_naive_count(watched):
                 after = (recorder.after[3][i][part] == targets).double().mean()
                 before = (recorder.before[3][part] == targets).double().mean()
                 values.append((after - before).item())
+                of_data.setdefault(k, []).append(values[-1])
     assert scalars["forgetting/client_mean"] == {3: pytest.approx(np.mean(values))}
+    assert scalars["forgetting/client_worst"] == {3: pytest.approx(min(map(np.mean, of_data.values())))}
     assert scalars["forgetting/client_mean_positive"] == {3: pytest.approx(-np.mean(values))}
     assert [key for key in figures if key[0] == "forgetting/clients"] == [("forgetting/clients", 3)]
 
@@ -129,6 +131,13 @@ def test_round_forgetting_is_that_of_the_class_curves(watched, cadence, name):
     drops = np.clip(curves[:, :-1] - curves[:, 1:], 0, None).mean(axis=0)
     assert scalars[name] == {round: pytest.approx(drop, abs=1e-6) for round, drop in zip(range(cadence, 5, cadence), drops)}
     assert ("forgetting/drops", 4) in figures
+    # F of equation 2, the untrained model's evaluation left out.
+    from_best = {
+        place: np.mean([max(of_class[1:place]) - of_class[place] for of_class in curves.tolist()])
+        for place in range(2, curves.shape[1])
+    }
+    expected = {place * cadence: pytest.approx(value, abs=1e-6) for place, value in from_best.items()}
+    assert scalars["forgetting/from_best"] == expected
 
 
 def test_local_forgetting_is_that_of_a_naive_count(watched):
@@ -187,6 +196,18 @@ def test_communication_counts_every_round_and_the_total(watched):
     for way in ("up", "down"):
         assert scalars[f"communication/{way}"] == {1: a_round, 2: a_round, 3: a_round}
         assert scalars[f"communication/total_{way}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
+
+
+@pytest.mark.parametrize("kind", [Communication, RoundForgetting])
+def test_what_has_been_counted_survives_a_resume(kind):
+    """What ``load_state_dict`` takes is what ``state_dict`` gave."""
+    callback, other = kind(), kind()
+    if kind is Communication:
+        callback.total_down, callback.of_tasks = 7, {"down_01": 3.5}
+    else:
+        callback._best = torch.tensor([0.5, 0.25])
+    other.load_state_dict(callback.state_dict())
+    assert other.state_dict() == callback.state_dict()
 
 
 def test_figures_are_not_blank(watched):

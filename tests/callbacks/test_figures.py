@@ -6,6 +6,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fl_lightning.callbacks.figures import label_map, label_shares, one_round, over_rounds, partition_picture, three_panels
+from fl_lightning.functional import ClientForgettingScores
 
 
 def shown(axes):
@@ -18,16 +19,17 @@ def names(axis):
 
 
 def test_three_panels_hold_before_after_and_difference_with_the_mean_column():
-    """Three panels with a row a model and a column a data set; the third has one more column, the mean of the others."""
+    """Three panels with a row a model and a column a data set; the third has one more of each, the means of the others."""
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]])
     after = torch.tensor([[0.75, 0.0], [0.25, 0.5]])
-    figure = three_panels(before, after, after - before, torch.tensor([-0.25, -0.25]), [3, 8], round=40)
+    scores = ClientForgettingScores(after - before, torch.tensor([-0.25, -0.5]), torch.tensor([-0.5, -0.25]))
+    figure = three_panels(before, after, scores, [3, 8], round=40)
     panels = figure.axes[:3]
     np.testing.assert_allclose(shown(panels[0]), before)
     np.testing.assert_allclose(shown(panels[1]), after)
-    np.testing.assert_allclose(shown(panels[2]), [[0.25, -0.25, -0.25], [-0.25, 0.25, -0.25]])
+    np.testing.assert_allclose(shown(panels[2]), [[0.25, -0.25, -0.25], [-0.25, 0.25, -0.5], [-0.5, -0.25, np.nan]])
     assert names(panels[2].xaxis) == ["3", "8", "mean"]
-    assert names(panels[2].yaxis) == ["3", "8"]
+    assert names(panels[2].yaxis) == ["3", "8", "mean"]
     assert panels[2].images[0].get_clim() == (-1, 1)
     assert "round 40" in figure.get_suptitle()
 

@@ -8,7 +8,7 @@ import torch
 from matplotlib.text import Text
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import FederatedCallback, LabelCounts, TaskAccuracy, label_counts, task_accuracy
+from fl_lightning.callbacks import Communication, FederatedCallback, LabelCounts, TaskAccuracy, label_counts, task_accuracy
 from fl_lightning.callbacks.task_accuracy import task_scalars
 from fl_lightning.continual import APD, FedAvgOnTasks, FedWeIT
 
@@ -134,3 +134,31 @@ def test_label_counts_say_that_they_are_of_first_tasks(tiny, monkeypatch):
 def test_other_methods_have_no_tasks(tiny):
     """Nothing is looked at."""
     TaskAccuracy().on_aggregate_end(None, FedAvg(tiny.new_net()), 1)
+
+
+class Bytes(FederatedCallback):
+    """What every round sent, and where its clients were."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.rounds = [], []
+
+    def on_round_start(self, trainer, module, round):
+        self.positions = module.position.tolist()
+
+    def on_round_end(self, trainer, module, round, report):
+        self.rounds.append((report, self.positions, dict(module.newest)))
+
+
+def test_bytes_of_each_task(tiny):
+    """FedWeIT, whose uploads and downloads change: a loop over the rounds, each of one task."""
+    seen, totals = Bytes(), {}
+    tiny.train(FedWeIT, callbacks=[Communication(), seen])
+    for report, positions, newest in seen.rounds:
+        (place,) = {positions[client] for client in report.clients}
+        for way, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
+            name = f"task_bytes/{way}_{place + 1:02d}"
+            totals[name] = totals.get(name, 0) + sent
+        assert {name: value for name, value in newest.items() if name.startswith("task_bytes/")} == pytest.approx(totals)
+    assert len(totals) == 6
+    assert totals["task_bytes/down_01"] != totals["task_bytes/down_02"]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.functional import client_forgetting, round_forgetting
+from fl_lightning.functional import client_forgetting, forgetting_from_best, round_forgetting
 
 NAN = float("nan")
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -162,3 +162,15 @@ def test_round_forgetting_names_wrong_shapes():
     """Different numbers of classes are refused with both shapes in the message."""
     with pytest.raises(ValueError, match=r"previous has shape \(10,\) and current \(9,\)"):
         round_forgetting(torch.zeros(10), torch.zeros(9))
+
+
+def test_forgetting_from_best_by_hand():
+    """Classes (.9, .4, .6), (.2, .5, .7) and one without samples: (.9 - .6, .5 - .7), mean (.3 - .2) / 2 = .05."""
+    accuracies = torch.tensor([[0.9, 0.2, NAN], [0.4, 0.5, NAN], [0.6, 0.7, NAN]], dtype=torch.float64)
+    assert_equal(forgetting_from_best(accuracies), 0.05, "F")
+    assert_equal(forgetting_from_best(accuracies[:, 2:]), NAN, "F of no class")
+
+
+def test_forgetting_from_best_wants_two_rounds():
+    with pytest.raises(ValueError, match=r"accuracies has shape \(1, 3\), must be \(T, C\) with T at least 2"):
+        forgetting_from_best(torch.zeros(1, 3))
