@@ -17,9 +17,9 @@ class ClientForgetting(FederatedCallback):
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
     the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
     ``forgetting/client_mean_positive`` its negative; ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
-    client k whose data is forgotten most. ``forgetting/clients`` is the picture in three panels, with the means of both
-    kinds. Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of
-    client i, column k the data of client k.
+    client k whose data is forgotten most. ``forgetting/clients`` is the picture in three panels, with the means of both kinds.
+    Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K),
+    row i the model of client i, column k the data of client k.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
