@@ -171,9 +171,10 @@ def _print_table(results: dict[str, Any]) -> None:
 
 def _sign(name: str) -> str:
     """Which sign of a measure of forgetting is forgetting."""
-    if name in ("forgetting/client_mean", "tasks/backward_transfer"):
+    if name in ("forgetting/client_mean", "forgetting/client_worst", "tasks/backward_transfer"):
         return ", negative is forgetting"
-    is_drop = name.startswith("forgetting/every_") or name in ("forgetting/round", "forgetting/local_mean", "tasks/forgetting")
+    drops = ("forgetting/round", "forgetting/local_mean", "forgetting/from_best", "tasks/forgetting")
+    is_drop = name.startswith("forgetting/every_") or name in drops
     return ", positive is forgetting" if is_drop else ""
 
 

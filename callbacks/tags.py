@@ -31,6 +31,10 @@ _DESCRIPTIONS = {
     r"(test|val)/loss": "Mean cross entropy of the global model on plain logits, whatever the loss of the training is.",
     r"forgetting/client_mean|Overview/forgetting_of_clients": f"{_CLIENT_FORGETTING} Negative is forgetting.",
     r"forgetting/client_mean_positive": f"{_CLIENT_FORGETTING} With the other sign: positive is forgetting.",
+    r"forgetting/client_worst": "Lowest F_k: change of the accuracy on a client's validation samples by the local fits of the "
+    "others, mean over those, of the client whose samples are forgotten most. Negative is forgetting.",
+    r"forgetting/from_best": "F: drop of the global model's test accuracy by class from the best evaluation before, mean over "
+    "classes. Positive is forgetting.",
     r"forgetting/(round|every_\d+)|Overview/forgetting_of_the_global_model": f"F_t: {_DROP} Positive is forgetting.",
     r"forgetting/local_mean|forgetting/local": "F_kt: drop of the test accuracy by class from the model that a client receives "
     "to the one that it sends, mean over classes. Positive is forgetting.",
@@ -38,7 +42,8 @@ _DESCRIPTIONS = {
     "model (before), of the clients' models (after), and their difference.",
     r"forgetting/fisher_correlation.*": "Correlation over weights of the Fisher information of pseudo data, or of a client's "
     "samples (local), with that of the clients of the last rounds.",
-    r"forgetting/clients": "Rows are clients' models, columns clients' validation samples. Red is forgetting.",
+    r"forgetting/clients": "Rows are clients' models, columns clients' validation samples. Red is forgetting. The "
+    "last column and row are means over the others.",
     r"forgetting/drops": f"{_DROP} A row a class, a column an evaluation.",
     r"class_accuracy/heatmap": "Test accuracy of the global model. A row a class, a column an evaluation.",
     r"class_accuracy/one_round": "Test accuracy by class of the global model before a round, of each client, and after.",
@@ -47,6 +52,8 @@ _DESCRIPTIONS = {
     r"label_counts/cohort": "Share of each class in the samples of the round's clients, of these together, and of all.",
     r"communication/(total_)?down": f"Bytes from the server to the clients, of the round or in total. {_BYTES}",
     r"communication/(total_)?up": f"Bytes from the clients to the server, of the round or in total. {_BYTES}",
+    r"task_bytes/(down|up)_\d+": "Bytes, in total, while clients were at that place of their streams; a round's count for its "
+    "clients' places in equal parts.",
     r"train/loss": "Mean loss of the local steps, mean over the clients of the round.",
     r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
     r"privacy/epsilon": "Epsilon spent so far, at the delta of the defence.",
