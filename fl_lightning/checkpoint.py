@@ -63,20 +63,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path)
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dict[str, Any]:
     """A checkpoint of a run, its tensors on the CPU.
+
+    Args:
+        key: the option that gives the path, for messages.
 
     Raises:
         OSError: if the file cannot be opened.
         ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"ckpt_path is {path}, which does not exist: give a checkpoint of a run")
+        raise FileNotFoundError(f"{key} is {path}, which does not exist: give a checkpoint of a run")
     try:
         checkpoint = checked_load(path)
     except ValueError as error:
         raise ValueError(
-            f"ckpt_path is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a "
+            f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a "
             "copy"
         ) from error
     misfit = (
@@ -85,7 +88,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
     )
     if misfit is not None:
-        raise ValueError(f"ckpt_path is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
+        raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
     return checkpoint
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
@@ -49,6 +49,7 @@ from fl_lightning.stop_signals import ends_on_signals
 from fl_lightning.strategy import FederatedStrategy
 from fl_lightning.subcommands import quick_answer
 from fl_lightning.trainer_checks import refuse_float16
+from fl_lightning.versions import is_complete, newest_checkpoint, next_version
 
 _CALLBACKS: dict[str, type[Callback]] = {
     "callbacks.per_class_accuracy": PerClassAccuracy,
@@ -70,6 +71,8 @@ _COMMANDS = {
 }
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
 _GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
+# What ckpt_path may be beside a file -> name of the checkpoint in the newest version.
+_NEWEST: dict[str, Literal["last", "best"]] = {"last": "last", "best": "best", "last_if_any": "last"}
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -97,18 +100,23 @@ class _Trainer(Trainer):
 
 
 class _SaveConfig(SaveConfigCallback):
-    """Lightning's, for a file whose folder is known: not every logger has one."""
+    """Lightning's, for a file whose folder is known, written with the first round: a fit that is refused leaves the old one."""
 
-    def save_config(self, trainer: Trainer, pl_module: FederatedModule, stage: str) -> None:
-        self.parser.save(self.config, self.config_filename, skip_none=False, overwrite=True)
+    def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
+        """Nothing yet."""
+
+    def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
+        if trainer.is_global_zero and not self.already_saved:
+            self.parser.save(self.config, self.config_filename, skip_none=False, overwrite=True)
+            self.already_saved = True
 
 
 class FederatedCLI(LightningCLI):
     """LightningCLI for federated runs.
 
     A run's folder is ``<trainer.default_root_dir>/<name of the config>/version_N``, with event files, ``config.yaml``,
-    ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``. ``--ckpt_path last`` is the
-    newest checkpoint of any version there, and ``fit`` goes on in that version's folder.
+    ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``. ``--ckpt_path last`` is that
+    of the newest version, in whose folder ``fit`` goes on; with ``last_if_any`` it begins a new run where there is none.
     """
 
     @staticmethod
@@ -151,7 +159,7 @@ class FederatedCLI(LightningCLI):
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
         if config.ckpt_path is not None:
-            config.ckpt_path = decided_by_first("ckpt_path", lambda: str(self._find_checkpoint(config.ckpt_path)))
+            config.ckpt_path = decided_by_first("ckpt_path", lambda: self._find_checkpoint(config.ckpt_path))
 
     @property
     def run_folder(self) -> Path:
@@ -163,20 +171,20 @@ class FederatedCLI(LightningCLI):
         name = files[0].stem if files else config.model.class_path.rsplit(".", 1)[-1]
         return Path(config.trainer.default_root_dir) / name
 
-    def _find_checkpoint(self, ckpt_path: str) -> Path:
-        """A checkpoint file from a path, ``last`` or ``best``."""
-        if ckpt_path not in ("last", "best"):
+    def _find_checkpoint(self, ckpt_path: str) -> str | None:
+        """A checkpoint file from a path or, of the newest version, a name of ``_NEWEST``; None to begin a new run."""
+        if ckpt_path not in _NEWEST:
             if not Path(ckpt_path).is_file():
-                raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give last, best or a file")
-            return Path(ckpt_path)
-        found = sorted(self.run_folder.glob("version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
-        newest = found[-1].with_name(f"{ckpt_path}.ckpt") if found else None
-        if newest is None or not newest.exists():
+                raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give {', '.join(_NEWEST)} or a file")
+            return ckpt_path
+        newest = newest_checkpoint(self.run_folder, _NEWEST[ckpt_path], ckpt_path)
+        if newest is None and not (ckpt_path == "last_if_any" and self.subcommand == "fit"):
             raise FileNotFoundError(
                 f"ckpt_path is {ckpt_path}, but {self.run_folder} holds no such checkpoint: "
                 "leave ckpt_path out to start anew, or set trainer.default_root_dir to where the run lies"
             )
-        return newest
+        rank_zero_only(print)(f"ckpt_path is {ckpt_path}: {newest or f'none in {self.run_folder}, a new run begins'}")
+        return None if newest is None else str(newest)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer | type[Trainer]:
         if self.subcommand == "partition":
@@ -195,14 +203,14 @@ class FederatedCLI(LightningCLI):
             if config.logger is None:
                 config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
             # The run's own folder, whatever the logger's is; nobody else writes to it.
-            self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml"), "save_to_log_dir": False}
+            self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml")}
             # A callback that the user lists under trainer.callbacks replaces ours of that kind.
             extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
     def _claim_version(self) -> None:
         """Make a folder for this run that no other run has, or take that of the checkpoint it goes on from."""
-        self.version = self.run_folder / "version_0"
+        self.version = next_version(self.run_folder)
         self._made: list[Path] = []  # folders that this run made, innermost first
         ckpt_path = self.config[self.subcommand].ckpt_path
         if ckpt_path is not None and self.run_folder.resolve() in Path(ckpt_path).resolve().parents:
@@ -214,7 +222,7 @@ class FederatedCLI(LightningCLI):
                     self.version.mkdir(parents=True)
                     self._made = missing
                 except FileExistsError:
-                    self.version = self.run_folder / f"version_{int(self.version.name.removeprefix('version_')) + 1}"
+                    self.version = next_version(self.run_folder)
 
     @contextmanager
     def _removing_version_on_failure(self) -> Iterator[None]:
@@ -254,6 +262,10 @@ class FederatedCLI(LightningCLI):
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
         """Fit; a run that fails before its first round leaves no folder behind."""
         model.run_folder = self.version
+        ckpt_path, rounds = kwargs.get("ckpt_path"), self.trainer.max_steps
+        if decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
+            rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
+            return
         with self._removing_version_on_failure():
             self.trainer.fit(model, **kwargs)
 

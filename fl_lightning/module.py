@@ -39,6 +39,7 @@ from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.models import Network, TorchvisionModel
 from fl_lightning.optimizers import optimizer_builder
 from fl_lightning.privacy import DPSGD, Privacy
+from fl_lightning.run_record import RunRecord
 from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
@@ -416,11 +417,15 @@ class FederatedModule(EvaluatedModule):
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list:
-        """The first hook that Lightning calls: checks the trainer, and has its checkpoints written whole or not at all."""
+        """The first hook that Lightning calls: checks the trainer, and has its checkpoints and its record written well."""
         check_trainer(self.trainer)
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
-        return []
+        if self.trainer.state.fn != "fit":
+            return []
+        record = RunRecord()
+        record.open(self.trainer, self.run_folder)  # Lightning's next step makes event files
+        return [record]
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
@@ -509,8 +514,6 @@ class FederatedModule(EvaluatedModule):
             self.evaluate_now()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        for logger in self.trainer.loggers:
-            logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
         checkpoint["federated"] = {
             "client_states": saved_client_states(self),
             "inputs": self.data.input_record._asdict(),
@@ -562,6 +565,11 @@ class FederatedModule(EvaluatedModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _check_same_net(checkpoint["state_dict"], self.state_dict())
         if self._trainer is not None and self.trainer.state.fn == "fit":
+            if (rounds := checkpoint["global_step"]) > self.trainer.max_steps:
+                raise ValueError(
+                    f"trainer.max_steps is {self.trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: "
+                    "raise it"
+                )
             check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]

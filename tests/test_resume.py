@@ -34,8 +34,8 @@ def kill_in_the_middle(process, checkpoints):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_path, read_scalars):
-    """A real process, a real kill -9: weights bit for bit, and every scalar of every round, as in a run never killed."""
+def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_path, raw_records):
+    """A real process, a real kill -9: weights bit for bit, and every record of every round once, as in a run never killed."""
     whole = command_line(*RUN, "--trainer.default_root_dir", "whole")
     assert whole.returncode == 0, whole.stderr
     cut = command_line(*RUN, "--trainer.default_root_dir", "cut", wait=False)
@@ -53,7 +53,7 @@ def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_pa
     assert expected["state_dict"].keys() == actual["state_dict"].keys()
     for name, value in expected["state_dict"].items():
         assert torch.equal(value, actual["state_dict"][name]), name
-    assert read_scalars(run_folder(tmp_path, "cut")) == read_scalars(run_folder(tmp_path, "whole"))
+    assert raw_records(run_folder(tmp_path, "cut")) == raw_records(run_folder(tmp_path, "whole"))
     results = [(run_folder(tmp_path, name) / "results.json").read_text() for name in ("whole", "cut")]
     assert results[0] == results[1]
 
