@@ -86,6 +86,7 @@ class RunSummary(FederatedCallback):
             "method": type(module).__name__,
             "loss": repr(module.loss),
             "rounds": trainer.global_step,
+            "initial_weights": module.began_from,
             "test_accuracy": _readings(self._curves.get("test/accuracy", {})),
             "table_uses": self.table_uses,
             "rounds_to_target": _rounds_to_targets(self._curves.get("test/accuracy", {}), self.targets),
@@ -163,6 +164,8 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row("epsilon", f"{privacy['epsilon']:.4g} at delta {privacy['delta']:g}")
         for what in privacy["not_covered"]:
             table.add_row("not covered by epsilon", what)
+    if (origin := results["initial_weights"]) is not None:
+        table.add_row("initial weights", f"of {origin['file']}, after its round {origin['round']}")
     table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")

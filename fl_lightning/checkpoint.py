@@ -27,6 +27,7 @@ _FEDERATED = {
     "evaluated_round": int,
     "rounds_without_update": int,
 }
+_SINCE_THEN = {"settings": dict}  # older ones lack it
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -85,6 +86,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
     misfit = (
         _first_misfit(checkpoint, _LAYOUT)
         or _first_misfit(checkpoint["federated"], _FEDERATED)
+        or _first_misfit(checkpoint["federated"], {k: v for k, v in _SINCE_THEN.items() if k in checkpoint["federated"]})
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
     )
     if misfit is not None:

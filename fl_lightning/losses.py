@@ -94,15 +94,15 @@ class TorchLoss(Loss):
         }
         for name in (name for name, is_changed in changed.items() if is_changed):
             raise ValueError(f"model.loss is {loss!r} with a {name} of its own, which clients cannot follow: leave {name} out")
-        self._loss = copy.deepcopy(loss)
-        self._loss.reduction = "none"
+        self.loss = copy.deepcopy(loss)
+        self.loss.reduction = "none"
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
-        return self._loss(logits, target)
+        return self.loss(logits, target)
 
     def __repr__(self) -> str:
-        smoothing = getattr(self._loss, "label_smoothing", 0.0)
-        return type(self._loss).__name__ + (f"(label_smoothing={smoothing})" if smoothing else "")
+        smoothing = getattr(self.loss, "label_smoothing", 0.0)
+        return type(self.loss).__name__ + (f"(label_smoothing={smoothing})" if smoothing else "")
 
 
 def as_loss(loss: Loss | TorchLosses) -> Loss:

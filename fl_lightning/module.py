@@ -40,9 +40,11 @@ from fl_lightning.models import Network, TorchvisionModel
 from fl_lightning.optimizers import optimizer_builder
 from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.run_record import RunRecord
+from fl_lightning.run_settings import Settings, check_settings, run_settings
 from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
+from fl_lightning.warm_start import check_same_net, take_initial_weights
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
@@ -80,6 +82,8 @@ class FederatedModule(EvaluatedModule):
         client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
+        initial_weights: path of a checkpoint whose global net a new run begins with, weights and buffers; nothing else of that
+            run goes on. By default the net is drawn, or as given.
 
     Raises:
         ValueError: if a value is out of range.
@@ -120,6 +124,7 @@ class FederatedModule(EvaluatedModule):
         client_state: Literal["memory", "disk"] = "memory",
         privacy: Privacy | None = None,
         seed: int = 0,
+        initial_weights: str | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -144,6 +149,9 @@ class FederatedModule(EvaluatedModule):
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.rounds_without_update = 0
+        self.initial_weights = initial_weights
+        self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
+        self._settings: Settings = {}  # of the fit, for its checkpoints
         self._check_settings()
 
     def _check_settings(self) -> None:
@@ -470,6 +478,9 @@ class FederatedModule(EvaluatedModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
+        self._settings = run_settings(self)
+        if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
+            self.began_from = take_initial_weights(self.net, self.initial_weights)
         self.place_data()
         self.data.with_places = self.wants_places
         if self.privacy is not None:
@@ -516,6 +527,8 @@ class FederatedModule(EvaluatedModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["federated"] = {
             "client_states": saved_client_states(self),
+            "settings": self._settings,
+            "began_from": self.began_from,
             "inputs": self.data.input_record._asdict(),
             "tuned_engine": self.tuned_engine,
             "newest": self.newest,
@@ -563,19 +576,29 @@ class FederatedModule(EvaluatedModule):
         self.eval()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        _check_same_net(checkpoint["state_dict"], self.state_dict())
-        if self._trainer is not None and self.trainer.state.fn == "fit":
-            if (rounds := checkpoint["global_step"]) > self.trainer.max_steps:
-                raise ValueError(
-                    f"trainer.max_steps is {self.trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: "
-                    "raise it"
-                )
+        fitting = self._trainer is not None and self.trainer.state.fn == "fit"
+        if fitting:
+            self._check_goes_on(checkpoint)
+        cure = "use the model options of that run"
+        check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", cure)
+        if fitting:
             check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]
         self.newest = checkpoint["federated"]["newest"]
         self.evaluated_round = checkpoint["federated"]["evaluated_round"]
         self.rounds_without_update = checkpoint["federated"]["rounds_without_update"]
+        self.began_from = checkpoint["federated"].get("began_from")
+
+    def _check_goes_on(self, checkpoint: dict[str, Any]) -> None:
+        """Whether a fit from a checkpoint would be more of the run that wrote it."""
+        rounds = checkpoint["global_step"]
+        if not any(getattr(callback, "only_looks", False) for callback in self.trainer.callbacks):
+            check_settings(checkpoint["federated"].get("settings"), run_settings(self), rounds)
+        if rounds > self.trainer.max_steps:
+            raise ValueError(
+                f"trainer.max_steps is {self.trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: raise it"
+            )
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -616,15 +639,3 @@ class FederatedModule(EvaluatedModule):
 def _never(*arguments: Any) -> bool:
     """Stands in for a hook that a callback does not have."""
     return False
-
-
-def _check_same_net(stored: State, own: State) -> None:
-    """One line where ``load_state_dict`` would give many."""
-    for name in sorted(stored.keys() | own.keys()):
-        there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, own))
-        if there != here:
-            raise ValueError(
-                f"ckpt_path holds another net: {name} is {there} there and {here} here: use the model options of that run"
-            )
-        if not stored[name].isfinite().all():
-            raise ValueError(f"ckpt_path holds a net with values of {name} that are not finite: give an older checkpoint")

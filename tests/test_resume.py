@@ -3,6 +3,7 @@
 import signal
 import time
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -156,12 +157,15 @@ def test_checkpoints_hold_plain_containers_only(fit, toy_data, tmp_path):
 
 
 def test_a_checkpoint_of_another_net_is_refused(fit, toy_data, tmp_path):
-    """One line that names the first weight that differs."""
+    """One line that names the net or, where nothing is to go on, the first weight that differs."""
     trainer = fit(FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), toy_data(), 1, precision="64-true")
     trainer.save_checkpoint(tmp_path / "linear.ckpt")
     other = FedAvg(torch.nn.Sequential(torch.nn.Linear(4, 3, dtype=torch.float64)))
-    with pytest.raises(ValueError, match=r"ckpt_path holds another net: net.0.bias is missing there and \(3,\) here"):
+    with pytest.raises(ValueError, match=r"model.net is Sequential, Linear in the run: "):
         fit(other, toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "linear.ckpt")
+    trainer = pl.Trainer(accelerator="cpu", precision="64-true", logger=False, enable_progress_bar=False)
+    with pytest.raises(ValueError, match=r"ckpt_path holds another net: net.0.bias is missing there and \(3,\) here"):
+        trainer.validate(other, datamodule=toy_data(), ckpt_path=tmp_path / "linear.ckpt")
 
 
 def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_path):

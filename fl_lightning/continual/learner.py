@@ -83,7 +83,7 @@ class TaskLearner(FederatedModule):
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
-        self.keeps_moments = not reset_adam_each_round
+        self.reset_adam_each_round, self.keeps_moments = reset_adam_each_round, not reset_adam_each_round
 
     def configure_model(self) -> None:
         if self.data.streams is None:

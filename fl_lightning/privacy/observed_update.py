@@ -102,6 +102,9 @@ def observe(
 class _Watch(Callback):
     """Looks at the clients' steps once the engine and what clients keep are there, and ends the fit before its round."""
 
+    only_looks = True
+    """No round is added to the run, whose settings the attack need not have."""
+
     def __init__(self, clients: Sequence[int], num_images: int) -> None:
         self.clients, self.num_images = clients, num_images
 

@@ -262,12 +262,11 @@ def test_other_tasks_than_those_of_a_checkpoint_are_refused(tiny, tmp_path, monk
     assert "\n" not in str(error.value)
 
 
-def test_fewer_rounds_a_task_take_effect_on_resume(tiny, tmp_path):
-    """From R = 5, after three rounds, to R = 2: the fourth ends the task."""
+def test_other_rounds_a_task_are_refused_on_resume(tiny, tmp_path):
+    """They decide what is learned when."""
     tiny.train(FedAvgOnTasks, rounds=3, rounds_per_task=5).trainer.save_checkpoint(tmp_path / "3.ckpt")
-    resumed = tiny.train(FedAvgOnTasks, rounds=5, ckpt_path=tmp_path / "3.ckpt")
-    assert resumed.seen.positions == [[0, 0, 0], [1, 1, 1]]
-    assert "classifier.weight@0" in resumed.client_states.read(0)
+    with pytest.raises(ValueError, match=r"model.rounds_per_task is \d, 5 in the run"):
+        tiny.train(FedAvgOnTasks, rounds=5, ckpt_path=tmp_path / "3.ckpt")
 
 
 @pytest.mark.parametrize("method", [TaskLearner, FedProxOnTasks, EWC])

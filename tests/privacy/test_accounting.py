@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from opacus.accountants import RDPAccountant
 from torch import nn
 
@@ -100,6 +101,13 @@ def test_a_rate_is_the_share_of_a_batch_and_at_most_1(fit, toy_data):
     assert method.epsilons[1] == pytest.approx(accountants_epsilon(1.0, 1.3, 2, 1e-5), rel=1e-12)
 
 
+def forget_settings(path) -> None:
+    """Make a checkpoint one from before they stored what their runs were made with."""
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["federated"]["settings"]
+    torch.save(checkpoint, path)
+
+
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_resumed_run_goes_on_counting(fit, toy_data, tmp_path, cut):
     """The same epsilon in every round after the cut, in the summary too."""
@@ -113,8 +121,12 @@ def test_a_resumed_run_goes_on_counting(fit, toy_data, tmp_path, cut):
 
 
 def test_a_run_that_goes_on_with_other_noise_adds_to_what_was_spent(fit, toy_data, tmp_path):
-    """Two rounds at sigma 1.3, two at 0.9: the accountant steps once for each noisy sum, at the sigma of its time."""
+    """Two rounds at sigma 1.3, two at 0.9: the accountant steps once for each noisy sum, at the sigma of its time.
+
+    Checkpoints that do not store the run's settings allow it.
+    """
     train(fit, toy_data, DPSGD(1.3, accounting=True, delta=1e-3), 2).after.save_checkpoint(tmp_path / "cut.ckpt")
+    forget_settings(tmp_path / "cut.ckpt")
     resumed = train(fit, toy_data, DPSGD(0.9, accounting=True, delta=1e-3), ckpt_path=tmp_path / "cut.ckpt")
     spent = []
     for client, rate in RATES.items():
@@ -128,6 +140,9 @@ def test_a_run_that_goes_on_with_other_noise_adds_to_what_was_spent(fit, toy_dat
 
 def test_rounds_without_accounting_cannot_be_accounted_for_later(fit, toy_data, tmp_path):
     train(fit, toy_data, DPSGD(1.3), 2).after.save_checkpoint(tmp_path / "cut.ckpt")
+    with pytest.raises(ValueError, match="model.privacy.accounting is True, False in the run"):
+        train(fit, toy_data, DPSGD(1.3, accounting=True), ckpt_path=tmp_path / "cut.ckpt")
+    forget_settings(tmp_path / "cut.ckpt")
     with pytest.raises(ValueError, match="of the 2 rounds of ckpt_path 0 were accounted for: go on without accounting"):
         train(fit, toy_data, DPSGD(1.3, accounting=True), ckpt_path=tmp_path / "cut.ckpt")
 

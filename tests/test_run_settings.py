@@ -1,0 +1,192 @@
+"""What may change when a run goes on, and what is refused by name."""
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch.optim.lr_scheduler import ExponentialLR
+
+import fl_lightning
+from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedProx, cli, continual
+from fl_lightning.data import from_arrays
+from fl_lightning.losses import TruncatedCrossEntropy
+
+NET = "--config digits_tce.yaml --model.net MLP --model.net.hidden [16]".split()
+RUN = ["fit", *NET, *"--trainer.val_check_interval 2 --data.monitor_test 2 --trainer.max_steps".split()]
+
+
+@pytest.fixture(scope="module")
+def run_of_two_rounds(tmp_path_factory) -> Path:
+    """The folder in which the first round ran."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fl-lightning"])
+        assert cli.main([*RUN, "2"]) == 0
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--model.server_optimizer.lr 0.001", "model.server_optimizer.lr is 0.001, 1.0 in the run"),
+        ("--model.server_optimizer torch.optim.Adam", "model.server_optimizer is Adam, SGD in the run"),
+        ("--model.optimizer.lr 0.7", "model.optimizer.lr is 0.7, 0.1 in the run"),
+        ("--model.optimizer.momentum 0.9", "model.optimizer.momentum is 0.9, 0"),
+        ("--model FedProx", "model is FedProx, FedAvg in the run"),
+        ("--model Scaffold", "model is Scaffold, FedAvg in the run"),
+        ("--model.loss CrossEntropy", "model.loss is CrossEntropy, TruncatedCrossEntropy in the run"),
+        ("--model.local_steps 5", "model.local_steps is 5, 3 in the run"),
+        ("--model.learning_rate_decay 0.5", "model.learning_rate_decay is 0.5, 1.0 in the run"),
+        ("--model.lr_scheduler StepLR --model.lr_scheduler.step_size 1", "model.lr_scheduler is StepLR, None in the run"),
+        ("--model.privacy UserLevelDP --model.privacy.noise_multiplier 1", "model.privacy is UserLevelDP, None in the run"),
+        ("--model.initial_weights nowhere.ckpt", "model.initial_weights is nowhere.ckpt, None in the run"),
+        ("--seed_everything 7", "seed_everything is 7, 0 in the run"),
+        ("--data.partition.alpha 5", "data.partition.alpha is 5.0, 0.1 in the run"),
+        ("--data.partition IID", "data.partition is IID, Dirichlet in the run"),
+        ("--data.num_clients 15", "data.num_clients is 15, 20 in the run"),
+        ("--data.clients_per_round 4", "data.clients_per_round is 4, 5 in the run"),
+        ("--data.batch_size 8", "data.batch_size is 8, 32 in the run"),
+        ("--data.val_fraction 0.2", "data.val_fraction is 0.2, 0.1 in the run"),
+        ("--data.augment+=fl_lightning.data.augment.RandomHorizontalFlip", "data.augment is ['RandomHorizontalFlip'], [] in"),
+        ("--trainer.precision bf16-true", "trainer.precision is bf16-true, 32-true in the run"),
+        ("--model.server_optimizer.lr 0.5 --data.batch_size 8", "lr is 0.5, 1.0 in the run; data.batch_size is 8, 32 in"),
+    ],
+)
+def test_other_settings_are_refused_by_name(main, monkeypatch, run_of_two_rounds, options, message):
+    """The key as typed and both values in one line; no file of the run changes."""
+    monkeypatch.chdir(run_of_two_rounds)
+    before = contents(run_of_two_rounds)
+    code, _, error = main(*RUN, "4", *options.split(), "--ckpt_path", "last")
+    assert code == 1
+    assert error.count("\n") == 1
+    assert "ckpt_path is of a run with other settings: " in error
+    assert message in error
+    assert "model.initial_weights" in error
+    assert contents(run_of_two_rounds) == before
+
+
+def test_what_may_change_does(main, tmp_path):
+    """More rounds, cadences, logging, engine and where states lie; config.yaml then says what ran."""
+    assert main(*RUN, "2")[0] == 0
+    allowed = (
+        "--trainer.val_check_interval 3 --data.monitor_test 1 --callbacks.client_forgetting.every 2 --model.engine sequential "
+        "--model.client_state disk --data.root elsewhere --data.eval_batch_size 100 --trainer.enable_progress_bar false "
+        "--trainer.log_every_n_steps 2"
+    )
+    code, _, error = main(*RUN, "4", *allowed.split(), "--ckpt_path", "last")
+    assert code == 0, error
+    config = yaml.safe_load((tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").read_text())
+    assert config["trainer"]["max_steps"] == 4
+    assert config["trainer"]["val_check_interval"] == 3
+    assert config["data"]["root"] == "elsewhere"
+
+
+def test_evaluation_takes_other_settings(main, tmp_path):
+    """validate and test ask for the same net alone."""
+    assert main(*RUN, "2")[0] == 0
+    other = "--data.partition.alpha 5 --model.optimizer.lr 3 --ckpt_path last"
+    for command in ("validate", "test"):
+        code, _, error = main(command, *NET, *other.split())
+        assert code == 0, error
+
+
+def test_a_checkpoint_without_settings_goes_on(main, tmp_path):
+    """As those from before they were stored; a line says that nothing holds the fit to them."""
+    assert main(*RUN, "2")[0] == 0
+    path = tmp_path / "runs" / "digits_tce" / "version_0" / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["federated"]["settings"]
+    torch.save(checkpoint, path)
+    code, out, error = main(*RUN, "3", "--model.optimizer.lr", "0.3", "--ckpt_path", "last")
+    assert code == 0, error
+    assert "The checkpoint does not say what its run was made with" in out
+
+
+class Dropout(torch.nn.Sequential):
+    """Two weights, whatever the probability."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__(torch.nn.Linear(4, 3, dtype=torch.float64), torch.nn.Dropout(p))
+
+
+class RateOfBiases:
+    """An optimizer callable of a user's own kind, with a rate for biases."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, parameters):
+        weight, bias = parameters
+        return torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": self.rate}], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"net": Dropout(0.5)}, r"a layer of model.net is .*Dropout\(p=0.5, inplace=False\), .*p=0.2, .* in the run"),
+        ({"optimizer": RateOfBiases(0.3)}, r"model.optimizer.1.lr is 0.3, 0.2 in the run"),
+        ({"lr_scheduler": lambda optimizer: ExponentialLR(optimizer, 0.8)}, "model.lr_scheduler.gamma is 0.8, 0.9 in the run"),
+        ({"loss": TruncatedCrossEntropy()}, "model.loss is TruncatedCrossEntropy, CrossEntropy in the run"),
+        ({"loss": torch.nn.CrossEntropyLoss()}, "model.loss is TorchLoss, CrossEntropy in the run"),
+        ({"kind": FedProx}, "model is FedProx, FedAvg in the run"),
+        ({"data": {"cohorts": [[0, 1], [1, 2], [0, 1]]}}, "data.cohorts is "),
+        ({"data": {"clients": [range(6), range(6, 15), range(15, 30)]}}, "who holds which samples is "),
+        ({"data": {"cohorts": [[0, 2], [0, 1], [2]]}}, None),
+    ],
+)
+def test_in_python_the_objects_say_what_a_run_is(fit, tmp_path, change, message):
+    """What nobody typed is told by objects: what callables build, who holds which samples, the cohorts that were."""
+
+    def build(net=None, kind=FedAvg, data=None, **options):
+        torch.manual_seed(0)
+        options = {"optimizer": RateOfBiases(0.2), "lr_scheduler": lambda server: ExponentialLR(server, 0.9), **options}
+        settings = {"cohorts": [[0, 2], [1, 2], [0, 1]], "clients": [range(5), range(5, 15), range(15, 30)], **(data or {})}
+        inputs = torch.linspace(-1, 1, 120, dtype=torch.float64).reshape(30, 4)
+        return kind(net or Dropout(0.2), **options), from_arrays(
+            inputs, torch.arange(30) % 3, batch_size=None, **settings
+        )
+
+    fit(*build(), 1, precision="64-true").save_checkpoint(tmp_path / "one.ckpt")
+    if message is None:
+        fit(*build(**change), 2, precision="64-true", ckpt_path=tmp_path / "one.ckpt")
+        return
+    with pytest.raises(ValueError, match=message):
+        fit(*build(**change), 2, precision="64-true", ckpt_path=tmp_path / "one.ckpt")
+
+
+def test_a_loss_of_torch_has_its_options(fit, toy_data, tmp_path):
+    """As its own class keeps them."""
+
+    def build(smoothing: float) -> FedAvg:
+        return FedAvg(Dropout(0.1), loss=torch.nn.CrossEntropyLoss(label_smoothing=smoothing))
+
+    fit(build(0.1), toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(ValueError, match=r"model.loss.loss.label_smoothing is 0.2, 0.1 in the run"):
+        fit(build(0.2), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "one.ckpt")
+
+
+def methods() -> list[type[FederatedModule]]:
+    public = [getattr(package, name) for package in (fl_lightning, continual) for name in package.__all__]
+    return [kind for kind in dict.fromkeys(public) if inspect.isclass(kind) and issubclass(kind, FederatedModule)]
+
+
+@pytest.mark.parametrize("kind", methods(), ids=lambda kind: kind.__name__)
+def test_methods_keep_their_options(kind):
+    """Each option is an attribute of its name: else a run would not know it."""
+    options = dict.fromkeys(name for each in kind.__mro__[:-1] for name in inspect.signature(each.__init__).parameters)
+    method, no_option = kind(torch.nn.Linear(4, 3)), ("self", "args", "kwargs", "common", "engine")
+    assert [name for name in options if name not in no_option and not hasattr(method, name)] == []
+
+
+def test_the_data_module_keeps_its_options(toy_data):
+    """Likewise; the size of a cohort counts as it comes out."""
+    data, options = toy_data(), inspect.signature(FederatedDataModule.__init__).parameters
+    assert [name for name in options if name not in ("self", "clients_per_round") and not hasattr(data, name)] == []

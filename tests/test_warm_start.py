@@ -1,0 +1,77 @@
+"""A new run that begins with another's weights."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning import FedAvg, Scaffold
+
+RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.val_check_interval 2 --data.monitor_test 2".split()
+RUN = [*RUN, "--trainer.max_steps"]
+
+
+def test_a_warm_start_is_a_new_run_from_old_weights(main, tmp_path, read_scalars):
+    """Round 0 is the old run's last evaluation; other settings are welcome; config, results and table say where it began."""
+    assert main(*RUN, "4")[0] == 0
+    runs = tmp_path / "runs" / "digits_tce"
+    path = "runs/digits_tce/version_0/checkpoints/last.ckpt"
+    code, out, error = main(*RUN, "2", "--model.optimizer.lr", "0.5", "--model.initial_weights", path)
+    assert code == 0, error
+    old, new = (read_scalars(runs / f"version_{number}")["test/accuracy"] for number in (0, 1))
+    assert new[0] == old[4] != old[0]
+    assert sorted(new) == [0, 2]
+    assert yaml.safe_load((runs / "version_1" / "config.yaml").read_text())["model"]["init_args"]["initial_weights"] == path
+    assert json.loads((runs / "version_1" / "results.json").read_text())["initial_weights"] == {"file": path, "round": 4}
+    assert json.loads((runs / "version_0" / "results.json").read_text())["initial_weights"] is None
+    assert "after its round 4" in out
+    # It goes on as any run does, and needs the file no more.
+    (tmp_path / path).rename(tmp_path / "gone.ckpt")
+    more = [*RUN, "4", "--model.optimizer.lr", "0.5", "--model.initial_weights", path, "--ckpt_path", "last"]
+    assert main(*more)[0] == 0
+    assert json.loads((runs / "version_1" / "results.json").read_text())["initial_weights"] == {"file": path, "round": 4}
+
+
+def test_weights_and_buffers_and_nothing_else_are_taken(fit, toy_data, tmp_path):
+    """Of SCAFFOLD the net, not its variates, and of the server's optimizer no momentum."""
+
+    def net() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(4, dtype=torch.float64), torch.nn.Linear(4, 3, dtype=torch.float64))
+
+    def server(parameters):
+        return torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
+
+    old = Scaffold(net(), server_optimizer=server)
+    fit(old, toy_data(), 2, precision="64-true").save_checkpoint(tmp_path / "old.ckpt")
+    given = net()
+    given.load_state_dict(old.net.state_dict())
+    expected, actual = FedAvg(given, server_optimizer=server), FedAvg(net(), server_optimizer=server)
+    actual = FedAvg(net(), server_optimizer=server, initial_weights=str(tmp_path / "old.ckpt"))
+    for method in (expected, actual):
+        fit(method, toy_data(), 2, precision="64-true")
+    for name, value in expected.net.state_dict().items():
+        assert torch.equal(value, actual.net.state_dict()[name]), name
+    assert actual.began_from == {"file": str(tmp_path / "old.ckpt"), "round": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        ("nowhere.ckpt", "", "model.initial_weights is nowhere.ckpt, which does not exist"),
+        ("garbage.ckpt", "", "model.initial_weights is garbage.ckpt, which is no checkpoint"),
+        (None, "--model.net.hidden [16]", "model.initial_weights holds another net: "),
+    ],
+)
+def test_what_is_no_beginning_is_refused_in_one_line(main, tmp_path, path, options, message):
+    """And leaves no folder of the run behind."""
+    (tmp_path / "garbage.ckpt").write_bytes(b"garbage")
+    if path is None:
+        assert main(*RUN, "1")[0] == 0
+        path = "runs/digits_tce/version_0/checkpoints/last.ckpt"
+    before = sorted(tmp_path.rglob("*"))
+    code, _, error = main(*RUN, "2", *options.split(), "--model.initial_weights", path)
+    assert code == 1
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
