@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
 
 from fl_lightning.clients.client import Client
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.stateless import call_with, tensor_slots
 
 if TYPE_CHECKING:
     from fl_lightning.module import FederatedModule
@@ -112,10 +113,11 @@ class Scope(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
+        self._slots = tensor_slots(self)
 
     def call(self, tensors: State, watched: Sequence[str], function: Callable[[], Any]) -> tuple[Any, State]:
         """The function's result, and what the net holds under the ``watched`` names after it."""
-        return functional_call(self, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
+        return call_with(self, self._slots, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
 
     @torch.no_grad()
     def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:

@@ -51,11 +51,19 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: bool | int) ->
         parts: of :class:`Decomposition`.
 
     Raises:
-        ValueError: if there is no such layer.
+        ValueError: if there is no such layer, or two of them share a weight.
     """
     layers = [name for name, layer in net.named_modules() if isinstance(layer, LAYERS) and name.split(".")[0] != leave]
     if not layers:
         raise ValueError(f"model.net has no linear or convolutional layer beside {leave}: there is nothing to decompose")
+    owners: dict[int, str] = {}
+    for name in layers:
+        first = owners.setdefault(id(net.get_submodule(name).weight), name)
+        if first != name:
+            raise ValueError(
+                f"model.net has one weight in the layers {first} and {name}, of which each would have its own parts: give each "
+                "layer a weight, or use one layer twice"
+            )
     for name in layers:
         layer = net.get_submodule(name)
         parametrize.register_parametrization(layer, "weight", Decomposition(layer.weight, **parts), unsafe=True)

@@ -197,7 +197,8 @@ class FedWeIT(APD):
             for layer, adaptive in self.parts(net, "adaptive").items()
             if f"foreign.{layer}.values" in client.carry
         }
-        logits = functional_call(net, composed, (batch.inputs,)) if composed else net(batch.inputs)
+        # Each A lies in one place, in which a layer with two names would have it replaced twice.
+        logits = functional_call(net, composed, (batch.inputs,), tie_weights=False) if composed else net(batch.inputs)
         return self.loss(logits, batch.targets, client.label_counts)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:

@@ -1,19 +1,24 @@
 """How much each weight matters to some data."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.grad import conv2d_weight
+
+from fl_lightning.functional.stateless import call_with, tensor_slots
 
 _GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: more is no faster
 # Libraries of convolutions for processors take channels by eight: other numbers cost several times as much.
 _CHANNELS_AT_A_TIME = 8
 _Loss = Callable[[Tensor, Tensor], Tensor]
+_Layers = dict[str, nn.Linear | nn.Conv2d]
 
 
 def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -28,72 +33,120 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
         batches: inputs (B, ...) and targets, (B,) or, for soft labels, (B, C).
 
     Returns:
-        By name of the trainable weight, in its shape.
+        By name of the trainable weight, in its shape, in the order of ``net.named_parameters()``.
     """
     was_training = net.training
     net.eval()
-    names = {name for name, weight in net.named_parameters() if weight.requires_grad}
+    names = [name for name, weight in net.named_parameters() if weight.requires_grad]
     fisher: dict[str, Tensor] = {}
-    count, layers = 0, _plain_layers(net)
+    count, layers = 0, None
     # Under autocast torch.vmap cannot take BatchNorm.
     with torch.autocast(next(net.parameters()).device.type, enabled=False):
         for inputs, targets in batches:
+            if layers is None:
+                layers = _called_once(net, _plain_layers(net), inputs[:1])
             squares = _squares_of_layers(net, layers, loss, inputs, targets)
             squares |= _squares_of_samples(net, names - squares.keys(), loss, inputs, targets)
-            fisher = {name: fisher[name] + total if fisher else total for name, total in squares.items()}
+            fisher = {name: fisher[name] + squares[name] if fisher else squares[name] for name in names}
             count += len(targets)
     net.train(was_training)
     return {name: total.div_(count) for name, total in fisher.items()}
 
 
-def _plain_layers(net: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
-    """Layers whose gradient of one sample is a product of what they got and their outputs' gradient, weights their own."""
-    users = Counter(id(weight) for module in net.modules() for weight in module.parameters(recurse=False))
+def _plain_layers(net: nn.Module) -> _Layers:
+    """Layers whose gradient of one sample is a product of what they got and their outputs' gradient."""
     return {
         name: layer
         for name, layer in net.named_modules()
         if (type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.padding_mode == "zeros"))
         and not isinstance(getattr(layer, "padding", None), str)
+        and {own for own, _ in layer.named_parameters(recurse=False)} in ({"weight"}, {"weight", "bias"})
         and any(weight.requires_grad for weight in layer.parameters())
-        and all(users[id(weight)] == 1 for weight in layer.parameters())
     }
 
 
-def _squares_of_layers(
-    net: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d], loss: _Loss, inputs: Tensor, targets: Tensor
-) -> dict[str, Tensor]:
-    """Sums over samples of squared gradients of these layers' weights, from one backward pass.
+class _Call(NamedTuple):
+    """Of a layer."""
 
-    Layers that are not called exactly once, not on one row a sample, or in vain, are left out.
-    """
-    calls: dict[str, list[tuple[Tensor, GradientEdge]]] = {name: [] for name in layers}
+    received: Tensor
+    given: GradientEdge
 
-    def recorder(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def record(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-            # Not the output itself, which what follows may change in place.
-            calls[name].append((arguments[0].detach(), get_gradient_edge(output)))
+
+@contextmanager
+def _recorded(layers: _Layers) -> Iterator[dict[str, list[_Call]]]:
+    """Calls of these layers that have a gradient, by the layer's name, while the block lasts."""
+    calls: dict[str, list[_Call]] = {name: [] for name in layers}
+
+    def recorder(name: str) -> Callable[..., None]:
+        def record(layer: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
+            if output.requires_grad:
+                # Not the output itself, which what follows may change in place.
+                calls[name].append(_Call((*arguments, *named.values())[0].detach(), get_gradient_edge(output)))
 
         return record
 
-    handles = [layer.register_forward_hook(recorder(name)) for name, layer in layers.items()]
+    handles = [layer.register_forward_hook(recorder(name), with_kwargs=True) for name, layer in layers.items()]
     try:
         with torch.enable_grad():
-            value = loss(net(inputs), targets).sum()
+            yield calls
     finally:
         for handle in handles:
             handle.remove()
-    once = {name: call[0] for name, call in calls.items() if len(call) == 1 and len(call[0][0]) == len(inputs)}
+
+
+def _called_once(net: nn.Module, layers: _Layers, one: Tensor) -> _Layers:
+    """Those of some layers that a single sample, (1, ...), goes through once and as a single row.
+
+    Where it is several rows, such as its tokens, as many samples as rows would pass for a row a sample each.
+    """
+    with _recorded(layers) as calls:
+        net(one)
+    return {name: layers[name] for name, made in calls.items() if [len(call.received) for call in made] == [1]}
+
+
+def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Sums over samples of squared gradients of these layers' weights, from one backward pass.
+
+    Layers that are called several times, not on one row a sample, or in vain, are left out, and so are those whose weights are
+    used elsewhere too.
+    """
+    with _recorded(layers) as calls:
+        value = loss(net(inputs), targets).sum()
+    uses = _num_uses(value)
+    once = {
+        name: call[0]
+        for name, call in calls.items()
+        if len(call) == 1
+        and len(call[0].received) == len(inputs)
+        and all(uses[id(weight)] == 1 for weight in layers[name].parameters() if weight.requires_grad)
+    }
     if not once:
         return {}
-    gradients = torch.autograd.grad(value, [edge for _, edge in once.values()], allow_unused=True)
+    gradients = torch.autograd.grad(value, [call.given for call in once.values()], allow_unused=True)
     squares = {}
-    for (name, (received, _)), gradient in zip(once.items(), gradients, strict=True):
+    for (name, call), gradient in zip(once.items(), gradients, strict=True):
         if gradient is None:
             continue
-        for own, total in _squares_of_layer(layers[name], received, gradient).items():
+        for own, total in _squares_of_layer(layers[name], call.received, gradient).items():
             if layers[name].get_parameter(own).requires_grad:
                 squares[f"{name}.{own}" if name else own] = total
     return squares
+
+
+def _num_uses(value: Tensor) -> Counter[int]:
+    """In how many operations each weight, by its ``id``, goes on the way to a value."""
+    uses: Counter[int] = Counter()
+    seen, left = {value.grad_fn}, [value.grad_fn]
+    while left:
+        for node, _ in left.pop().next_functions:
+            if node is None:
+                continue
+            if hasattr(node, "variable"):
+                uses[id(node.variable)] += 1
+            elif node not in seen:
+                seen.add(node)
+                left.append(node)
+    return uses
 
 
 def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> dict[str, Tensor]:
@@ -148,8 +201,10 @@ def _squares_of_samples(
         return {}
     others = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers()) if name not in weights}
 
+    slots = tensor_slots(net)
+
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        return loss(functional_call(net, {**weights, **others}, (sample[None],)), target[None])[0]
+        return loss(call_with(net, slots, {**weights, **others}, (sample[None],)), target[None])[0]
 
     gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)

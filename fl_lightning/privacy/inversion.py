@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
+from torch.func import grad, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fl_lightning.functional.aggregation import State
@@ -25,6 +25,7 @@ from fl_lightning.functional.gradient_inversion import (
     squared_distance,
     total_variation,
 )
+from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.losses import Loss
 from fl_lightning.privacy.observed_update import Observation, PixelRange
 from fl_lightning.streams import torch_stream
@@ -99,6 +100,7 @@ class Inverter:
         self.net = replace_all_batch_norm_modules_(copy.deepcopy(net).eval().requires_grad_(False))
         self.loss, self.pixel_range, self.settings = loss, pixel_range, settings
         self._weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
+        self._slots = tensor_slots(self.net)
         if settings.compile:
             self._gradients = torch.compile(vmap(self._functional_gradient, in_dims=(0, None, None, None)), fullgraph=True)
         else:
@@ -106,7 +108,8 @@ class Inverter:
 
     def mean_loss(self, trained: State, inputs: Tensor, labels: Tensor, label_counts: Tensor) -> Tensor:
         """What a client minimises, as a function of its trained weights."""
-        return self.loss(functional_call(self.net, {**self._weights, **trained}, (inputs,)), labels, label_counts).mean()
+        logits = call_with(self.net, self._slots, {**self._weights, **trained}, (inputs,))
+        return self.loss(logits, labels, label_counts).mean()
 
     def objective(self, gradient: Sequence[Tensor], observed: State, inputs: Tensor) -> Tensor:
         """Distance of a gradient from the observed one plus the roughness of the ``inputs`` that gave it."""

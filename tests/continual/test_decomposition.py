@@ -56,6 +56,20 @@ def test_parts_may_be_left_out():
     assert net.get_parameter("body.0.parametrizations.weight.0.attention").tolist() == [0.25] * 4
 
 
+def test_a_weight_of_two_layers_is_refused():
+    """One line that names both; a layer that is called twice, or has two names, has one decomposition."""
+    net = nn.ModuleDict({"first": nn.Linear(3, 3), "second": nn.Linear(3, 3), "classifier": nn.Linear(3, 2)})
+    net["second"].weight = net["first"].weight
+    with pytest.raises(ValueError) as error:
+        decompose(net)
+    assert str(error.value) == (
+        "model.net has one weight in the layers first and second, of which each would have its own parts: give each layer a "
+        "weight, or use one layer twice"
+    )
+    net["second"] = net["first"]
+    assert decompose(net) == ["first"]
+
+
 def test_a_net_with_nothing_to_decompose_is_refused():
     """One line."""
     with pytest.raises(ValueError) as error:

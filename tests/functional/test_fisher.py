@@ -90,6 +90,84 @@ def test_layers_of_all_kinds_equal_a_loop_over_samples(monkeypatch, channels_at_
     assert_same(empirical_fisher(net, cross_entropy, split(inputs, targets, 3)), per_sample_loop(net, inputs, targets))
 
 
+class Tied(nn.Module):
+    """Each layer is called once on a row a sample, and its weight counts once more outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 3), nn.Linear(3, 4), nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        hidden = self.middle(self.first(inputs).tanh()).tanh()
+        return self.last(F.linear(hidden, self.first.weight)) * self.last.bias.norm()
+
+
+class TwoNames(nn.Module):
+    """One layer under two names, called by one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.encoder = self.first
+
+    def forward(self, inputs):
+        return self.last(self.encoder(inputs).tanh())
+
+
+class Pieces(nn.Module):
+    """The first layer is called on parts of the batch, the second by name of its argument and in vain without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        hidden = torch.cat([self.first(inputs[:1]), self.first(inputs[1:])]).tanh()
+        with torch.no_grad():
+            self.last(hidden)
+        return self.last(input=hidden)
+
+
+class Sequence(nn.Module):
+    """Tokens come first and samples second: of two samples with two tokens each, a row is no sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        return self.last(self.first(inputs.reshape(-1, 2, 2).transpose(0, 1)).tanh().mean(dim=0))
+
+
+@pytest.mark.parametrize("build", [Tied, TwoNames, Pieces, Sequence])
+@pytest.mark.parametrize("size", [2, 6])
+def test_weights_that_a_layers_one_call_does_not_show(build, size):
+    """To a loop over samples, names in the net's order, and the net is left with its own parameters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net, inputs, targets = build().double(), torch.randn(6, 4).double(), torch.arange(6) % 3
+    own = dict(net.named_parameters(remove_duplicate=False))
+    actual, expected = empirical_fisher(net, cross_entropy, split(inputs, targets, size)), per_sample_loop(net, inputs, targets)
+    assert_same(actual, expected)
+    assert list(actual) == list(expected)
+    assert all(weight is own[name] for name, weight in net.named_parameters(remove_duplicate=False))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+def test_a_layer_whose_weight_is_made_of_others():
+    """The older ``weight_norm`` keeps a Linear layer, with other parameters than its weight."""
+    net = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3)).double()
+    inputs, targets = torch.randn(6, 4).double(), torch.arange(6) % 3
+    actual = empirical_fisher(net, cross_entropy, [(inputs, targets)])
+    weights = dict(net.named_parameters())
+    squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for i in range(6):
+        gradients = torch.autograd.grad(F.cross_entropy(net(inputs[i : i + 1]), targets[i : i + 1]), list(weights.values()))
+        for name, gradient in zip(weights, gradients):
+            squares[name] += gradient**2 / 6
+    assert_same(actual, squares)
+
+
 def test_memory_does_not_grow_with_the_batch(monkeypatch):
     """Two samples' gradients at a time give what seven do."""
     net, inputs, targets = example()

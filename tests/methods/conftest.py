@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, methods
@@ -46,6 +47,26 @@ class TinyNet(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.classifier(self.features(inputs))
+
+
+class Tied(nn.Module):
+    """A weight that counts twice: in one layer that has two names, in two layers, or once more outside its layer.
+
+    Args:
+        how: ``names``, ``layers`` or ``outside``.
+    """
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.first, self.middle = how, nn.Linear(3, 4), nn.Linear(4, 4)
+        self.again = self.middle if how == "names" else nn.Linear(4, 4)
+        if how == "layers":
+            self.again.weight = self.middle.weight
+        self.classifier = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = self.classifier(self.again(self.middle(self.first(inputs)).tanh()).tanh())
+        return F.linear(logits.tanh(), self.classifier.weight) if self.how == "outside" else logits
 
 
 class Reports(FederatedCallback):
@@ -232,3 +253,13 @@ def tiny(fit, request) -> Tiny:
     """The federation; a parameter such as ``momentum`` or ``adam tce`` names the local optimizer and the loss."""
     words = getattr(request, "param", "sgd").split()
     return Tiny(fit, words[0], truncated="tce" in words[1:])
+
+
+@pytest.fixture(params=["names", "layers", "outside"])
+def tied(tiny, monkeypatch, request) -> Tiny:
+    """The federation with a net of class :class:`Tied`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        net = Tied(request.param).double()
+    monkeypatch.setattr(tiny, "new_net", lambda norm=False: copy.deepcopy(net))
+    return tiny

@@ -78,6 +78,15 @@ def test_rounds_equal_equation_3(tiny, remember):
     assert sorted(method.client_states.clients()) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_weights_that_count_twice(tied, engine):
+    """Their Fisher information is of the whole gradient of each sample, where a layer's call shows a part."""
+    method = tied.train(FedCurv, penalty=PENALTY, engine=engine)
+    net, known = plain_fedcurv(tied, "last_round", tied.rounds)
+    tied.assert_same(method.net, net)
+    tied.assert_same(method.server_state("fisher"), sums(known)[0])
+
+
 @pytest.mark.parametrize("remember", ["last_round", "all"])
 def test_the_penalty_matters(tiny, remember):
     """From round 2 on the result is another than that of FedAvg; in round 1 it is FedAvg, bit for bit."""

@@ -169,6 +169,22 @@ def test_the_loss_does_not_underflow():
     assert half.isfinite().all()
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_weights_that_count_twice(tied, monkeypatch, engine):
+    """Two rounds to 1e-9, and the net is left with parameters, not with the tensors that it held in between."""
+    trace = partial(torch.compile, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", lambda step, **_: trace(step))
+    cohorts = [[0, 1], [1]]
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}
+    method, net = tied.train(FedReg, tied.new_data(cohorts=cohorts), engine=engine, **settings), tied.new_net()
+    for round, cohort in enumerate(cohorts, start=1):
+        fits = {client: plain_visit(tied, net, client, round, modified_gradient)[0] for client in cohort}
+        net.load_state_dict(tied.mean(fits, uniform=True))
+    tied.assert_same(method.net, net)
+    assert all(isinstance(weight, nn.Parameter) for weight in method.engine.net.parameters())
+    torch._dynamo.reset()
+
+
 def assert_modified_rounds(tiny, data, engine):
     """Against :func:`modified_gradient`, to 1e-9."""
     settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}

@@ -1,0 +1,44 @@
+"""A net called with other tensors in the place of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+Slots = dict[str, list[str]]  # by a tensor's name: the names of all attributes that hold it
+
+
+def tensor_slots(net: nn.Module) -> Slots | None:
+    """All attributes that hold a net's weights and buffers, by their names in ``named_parameters`` and ``named_buffers``.
+
+    A weight that two layers share has two; a layer that is registered under two names counts once. None for a net without such
+    a layer, of which torch finds the attributes itself.
+    """
+    if len(list(net.named_modules())) == len(list(net.named_modules(remove_duplicate=False))):
+        return None
+    names: dict[int, str] = {}
+    slots: Slots = {}
+    for prefix, layer in net.named_modules():
+        for held in (layer.named_parameters, layer.named_buffers):
+            for attribute, tensor in held(recurse=False, remove_duplicate=False):
+                slot = f"{prefix}.{attribute}" if prefix else attribute
+                slots.setdefault(names.setdefault(id(tensor), slot), []).append(slot)
+    return slots
+
+
+def call_with(net: nn.Module, slots: Slots | None, tensors: Mapping[str, Tensor], arguments: Sequence[Any]) -> Any:
+    """What a net gives with other weights and buffers in it, which it holds during the call alone.
+
+    Args:
+        slots: :func:`tensor_slots` of the net.
+        tensors: by name; those that are left out stay as they are.
+        arguments: of the net.
+    """
+    if slots is None:
+        return functional_call(net, dict(tensors), tuple(arguments))
+    # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones in their place. A net
+    # without such a layer still goes by it: otherwise torch.compile (2.14) may fail with a KeyError where the names of a
+    # client's state change from one step to the next.
+    replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}
+    return functional_call(net, replaced, tuple(arguments), tie_weights=False)
