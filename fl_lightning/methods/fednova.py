@@ -1,30 +1,39 @@
 """FedNova: clients that take more steps do not pull harder.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization. NeurIPS 2020. arXiv 2007.07481. Equation 8 with the accumulation of SGD, with and without momentum.
+Optimization. NeurIPS 2020. arXiv 2007.07481. Equation 8 with the accumulation of SGD, with and without momentum, and of SGD
+with FedProx's proximal term. Departure: momentum and the proximal term together, whose accumulation the paper does not give,
+are refused.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from fl_lightning.clients import Client, Reduction, Upload, Weighted
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.methods.fedprox import FedProx
+from fl_lightning.module import Net, Update
 
 
-class FedNova(FederatedModule):
+class FedNova(FedProx):
     """The server moves by the mean number of local steps times the mean of the clients' *normalised* changes.
 
     A client divides its change by ``a``, how often its gradients count in it: the number of local steps for plain SGD. With
-    equal ``a`` everywhere this is FedAvg.
+    equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
+
+    Args:
+        mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 is without.
 
     Raises:
-        ValueError: if the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
+        ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
     """
 
-    def __init__(self, net: Net, **common: Any) -> None:
-        super().__init__(net, **common)
+    def __init__(self, net: Net, mu: float = 0.0, **common: Any) -> None:
+        if not mu >= 0:
+            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is without a pull")
+        super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:
             raise ValueError(
@@ -38,18 +47,34 @@ class FedNova(FederatedModule):
         self._momentum: float = optimizer.defaults["momentum"]
         if not 0 <= self._momentum < 1:
             raise ValueError(f"model.optimizer.momentum is {self._momentum}, must be at least 0 and below 1 for FedNova")
+        self._check_pull(optimizer.defaults["lr"])
+
+    def _check_pull(self, rate: float) -> None:
+        if self.mu > 0 and self._momentum > 0:
+            raise ValueError(
+                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova knows how gradients add up "
+                "with one of them: set the other to 0"
+            )
+        if self.mu * rate > 1:
+            raise ValueError(
+                f"model.mu is {self.mu}, which with model.optimizer.lr {rate} pulls beyond the received weights: the product "
+                "must be at most 1"
+            )
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        a = self.accumulation(int(client.num_steps))
+        a = self.accumulation(int(client.num_steps), float(client.learning_rate))
         sent, weight = upload["weights"].tensors, upload["weights"].weight
         changes = {name: (client.received_state[name] - own.detach()) / a for name, own in sent.items()}
         precision = torch.promote_types(torch.float32, client.received[0].dtype)
         accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
         return {**upload, "weights": Weighted(changes, weight), "accumulation": Weighted(accumulation, weight)}
 
-    def accumulation(self, steps: int) -> float:
-        """``||a||_1`` of so many local steps: the sum of how often each gradient counts."""
+    def accumulation(self, steps: int, rate: float) -> float:
+        """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
+        if self.mu > 0:
+            kept = self.mu * rate  # of a gradient's way, each later step takes this share back
+            return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
         rho = self._momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 

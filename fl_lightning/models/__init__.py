@@ -6,6 +6,7 @@ from fl_lightning.models.cnn10 import CNN10
 from fl_lightning.models.densenet121 import DenseNet121
 from fl_lightning.models.lenet import LeNet
 from fl_lightning.models.mlp import MLP
+from fl_lightning.models.moon_cnn import MoonCNN
 from fl_lightning.models.network import Network
 from fl_lightning.models.resnet9 import ResNet9
 from fl_lightning.models.resnet18 import ResNet18
@@ -19,6 +20,7 @@ __all__ = [
     "MLP",
     "DenseNet121",
     "LeNet",
+    "MoonCNN",
     "Network",
     "ResNet9",
     "ResNet18",

@@ -4,4 +4,7 @@ from torch import nn
 
 
 class Network(nn.Module):
-    """A classifier built from ``(input_shape, num_classes, ...)``; nets of yours need not derive from it."""
+    """A classifier built from ``(input_shape, num_classes, ...)``; nets of yours need not derive from it.
+
+    ``net.classifier(net.features(inputs))`` is what it gives.
+    """

@@ -66,8 +66,12 @@ class ResNet18(Network):
         pooled = [((size + 7) // 8 - 3) // 2 + 1 for size in (height, width)]
         self.classifier = nn.Linear(512 * pooled[0] * pooled[1], num_classes)
 
+    def features(self, images: Tensor) -> Tensor:
+        """What the class layer gets, (B, features)."""
+        return self.pool(self.blocks(self.stem(images)))
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.pool(self.blocks(self.stem(images))))
+        return self.classifier(self.features(images))
 
 
 class _Block(nn.Module):

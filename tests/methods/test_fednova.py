@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg
-from fl_lightning.methods import FedNova
+from fl_lightning.methods import FedNova, FedProx
 
 
 def counted(num_steps, momentum):
@@ -40,6 +40,46 @@ def test_rounds_equal_equation_8(tiny, weighting):
     tiny.assert_moved(net)
 
 
+def pulled(num_steps, rate, mu):
+    """The same for ``w <- w - rate (g + mu (w - x))`` with gradients of 1: how far w comes, in units of the rate."""
+    way = 0.0
+    for _ in range(num_steps):
+        way += 1 - mu * rate * way
+    return way
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_proximal_rounds_equal_equation_8(tiny, engine):
+    """Local objective ``F + mu/2 ||w - x||^2``, a_i of the proximal solver at the rate of the round, which decays."""
+    mu = 1.3
+    method, net = tiny.train(FedNova, mu=mu, engine=engine), tiny.new_net()
+
+    def objective(local, received, client, inputs, targets):
+        pairs = zip(local.parameters(), received.parameters())
+        return tiny.losses(local(inputs), targets, client).mean() + mu / 2 * sum(((w - x) ** 2).sum() for w, x in pairs)
+
+    for round, cohort in tiny.rounds:
+        locals = {client: tiny.visit(net, client, round, objective) for client in cohort}
+        p = {client: tiny.shard_sizes[client] / sum(tiny.shard_sizes[other] for other in cohort) for client in cohort}
+        a = {client: pulled(tiny.num_steps(client), tiny.rate(round), mu) for client in cohort}
+        effective = sum(p[client] * a[client] for client in cohort)
+        new = tiny.mean(locals)
+        for name, x in net.named_parameters():
+            d = sum(p[client] * (x - locals[client].get_parameter(name)) / a[client] for client in cohort)
+            new[name] = (x - effective * d).detach()
+        net.load_state_dict(new)
+    tiny.assert_same(method.net, net)
+    tiny.assert_moved(net)
+
+
+def test_without_a_pull_nothing_changes(tiny):
+    """mu = 0: bit for bit FedNova's equation; equal steps with a pull are FedProx."""
+    tiny.assert_same(tiny.train(FedNova, mu=0.0).net, tiny.train(FedNova).net, atol=0)
+    settings = {"local_steps": 3, "mu": 0.7}
+    tiny.assert_same(tiny.train(FedNova, **settings).net, tiny.train(FedProx, **settings).net, atol=1e-12)
+
+
 @pytest.mark.parametrize("tiny", ["sgd", "momentum"], indirect=True)
 def test_equal_steps_are_fedavg(tiny):
     """Three local steps everywhere: all a_i are one number, which cancels."""
@@ -56,7 +96,14 @@ def test_unequal_steps_are_not_fedavg(tiny):
 def test_accumulation_by_hand(tiny, momentum, expected):
     """Three steps with momentum 1/2: the gradients count 1 + 1/2 + 1/4, 1 + 1/2 and 1 times."""
     method = FedNova(tiny.new_net(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=momentum))
-    assert method.accumulation(3) == pytest.approx(expected, abs=1e-15)
+    assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(("product", "expected"), [(0.5, 1.75), (1.0, 1.0), (1e-9, 3 - 3e-9)])
+def test_proximal_accumulation_by_hand(tiny, product, expected):
+    """Three steps whose pull takes back the share eta mu of the way: 1 + (1 - eta mu) + (1 - eta mu)^2."""
+    method = FedNova(tiny.new_net(), mu=product / 0.1, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
+    assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -74,3 +121,28 @@ def test_other_optimizers_are_refused(tiny, optimizer, message):
         FedNova(tiny.new_net(), optimizer=optimizer)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mu", "settings", "message"),
+    [
+        (-1.0, {"lr": 0.1}, "model.mu is -1.0, must be at least 0: 0 is without a pull"),
+        (
+            0.1,
+            {"lr": 0.1, "momentum": 0.9},
+            "model.mu is 0.1 and model.optimizer.momentum 0.9, but FedNova knows how gradients add up with one of them: set "
+            "the other to 0",
+        ),
+        (
+            11.0,
+            {"lr": 0.1},
+            "model.mu is 11.0, which with model.optimizer.lr 0.1 pulls beyond the received weights: the product must be at "
+            "most 1",
+        ),
+    ],
+)
+def test_pulls_out_of_range_are_refused(tiny, mu, settings, message):
+    """One line with the keys and the values."""
+    with pytest.raises(ValueError) as error:
+        FedNova(tiny.new_net(), mu=mu, optimizer=lambda weights: torch.optim.SGD(weights, **settings))
+    assert str(error.value) == message

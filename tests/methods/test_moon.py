@@ -2,12 +2,16 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
+import torch
 from torch import nn
 
 from fl_lightning import FedAvg
+from fl_lightning.data import from_arrays
 from fl_lightning.methods import Moon
+from fl_lightning.models import CNN2, MLP, MoonCNN, ResNet18
 
 
 def cosine(a, b):
@@ -75,6 +79,18 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
     with pytest.raises(ValueError) as error:
         Moon(tiny.new_net(), **settings)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("build", [CNN2, MLP, MoonCNN, partial(ResNet18, norm="mix")])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_our_nets_have_features(fit, build, engine):
+    """Two rounds on images of 17x17, with a first and a second visit; ResNet-18 is among them."""
+    draws = torch.Generator().manual_seed(0)
+    images, targets = torch.randn(8, 1, 17, 17, generator=draws), torch.arange(8) % 2
+    data = from_arrays(images, targets, [[0, 1, 2, 3], [4, 5, 6, 7]], batch_size=4, classes=["a", "b"])
+    method = Moon(build((1, 17, 17), 2), local_steps=1, engine=engine)
+    fit(method, data, 2)
+    assert all(weight.isfinite().all() for weight in method.net.parameters())
 
 
 def test_a_net_without_features_is_refused(tiny):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
-from fl_lightning.models import CNN5, CNN10, DenseNet121, LeNet, ResNet9, TorchvisionModel, ViTB32
+from fl_lightning.models import CNN2, CNN5, CNN10, MLP, DenseNet121, LeNet, MoonCNN, ResNet9, ResNet18, TorchvisionModel, ViTB32
 from fl_lightning.models.lenet import _LocalResponseNorm, _same_pool
 from fl_lightning.models.torchvision_model import load_all_but_class_layer
 
@@ -71,6 +71,7 @@ def loss_of(net, images, num_classes=10):
     [
         (LeNet, (3, 32, 32), 5, 2_987_870 + 2_505),
         (CNN5, (1, 28, 28), 10, 228_010),
+        (MoonCNN, (3, 32, 32), 10, 92_626),
         (ResNet9, (3, 32, 32), 10, 6_568_673),
         (ResNet9, (3, 32, 32), 100, 6_614_843),
         (CNN10, (3, 128, 128), 2, 15_676_418),
@@ -89,6 +90,37 @@ def test_parameter_counts(net, input_shape, num_classes, expected):
     assert count_parameters(lambda: net(input_shape, num_classes)) == expected
 
 
+def test_moon_cnn_has_the_papers_shapes():
+    """Encoder of 5x5 convolutions to 6 and 16 and layers of 120 and 84, projection head 84, 84, 256, output layer 256 to 10.
+
+    456 + 2,416 + 48,120 + 10,164 + (7,140 + 21,760) + 2,570 = 92,626 parameters; after the convolutions 28, 14, 10, 5 pixels.
+    """
+    with torch.device("meta"):
+        net = MoonCNN((3, 32, 32), 10)
+        weights = [tuple(weight.shape) for weight in net.parameters() if weight.ndim > 1]
+        sizes, inputs = [], torch.empty(1, 3, 32, 32)
+        for layer in net.features:
+            inputs = layer(inputs)
+            sizes.append(inputs.shape[-1])
+    assert weights == [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (84, 84), (256, 84), (10, 256)]
+    assert sizes == [28, 28, 14, 10, 10, 5, 400, 120, 120, 84, 84, 84, 84, 256]
+
+
+def test_moon_cnn_forward_matches_the_listing():
+    """conv5 - relu - pool2 twice, two hidden layers, the projection head without a ReLU at its end, the output layer."""
+    net, images = build_seeded(lambda: MoonCNN((3, 32, 32), 10)), noise(2, 3, 32, 32)
+    values = iter(net.parameters())
+    x = images
+    for _ in range(2):
+        x = F.max_pool2d(F.conv2d(x, next(values), next(values)).relu(), 2)
+    x = x.flatten(1)
+    for _ in range(3):
+        x = F.linear(x, next(values), next(values)).relu()
+    z = F.linear(x, next(values), next(values))
+    torch.testing.assert_close(net.features(images), z)
+    torch.testing.assert_close(net(images), F.linear(z, next(values), next(values)))
+
+
 def test_lenet_has_the_published_total_with_ten_class_layers():
     """Body 1,520 + 25,050 + 2,560,800 + 400,500 = 2,987,870; ten class layers of 5 outputs make it 3,012,920."""
     body = count_parameters(lambda: LeNet((3, 32, 32), 5).features)
@@ -101,6 +133,7 @@ def test_lenet_has_the_published_total_with_ten_class_layers():
     [
         *[(LeNet, shape) for shape in [(3, 32, 32), (1, 28, 28), (3, 30, 21), (2, 1, 1), (1, 2, 5)]],
         *[(CNN5, shape) for shape in [(1, 28, 28), (3, 32, 32), (3, 20, 41)]],
+        *[(MoonCNN, shape) for shape in [(3, 32, 32), (1, 28, 28), (3, 16, 41)]],
         *[(ResNet9, shape) for shape in [(3, 32, 32), (1, 33, 70)]],
         *[(CNN10, shape) for shape in [(3, 128, 128), (1, 3, 7)]],
         *[(DenseNet121, shape) for shape in [(3, 224, 224), (1, 64, 64), (3, 29, 33)]],
@@ -116,7 +149,11 @@ def test_output_has_one_logit_a_class(net, input_shape):
 
 SMALL = [
     (LeNet, (3, 16, 16)),
+    (CNN2, (1, 8, 8)),
+    (MLP, (5,)),
     (CNN5, (1, 20, 20)),
+    (MoonCNN, (3, 16, 16)),
+    (ResNet18, (1, 17, 17)),
     (ResNet9, (1, 32, 32)),
     (small_cnn10, (3, 12, 12)),
     (DenseNet121, (1, 32, 32)),
@@ -177,6 +214,7 @@ def test_stacked_clients_equal_single_ones(net, input_shape):
     [
         (LeNet, "LeNet needs images.*use MLP", [(64,)]),
         (CNN5, "CNN5 needs images of at least 20x20.*use CNN2", [(64,), (1, 19, 28), (1, 28, 19)]),
+        (MoonCNN, "MoonCNN needs images of at least 16x16.*use CNN2", [(64,), (3, 15, 16), (3, 16, 15)]),
         (ResNet9, "ResNet9 needs images of at least 32x32.*data.Pad", [(64,), (3, 31, 32), (1, 28, 28)]),
         (CNN10, "CNN10 needs images of at least 3x3.*use MLP", [(64,), (3, 2, 3)]),
         (DenseNet121, "DenseNet121 needs images of at least 29x29.*data.Resize", [(64,), (3, 28, 32)]),
