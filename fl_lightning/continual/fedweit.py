@@ -2,7 +2,7 @@
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
 arXiv 2003.03196. Equations 1 and 2, Algorithm 1. Where text and code differ, ``upload`` and ``retroactive`` choose; A of
-earlier tasks is fixed by default, as in the code, and the mask has no l1 term of its own.
+earlier tasks is fixed by default, as in the code, and the mask has no l1 term, whose weight in the code is 0.
 """
 
 import math
@@ -50,6 +50,7 @@ class FedWeIT(APD):
         share_base: whether B goes through the server at all.
         mask: whether B is masked; if not, all of it is sent.
         adaptive: whether there is A at all.
+        penalize_mask: whether ``l1 * |sigmoid(m_t)|`` is part of the loss, as equation 2 has it.
 
     Raises:
         ValueError: if a value is out of range, or the server has an optimizer of another kind or a schedule.
@@ -75,6 +76,7 @@ class FedWeIT(APD):
         share_base: bool = True,
         mask: bool = True,
         adaptive: bool = True,
+        penalize_mask: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(net, l1, l2, decay, retroactive, adaptive_start, **common)
@@ -91,7 +93,7 @@ class FedWeIT(APD):
         if num_foreign is not None and num_foreign < 0:
             raise ValueError(f"model.num_foreign is {num_foreign}, must be at least 0: 0 leaves other clients' tasks alone")
         self.density, self.upload, self.knowledge, self.num_foreign = density, upload, knowledge, num_foreign
-        self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
+        self.share_base, self.mask, self.adaptive, self.penalize_mask = share_base, mask, adaptive, penalize_mask
         self.knowledge_base: dict[int, dict[int, State]] = {}  # client -> position -> sparse A of each layer
 
     def adapt_net(self) -> None:
@@ -200,6 +202,10 @@ class FedWeIT(APD):
         # Each A lies in one place, in which a layer with two names would have it replaced twice.
         logits = functional_call(net, composed, (batch.inputs,), tie_weights=False) if composed else net(batch.inputs)
         return self.loss(logits, batch.targets, client.label_counts)
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        masks = self.parts(net, "mask").values() if self.penalize_mask else ()
+        return super().client_penalty(net, client) + self.l1 * sum(mask.sigmoid().sum() for mask in masks)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)

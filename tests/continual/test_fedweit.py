@@ -63,8 +63,10 @@ class Plain:
         share_base=True,
         mask=True,
         adaptive=True,
+        penalize_mask=False,
     ):
         self.tiny, self.masks, self.upload, self.retroactive = tiny, masks, upload, retroactive
+        self.penalize_mask = penalize_mask
         self.adaptive_start = adaptive_start
         self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
         self.initial = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
@@ -164,6 +166,7 @@ class Plain:
                     value = value + L1 * A.abs().sum() + DECAY / 2 * (A**2).sum()
                 if self.mask:
                     value = value + DECAY / 2 * (w[f"m{t}.{layer}"] ** 2).sum()
+                    value = value + self.penalize_mask * L1 * (1 / (1 + (-w[f"m{t}.{layer}"]).exp())).sum()
                 value = value + (t == 0) * DECAY / 2 * (w[f"B.{layer}"] ** 2).sum()
             return value
 
@@ -217,6 +220,7 @@ SETTINGS = {
     "the others train too": {"cohorts": COHORTS, "train_unsampled": True},
     "B not shared": {"share_base": False},
     "no mask": {"mask": False},
+    "the mask has an l1 term": {"penalize_mask": True},
     "no A": {"adaptive": False},
 }
 
