@@ -7,6 +7,7 @@ from torch import Tensor
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.continual import FedWeIT
+from fl_lightning.continual.decomposition import part_name
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
 
@@ -14,20 +15,33 @@ from fl_lightning.module import FederatedModule
 class TaskAttention(FederatedCallback):
     """Heatmaps ``tasks/attention/client_K`` of FedWeIT's attention between tasks (Yoon et al., Figure 8); nothing for others.
 
-    A row is a task that the client has learned, a column a task of another client that one of them was given; the value is the
-    mean of ``alpha`` over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for clients whose
-    states lie with the first process.
+    A row is a task that the client has learned, a column a task of another client that one of them was given; the value is
+    ``alpha`` of a layer, or its mean over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for
+    clients whose states lie with the first process.
 
     Args:
         every, rounds: rounds of the heatmaps.
         num_clients: the first so many clients.
+        layer: name of the layer; by default the mean over all. Figure 8 shows the first fully connected layer, ``features.9``
+            of ``LeNet``.
+
+    Raises:
+        ValueError: if ``num_clients`` is below 1; when the fit starts, if the net has no such layer with attention.
     """
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None, num_clients: int = 5) -> None:
+    def __init__(
+        self, every: int = 100, rounds: list[int] | None = None, num_clients: int = 5, layer: str | None = None
+    ) -> None:
         super().__init__(every, rounds)
         if num_clients < 1:
             raise ValueError(f"callback TaskAttention: num_clients is {num_clients}, must be at least 1")
-        self.num_clients = num_clients
+        self.num_clients, self.layer = num_clients, layer
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        if self.layer is not None and isinstance(module, FedWeIT) and self.layer not in module.layers:
+            raise ValueError(
+                f"callback TaskAttention: layer is {self.layer}, must be one of {', '.join(module.layers)}; null is their mean"
+            )
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         is_over = trainer.should_stop or round == trainer.max_steps
@@ -36,7 +50,7 @@ class TaskAttention(FederatedCallback):
         tasks = module.data.streams
         names = list(map(shortened, tasks.names))
         for client in module.client_states.clients()[: self.num_clients]:
-            table, columns = attention(module.client_states.read(client) or {}, module.data.num_tasks)
+            table, columns = attention(module.client_states.read(client) or {}, module.data.num_tasks, self.layer)
             if columns:
                 own = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
@@ -48,17 +62,24 @@ def shortened(name: str) -> str:
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
-def attention(state: State, num_tasks: int) -> tuple[Tensor, list[tuple[int, int]]]:
+def attention(state: State, num_tasks: int, layer: str | None = None) -> tuple[Tensor, list[tuple[int, int]]]:
     """What a client's state says of its attention.
 
+    Args:
+        layer: whose; None: the mean over layers.
+
     Returns:
-        (T, F) means over layers, NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
+        (T, F), NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
     """
     rows = {place: state[f"known@{place}"].tolist() for place in range(num_tasks) if f"known@{place}" in state}
     columns = sorted({tuple(known) for row in rows.values() for known in row})
     table = torch.full((num_tasks, len(columns)), float("nan"))
     for place, row in rows.items():
-        layers = [tensor for name, tensor in state.items() if name.endswith(f"attention@{place}")]
+        if not row:
+            continue
+        of_layers = [tensor for name, tensor in state.items() if name.endswith(f"attention@{place}")]
+        if layer is not None:
+            of_layers = [state[f"{part_name(layer, 'attention')}@{place}"]]
         for slot, known in enumerate(row):
-            table[place, columns.index(tuple(known))] = torch.stack([layer[slot] for layer in layers]).mean()
+            table[place, columns.index(tuple(known))] = torch.stack([one[slot] for one in of_layers]).mean()
     return table, columns

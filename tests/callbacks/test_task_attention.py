@@ -32,6 +32,25 @@ def test_attention_is_the_mean_over_layers_of_each_given_task():
     assert_close(table, expected, equal_nan=True)
 
 
+def test_attention_of_one_layer():
+    """That of Figure 8: of b alone, (.3, .2) for task 1."""
+    names = {layer: f"{layer}.parametrizations.weight.0.attention@1" for layer in ("a", "b")}
+    known = {"known@1": torch.tensor([[1, 0], [2, 0]])}
+    state = {**known, names["a"]: torch.tensor([0.5, 0.1]), names["b"]: torch.tensor([0.3, 0.2])}
+    table, columns = attention(state, num_tasks=2, layer="b")
+    assert columns == [(1, 0), (2, 0)]
+    assert_close(table[1], torch.tensor([0.3, 0.2]))
+
+
+def test_a_layer_that_has_no_attention_is_refused(main):
+    """One line with the layers that have."""
+    options = ["--trainer.max_steps", "1", "--callbacks.task_attention.layer", "classifier"]
+    code, _, error = main("fit", "--config", "digits_fedweit.yaml", *options)
+    assert code != 0
+    assert error.count("\n") == 1
+    assert "callback TaskAttention: layer is classifier, must be one of features." in error
+
+
 def test_a_client_without_a_state_has_no_attention():
     table, columns = attention({}, num_tasks=3)
     assert table.shape == (3, 0)
