@@ -3,6 +3,7 @@
 from fl_lightning.data.augment import (
     Augmentation,
     CenterCrop,
+    Cutout,
     Grayscale,
     Pad,
     RandomCrop,
@@ -46,6 +47,7 @@ __all__ = [
     "Batch",
     "CenterCrop",
     "Classes",
+    "Cutout",
     "Dataset",
     "Digits",
     "Dirichlet",

@@ -97,6 +97,52 @@ class RandomHorizontalFlip(Augmentation):
         return torch.where((draws % 2 == 1)[:, :, None, None], images.flip(-1), images)
 
 
+class Cutout(Augmentation):
+    """Cover a square of each image (DeVries, Taylor, arXiv 1708.04552); nothing in evaluation.
+
+    Its middle is uniform over the pixels of the image, so that some of it may lie outside.
+
+    Args:
+        size: height and width of the square, in pixels.
+        fill: its colour, a number in [0, 1] for each channel; by default black. The mean by which the images are normalised
+            reaches the net as 0, as in the paper.
+
+    Raises:
+        ValueError: if ``size`` is below 1 or ``fill`` no colour; at a call, if the images have other channels than ``fill``.
+    """
+
+    num_draws = 2
+
+    def __init__(self, size: int = 16, fill: Sequence[float] | None = None) -> None:
+        if fill is not None and not (len(fill) > 0 and all(0 <= part <= 1 for part in fill)):
+            raise ValueError(
+                f"data.augment Cutout.fill is {list(fill)}, must be numbers in [0, 1], one a channel: null is black"
+            )
+        self.size, self.fill = _check_size("Cutout", size), fill
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        rows, columns = (self._covered(draws[:, i], images.shape[2 + i]) for i in range(2))
+        covered, channels = rows[:, :, None] & columns[:, None, :], images.unbind(dim=1)
+        colours = zip(channels, self._colour(images), strict=True)
+        return torch.stack([channel.masked_fill(covered, value) for channel, value in colours], dim=1)
+
+    def _covered(self, draws: Tensor, length: int) -> Tensor:
+        """(B, length), of rows or columns."""
+        places = torch.arange(length, device=draws.device)
+        first = (draws % length - self.size // 2)[:, None]
+        return (places >= first) & (places < first + self.size)
+
+    def _colour(self, images: Tensor) -> list[float]:
+        """As stored, a number a channel."""
+        fill = [0.0] * images.shape[1] if self.fill is None else self.fill
+        if len(fill) != images.shape[1]:
+            raise ValueError(
+                f"data.augment Cutout.fill has {len(fill)} numbers, but the images have {images.shape[1]} channels: give one "
+                "for each"
+            )
+        return [round(255 * part) for part in fill] if images.dtype == torch.uint8 else list(fill)
+
+
 class RandomResizedCrop(Augmentation):
     """Cut a random part out of each image and scale it to one size (Szegedy et al., CVPR 2015), bilinear.
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from fl_lightning.data import (
     CenterCrop,
+    Cutout,
     Grayscale,
     Pad,
     RandomCrop,
@@ -83,6 +84,38 @@ def test_random_crop_pads_four_pixels_unless_told_otherwise():
     rows_kept = changed(RandomCrop(), images)[:, 0].amax(dim=2).sum(dim=1)
     assert rows_kept.min().item() == 28
     assert rows_kept.max().item() == 32
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_cutout_covers_a_square_pixel_by_pixel(dtype):
+    """Size 3 in images of 5x4: rows and columns within one of the middle, over the edge too; colour .2, .4 in two channels."""
+    images = distinct_pixels(40, 2, 5, 4, dtype)
+    taken = draws(Cutout(3), 40)
+    covered = Cutout(3, fill=[0.2, 0.4])(images, taken)
+    assert covered.dtype == dtype
+    colour = [51, 102] if dtype == torch.uint8 else [0.2, 0.4]
+    expected, black = images.clone(), images.clone()
+    for image, (down, right) in enumerate(taken.tolist()):
+        for row in range(5):
+            for column in range(4):
+                if abs(row - down % 5) <= 1 and abs(column - right % 4) <= 1:
+                    expected[image, :, row, column] = torch.tensor(colour).to(dtype)
+                    black[image, :, row, column] = 0
+    assert torch.equal(covered, expected)
+    assert torch.equal(Cutout(3)(images, taken), black)
+    assert torch.equal(Cutout(3).evaluate(images), images)
+
+
+def test_an_even_cutout_is_of_its_size():
+    """Size 2 with its middle at row 2, column 2 of 4: rows and columns 1 and 2."""
+    covered = Cutout(2)(torch.ones(1, 1, 4, 4), torch.tensor([[2, 2]]))
+    assert covered[0, 0].tolist() == [[1, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1]]
+
+
+def test_a_cutout_of_other_channels_is_refused():
+    with pytest.raises(ValueError) as error:
+        changed(Cutout(2, fill=[0.1, 0.2]), torch.ones(1, 3, 4, 4))
+    assert str(error.value) == ("data.augment Cutout.fill has 2 numbers, but the images have 3 channels: give one for each")
 
 
 def test_random_flip_mirrors_whole_images_half_of_the_time():
@@ -446,6 +479,9 @@ def test_no_chance_no_difference(augment, dtype):
         (lambda: RandomCrop(-1), r"RandomCrop\.padding is -1, must be at least"),
         (lambda: RandomCrop(-1, size=4), r"RandomCrop\.padding is -1, must be at least 0"),
         (lambda: RandomCrop(2, size=0), r"RandomCrop\.size is 0, must be at least 1"),
+        (lambda: Cutout(0), r"Cutout\.size is 0, must be at least 1: height and width in pixels"),
+        (lambda: Cutout(2, fill=[1.5]), r"Cutout\.fill is \[1\.5\], must be numbers in \[0, 1\], one a channel"),
+        (lambda: Cutout(2, fill=[]), r"Cutout\.fill is \[\], must be numbers in \[0, 1\], one a channel"),
         (lambda: Resize(0), r"Resize\.size is 0, must be at least 1: height and width in pixels"),
         (lambda: CenterCrop(-2), r"CenterCrop\.size is -2"),
         (lambda: Pad(0), r"Pad\.padding is 0, must be at least 1: leave Pad out instead"),
