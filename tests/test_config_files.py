@@ -158,7 +158,7 @@ def test_bundled_configs_name_their_table_and_number(name):
     """The first line names paper, table or figure and setting; what it says of the rate is what is set."""
     first = (CONFIGS / name).read_text().splitlines()[0]
     papers = "TCE paper, |WSM thesis, |FedReg paper, |Flashback paper, |FedWeIT paper, |FedA\\w+: |FedYogi: |MNIST in 5 tasks "
-    papers += "|Attack strength "
+    papers += "|Attack strength |MOON paper, "
     assert re.match(rf"# ({papers})", first)
     rate = re.search(r"lr ([\d.]+);", first)
     optimizer = read_config(CONFIGS / name)["model"]["init_args"]["optimizer"]["init_args"]
