@@ -301,3 +301,34 @@ def test_states_on_disk_need_a_folder_that_all_nodes_see(two_nodes, tmp_path):
         assert "model.client_state is disk, but not every process sees what rank 0 writes to " in error
         assert f"{tmp_path}/node_0/runs/digits_tce/version_0/client_states: set trainer.default_root_dir" in error
     assert list(tmp_path.rglob("version_0")) == []
+
+
+MORTAL = """
+import os
+import signal
+
+from fl_lightning import FedAvg
+
+
+class Mortal(FedAvg):
+    def cohort(self, round):
+        if round == 5 and self.global_rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().cohort(round)
+"""
+
+
+def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
+    """One command for the first start and the second: killed in round 5, they go on from round 4, in the same folder."""
+    (tmp_path / "mortal.py").write_text(MORTAL)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    run = [*RUN, "--model", "mortal.Mortal", "--trainer.accelerator", "cpu", "--trainer.max_steps", "6"]
+    command = [*torchrun, "-m", "fl_lightning.cli", *run, "--ckpt_path", "last_if_any"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    assert "rank 1 has ended without a word" in result.stderr
+    assert "none in runs/digits_tce, a new run begins" in result.stdout
+    assert "The fit goes on after round 4" in result.stdout
+    checkpoint = tmp_path / "runs/digits_tce/version_0/checkpoints/last.ckpt"
+    assert torch.load(checkpoint, weights_only=True)["global_step"] == 6
+    assert len(list((tmp_path / "runs" / "digits_tce").glob("version_*"))) == 1
