@@ -1,9 +1,10 @@
 """One client after another, the local step compiled and, on a GPU, replayed as one CUDA graph."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from fl_lightning.clients.client import Client
 from fl_lightning.clients.layers import draws
@@ -41,7 +42,8 @@ class CapturedEngine(SequentialEngine):
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         if client is not self._client:
-            self._client, self._facts = client, facts_of(client, self.dtype)
+            self._client, self._facts = client, _without_aliases(facts_of(client, self.dtype))
+            client.state = self._facts["state"]
             self._position = torch.zeros((), dtype=torch.int64, device=self.method.device)
         else:
             self._position = self._position + 1  # a number would be another graph for every step
@@ -53,3 +55,19 @@ class CapturedEngine(SequentialEngine):
         client.state = {name: tensor.clone() for name, tensor in result.state.items()}
         self._apply(result.gradients)
         return result.loss.clone()  # the next replay overwrites what this one returned
+
+
+def _without_aliases(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a client in which no tensor stands twice.
+
+    Where one does, torch 2.14 fails to say why another structure of facts is another graph: it looks for names that are gone.
+    """
+    seen: set[int] = set()
+
+    def once(tensor: Tensor) -> Tensor:
+        if id(tensor) in seen:
+            return tensor.clone()
+        seen.add(id(tensor))
+        return tensor
+
+    return tree_map_only(Tensor, once, facts)
