@@ -130,12 +130,15 @@ def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> 
         for observation in seen.observations:
             recovered = inverter.invert(observation, show)
             scores.append(score(observation, recovered, seen.pixel_range, attacked.data.classes))
+            if not Console().is_terminal:
+                passed = f"{time.perf_counter() - start:.0f} s"
+                print(f"Client {observation.client} attacked, {len(scores)} of {len(seen.observations)}, {passed}", flush=True)
     return scores, time.perf_counter() - start
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int, Tensor], None]]:
-    """A bar on a terminal, none elsewhere; gives what is to be called in every iteration."""
+    """A bar on a terminal, none elsewhere (a line says when a client is done); gives what to call in every iteration."""
     columns = (TextColumn("Iteration"), MofNCompleteColumn(), BarColumn(), TextColumn("objective {task.fields[objective]}"))
     with Progress(*columns, TimeRemainingColumn(), disable=not Console().is_terminal) as progress:
         task = progress.add_task("", total=total, objective="")

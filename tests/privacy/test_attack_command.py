@@ -78,6 +78,8 @@ def test_images_are_recovered_and_shown(main, checkpoint):
     assert scores["settings"]["distance"] == "l2"
     assert scores["iterations_per_second"] > 0
     assert "Labels recovered: 2 of 2 right" in printed
+    clients = [line.split(" s")[0].rsplit(", ", 1)[0] for line in printed.splitlines() if line.startswith("Client ")]
+    assert clients == ["Client 0 attacked, 1 of 2", "Client 3 attacked, 2 of 2"]  # no terminal, no bar
     assert f"{scores['images'][0]['psnr']:.2f}" in printed
     assert imread(checkpoint.parent.parent / "attack" / "attack.png").ndim == 3
     assert not list((checkpoint.parent.parent / "attack").glob(".*"))
