@@ -73,18 +73,19 @@ def three_panels(before: Tensor, after: Tensor, scores: ClientForgettingScores, 
         round: for the title.
     """
     names = [str(client) for client in clients]
-    figure = Figure(figsize=(12, 4.2), layout="constrained")
-    panels = figure.subplots(1, 3)
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    mosaic = [["before", "after"], ["difference", "difference"]]  # the last is what the picture is about
+    panels = list(figure.subplot_mosaic(mosaic, height_ratios=(3, 4)).values())
     shared = {"row_title": "model of client", "column_title": "data of client"}
     heatmap(panels[0], before, names, names, title="before the local fit", **shared)
     heatmap(panels[1], after, names, names, title="after the local fit", **shared)
     with_means = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
     with_means[:-1, :-1], with_means[:-1, -1], with_means[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
-    title = "difference: red is forgetting"
+    title = "difference: red is forgetting; at the end means of the others"
     heatmap(panels[2], with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True, **shared)
     panels[2].axvline(len(names) - 0.5, color="black")
     panels[2].axhline(len(names) - 0.5, color="black")
-    figure.suptitle(f"Client forgetting, round {round}: accuracy on the validation samples of each client", fontsize="x-large")
+    figure.suptitle(f"Client forgetting, round {round}: accuracy on validation samples", fontsize="x-large")
     return figure
 
 
