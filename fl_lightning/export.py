@@ -15,6 +15,9 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
 from fl_lightning.module import FederatedModule
 from fl_lightning.saved_run import build_run, run_config
+from fl_lightning.versions import newest_checkpoint
+
+_RUNS = "runs"  # where fit writes by default
 
 
 class Classifier(nn.Module):
@@ -109,10 +112,11 @@ def run(arguments: Sequence[str]) -> None:
         exit_on_error=False,
         allow_abbrev=False,
     )
-    parser.add_argument("--ckpt_path", type=str, required=True, help="a checkpoint of a run, in the run's own folder")
+    parser.add_argument("--ckpt_path", type=str, default="best", help="best or last of the newest version, or a checkpoint")
+    parser.add_argument("--run_folder", type=str | None, default=None, help="of the versions; default: the newest in runs")
     parser.add_argument("--out", type=str | None, default=None, help="the file; default: next to config.yaml, as best.pt2")
     config = parser.parse_args(list(arguments))
-    ckpt_path = Path(config.ckpt_path)
+    ckpt_path = _checkpoint(config.ckpt_path, config.run_folder)
     classifier = load_classifier(ckpt_path)
     out = Path(config.out) if config.out is not None else run_config(ckpt_path)[0] / f"{ckpt_path.stem}.pt2"
     export(classifier, out)
@@ -120,3 +124,17 @@ def run(arguments: Sequence[str]) -> None:
     shape = ", ".join(map(str, ["n", *inputs.shape]))
     print(f"Exported: {out}")
     print(f"Inputs: {inputs.dtype} ({shape}); outputs: probabilities of {len(inputs.classes)} classes")
+
+
+def _checkpoint(ckpt_path: str, run_folder: str | None) -> Path:
+    if ckpt_path not in ("best", "last"):
+        return Path(ckpt_path)
+    if run_folder is None:
+        versions = sorted(Path(_RUNS).glob("*/version_*"), key=lambda version: version.stat().st_mtime_ns)
+        if not versions:
+            raise FileNotFoundError(f"ckpt_path is {ckpt_path}, but {_RUNS} holds no run: give run_folder, or a checkpoint")
+        run_folder = str(versions[-1].parent)
+    found = newest_checkpoint(Path(run_folder), ckpt_path, ckpt_path)
+    if found is None:
+        raise FileNotFoundError(f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: give another run_folder")
+    return found

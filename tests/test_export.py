@@ -78,6 +78,20 @@ def test_an_exported_program_predicts_without_this_library(main, digits, tmp_pat
         assert max(values) == pytest.approx(float(row["probability"]), abs=2e-6)
 
 
+def test_best_is_that_of_the_newest_run(main, digits, tmp_path):
+    """Without a path: the newest version in runs, or of the folder that is given; where there is none, one line."""
+    code, out, error = main("export", "--ckpt_path", "best")
+    assert code == 0, error
+    assert "Exported: " in out
+    assert (digits / "best.pt2").is_file()
+    code, out, error = main("export", "--ckpt_path", "last", "--run_folder", str(digits.parent))
+    assert code == 0, error
+    assert (digits / "last.pt2").is_file()
+    code, _, error = main("export", "--run_folder", "elsewhere")
+    assert code == 1
+    assert error.startswith("fl-lightning: error: ckpt_path is best, but elsewhere holds no such checkpoint: ")
+
+
 def test_the_page_on_trained_nets_runs(main, digits, capsys):
     """Every Python block of docs/using_a_trained_net.md, after the command that it begins with."""
     text = (Path(__file__).parent.parent / "docs" / "using_a_trained_net.md").read_text()
