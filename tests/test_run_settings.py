@@ -15,7 +15,8 @@ from fl_lightning.data import from_arrays
 from fl_lightning.losses import TruncatedCrossEntropy
 
 NET = "--config digits_tce.yaml --model.net MLP --model.net.hidden [16]".split()
-RUN = ["fit", *NET, *"--trainer.val_check_interval 2 --data.monitor_test 2 --trainer.max_steps".split()]
+DATA = "--data.num_clients 20 --data.clients_per_round 5 --data.batch_size 32 --data.val_fraction 0.1 --data.monitor_test 2"
+RUN = ["fit", *NET, *DATA.split(), *"--model.local_steps 3 --trainer.val_check_interval 2 --trainer.max_steps".split()]
 
 
 @pytest.fixture(scope="module")
