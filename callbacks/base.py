@@ -1,6 +1,7 @@
 """FederatedCallback: a Lightning callback that also sees the inside of a round."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -41,6 +42,19 @@ class FederatedCallback(Callback):
     def wants_models(self, round: int) -> bool:
         """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
         return False
+
+    def on_load_checkpoint(self, trainer: Trainer, module: FederatedModule, checkpoint: dict[str, Any]) -> None:
+        """Before ``load_state_dict``, which needs all of the state that ``state_dict`` writes.
+
+        Raises:
+            ValueError: naming what is missing, if the checkpoint has only a part of it.
+        """
+        saved = checkpoint["callbacks"].get(self.state_key)
+        if saved and (missing := sorted(self.state_dict().keys() - saved.keys())):
+            raise ValueError(
+                f"ckpt_path was written by an earlier version: its state of the callback {type(self).__name__} lacks "
+                f"{', '.join(missing)}: go on with that version, or begin a new run from its weights with model.initial_weights"
+            )
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         """Before the cohort is drawn."""

@@ -168,6 +168,20 @@ def test_a_checkpoint_of_another_net_is_refused(fit, toy_data, tmp_path):
         trainer.validate(other, datamodule=toy_data(), ckpt_path=tmp_path / "linear.ckpt")
 
 
+@pytest.mark.parametrize(("kind", "key"), [(RoundForgetting, "best"), (Communication, "of_tasks"), (RunSummary, "bytes")])
+def test_a_checkpoint_that_lacks_a_part_of_a_callback_is_refused(fit, toy_data, tmp_path, kind, key):
+    """As one of a version that did not keep it yet: one line, and not a KeyError."""
+    settings, path = {"precision": "64-true"}, tmp_path / "old.ckpt"
+    first = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
+    fit(first, toy_data(monitor_test=1), 1, callbacks=[kind()], **settings).save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["callbacks"][kind().state_key][key]
+    torch.save(checkpoint, path)
+    again = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
+    with pytest.raises(ValueError, match=f"ckpt_path was written by an earlier version: .* {kind.__name__} lacks {key}: go on"):
+        fit(again, toy_data(monitor_test=1), 2, callbacks=[kind()], ckpt_path=path, **settings)
+
+
 def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_path):
     """A checkpoint written in round 4 before its evaluation: the resumed run evaluates round 4 first, as the whole run did."""
 
