@@ -1,14 +1,14 @@
 """Task streams: every client learns a sequence of tasks of its own, each with a few of the classes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.data.samples import Dataset, Samples
@@ -58,6 +58,8 @@ class TaskStream:
         classes_per_task: classes of a task, at least 2; what is left over is in no task. Not for ``by: superclasses``.
         table: CSV file with the columns ``class,superclass``; by default that of CIFAR-100. For ``by: superclasses``.
         tasks_per_client: length of a sequence; None for all tasks, or as many for each client as there are.
+        tasks_per_source: tasks of the sources named, at least 1 each, with fewer classes in the last one where that is what is
+            left; of all other sources as many whole ones as there are. For ``by: sources``.
         test_fraction: of a client's samples of a task, above 0.
         val_fraction: likewise, for what stops and slows training; above 0.
 
@@ -71,6 +73,7 @@ class TaskStream:
         classes_per_task: int = 5,
         table: str | None = None,
         tasks_per_client: int | None = None,
+        tasks_per_source: Mapping[str, int] | None = None,
         test_fraction: float = 0.2,
         val_fraction: float = 0.1,
     ) -> None:
@@ -84,12 +87,22 @@ class TaskStream:
             raise ValueError(f"data.tasks.classes_per_task is {classes_per_task}, must be at least 2: one class is no choice")
         if tasks_per_client is not None and tasks_per_client < 1:
             raise ValueError(f"data.tasks.tasks_per_client is {tasks_per_client}, must be at least 1: null for all tasks")
+        tasks_per_source = tasks_per_source or {}
+        if tasks_per_source and by != "sources":
+            raise ValueError(
+                f"data.tasks.tasks_per_source is {tasks_per_source}, but data.tasks.by is {by}: set it to sources, or leave "
+                "tasks_per_source out"
+            )
+        for source, count in tasks_per_source.items():
+            if count < 1:
+                raise ValueError(f"data.tasks.tasks_per_source is {count} for {source}, must be at least 1")
         if not (test_fraction > 0 and val_fraction > 0 and test_fraction + val_fraction < 1):
             raise ValueError(
                 f"data.tasks.test_fraction is {test_fraction} and val_fraction is {val_fraction}, "
                 "must be above 0 and below 1 together: the paper uses 0.2 and 0.1"
             )
         self.by, self.classes_per_task, self.tasks_per_client = by, classes_per_task, tasks_per_client
+        self.tasks_per_source = tasks_per_source
         self.table = Path(table) if table is not None else CIFAR100_TABLE
         self.test_fraction, self.val_fraction = test_fraction, val_fraction
 
@@ -150,11 +163,12 @@ class TaskStream:
             tasks = {name: [c for c, own in enumerate(of_class) if own == name] for name in sorted(set(of_class))}
         else:
             drawn = numpy_stream(seed, -1, -1, "classes of tasks").permutation(len(classes)).tolist()
-            sets = [drawn]
+            sets = {"": drawn}
             if self.by == "sources" and dataset.sources is not None:
-                sets = [[c for c in drawn if dataset.sources[c] == name] for name in dict.fromkeys(dataset.sources)]
-            ends = range(0, len(classes) + 1, self.classes_per_task)
-            groups = [sorted(own[first:last]) for own in sets for first, last in pairwise(ends) if last <= len(own)]
+                sets = {name: [c for c in drawn if dataset.sources[c] == name] for name in dict.fromkeys(dataset.sources)}
+            if absent := ", ".join(name for name in self.tasks_per_source if name not in sets):
+                rank_zero_only(print)(f"Data: no tasks of {absent}: in data.tasks.tasks_per_source, but no source here")
+            groups = [sorted(group) for name, own in sets.items() for group in self._groups(name, own)]
             tasks = {", ".join(classes[c] for c in group): group for group in groups}
         if not tasks:
             raise ValueError(
@@ -164,6 +178,18 @@ class TaskStream:
             if len(members) < 2:
                 raise ValueError(f"data.tasks has the task {name} with one class, must have at least two: one is no choice")
         return tasks
+
+    def _groups(self, source: str, classes: Sequence[int]) -> list[Sequence[int]]:
+        """The classes of one source, a group a task."""
+        size = self.classes_per_task
+        count = self.tasks_per_source.get(source, len(classes) // size)
+        groups = [classes[first : first + size] for first in range(0, len(classes), size)]
+        if count > len(groups):
+            raise ValueError(
+                f"data.tasks.tasks_per_source is {count} for {source}, whose {len(classes)} classes make {len(groups)} tasks "
+                f"of {size} at most: lower it"
+            )
+        return groups[:count]
 
     def _parts(self, task: int, belongs: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
         """A task's samples in ``num_clients`` parts of equal size; what is left over by the division is in no part."""

@@ -140,6 +140,22 @@ def test_by_sources_a_task_is_one_clients():
         assert sum(map(len, parts_of(streams, client, position))) == 80
 
 
+def test_tasks_per_source(capsys):
+    """Two tasks of three of the 5 classes of x, the second with the two that are left; one of the 6 classes of y, not two."""
+    dataset = numbered(11, 40, sources=("x",) * 5 + ("y",) * 6)
+    free = TaskStream(by="sources", classes_per_task=3).share_out(dataset, num_clients=1, seed=0)
+    assert [len(name.split(", ")) for name in free.names] == [3, 3, 3]  # one of x, two of y
+    stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2, "y": 1, "z": 4})
+    streams = stream.share_out(dataset, num_clients=1, seed=0)
+    assert [len(name.split(", ")) for name in streams.names] == [3, 2, 3]  # two of x, one of y
+    assert sorted(", ".join(streams.names[:2]).split(", ")) == list("abcde")
+    assert (streams.names[0], streams.names[2]) == free.names[:2]  # of the same classes as without
+    assert capsys.readouterr().out == "Data: no tasks of z: in data.tasks.tasks_per_source, but no source here\n"
+    with pytest.raises(ValueError) as error:
+        TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 3}).share_out(dataset, num_clients=1, seed=0)
+    assert str(error.value) == "data.tasks.tasks_per_source is 3 for x, whose 5 classes make 2 tasks of 3 at most: lower it"
+
+
 # What the data module serves --------------------------------------------------------------------------------------------
 
 
@@ -219,6 +235,15 @@ def test_without_tasks_there_are_no_streams():
             "data.tasks.table is mine.csv, but data.tasks.by is classes: set it to superclasses, or leave the table out",
         ),
         ({"classes_per_task": 1}, "data.tasks.classes_per_task is 1, must be at least 2: one class is no choice"),
+        (
+            {"tasks_per_source": {"x": 2}},
+            "data.tasks.tasks_per_source is {'x': 2}, but data.tasks.by is classes: set it to sources, or leave "
+            "tasks_per_source out",
+        ),
+        (
+            {"by": "sources", "tasks_per_source": {"x": 0}},
+            "data.tasks.tasks_per_source is 0 for x, must be at least 1",
+        ),
         ({"tasks_per_client": 0}, "data.tasks.tasks_per_client is 0, must be at least 1: null for all tasks"),
         *(
             (
