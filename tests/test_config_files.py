@@ -4,6 +4,7 @@ import csv
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -174,9 +175,13 @@ STREAMS = {  # of the configs on task streams: tasks of a client, clients, image
     "fedweit_overlapped_5_epochs.yaml": (10, 5, 20),
     "fedweit_noniid50_fedavg_apd.yaml": (10, 5, 4),
     "fedweit_noniid50_asynchronous.yaml": (10, 5, 4),
+    "fedweit_noniid50_sparse_apd.yaml": (10, 5, 4),
     "fedweit_noniid50_resnet18_fedprox_apd.yaml": (10, 5, 4),
     "mnist_tasks_fedweit.yaml": (5, 5, 50),
 }
+NONIID50 = {"CIFAR100": 15, "FaceScrub": 16, "GTSRB": 9} | dict.fromkeys(
+    ("CIFAR10", "FashionMNIST", "MNIST", "notMNIST", "SVHN"), 2
+)
 NUM_CLASSES = {"CIFAR100": 100, "FaceScrub": 100, "GTSRB": 43}  # ten of all others
 
 
@@ -201,6 +206,9 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
         data.source = blank(per_class, data.source.name, (1, 28, 28) if data.source.name == "MNIST" else (3, 32, 32))
     data.setup()
     assert data.streams.order.shape == (num_clients, num_tasks)
+    if "noniid50" in name:  # Table A.5 of the FedWeIT paper; names of a task's classes begin with that of their set
+        assert Counter(task.split("/")[0] for task in data.streams.names) == NONIID50
+        assert Counter(len(task.split(", ")) for task in data.streams.names) == {5: 49, 3: 1}
     with torch.device("meta"):
         net = model._build_net(data.input_shape, len(data.classes))
         batch = torch.empty(1, *data.input_shape)

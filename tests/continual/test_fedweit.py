@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fl_lightning.continual import FedAvgOnTasks, FedWeIT, fedweit
+from fl_lightning.continual import FedAvgAPD, FedAvgOnTasks, FedWeIT, fedweit
 
 L1, L2, DECAY, DENSITY = 0.02, 3.0, 0.05, 0.4
 LAYERS = ("conv", "hidden")
@@ -306,6 +306,17 @@ def test_stripped_of_its_parts_it_is_fedavg(tiny):
         torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
     tiny.assert_same({"accuracy": weit.task_accuracy}, {"accuracy": plain.task_accuracy}, atol=0)
     assert [report.bytes_up for report in weit.seen.rounds] == [report.bytes_up for report in plain.seen.rounds]
+
+
+def test_without_other_clients_tasks_it_is_fedavg_apd_that_sends_a_part(tiny):
+    """All outputs sent, and no pull on earlier tasks: FedAvgAPD with the same settings, to rounding, and as many bytes."""
+    common = {"l1": L1, "l2": 0.0, "decay": DECAY, "retroactive": False, "adaptive_start": "initial"}
+    weit, apd = tiny.train(FedWeIT, num_foreign=0, density=1.0, **common), tiny.train(FedAvgAPD, **common)
+    for layer in LAYERS:
+        actual, expected = (method.net.get_parameter(weight(layer, "base")) for method in (weit, apd))
+        torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
+    tiny.assert_same({"accuracy": weit.task_accuracy}, {"accuracy": apd.task_accuracy}, atol=0)
+    assert [report.bytes_up for report in weit.seen.rounds] == [report.bytes_up for report in apd.seen.rounds]
 
 
 def test_all_earlier_tasks_may_be_known(tiny):
