@@ -1,11 +1,15 @@
 """LossIncrease: what a round's local fits do to the loss on the training data of the round before."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import CohortModels, RoundReport
+from fl_lightning.clients import CohortModels, RoundReport, Visit
+from fl_lightning.clients.sequential import SequentialEngine
+from fl_lightning.methods import FedAvg, FedReg
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 
@@ -20,13 +24,31 @@ class LossIncrease(FederatedCallback):
     over i, in nats. Data are not augmented. Round 1 has no round before it. Models whose logits are not finite are left out, as
     they are of the round. Every model is asked for all samples of those clients, and all its logits are held at once.
 
-    For its comparison of methods the paper sets FedReg's gamma to 1 and starts every round of FedAvg from FedReg's global
-    model; here a run follows its own.
+    For its comparison of methods the paper sets FedReg's gamma to 1 and starts the clients of FedAvg in every round from
+    FedReg's global model. With ``fedavg`` the due rounds of a run of FedReg fit their clients a second time, from the weights
+    that they received and on the same batches, by FedAvg's local steps: with the run's loss, local optimizer and number of
+    steps, and DP-SGD where the run has it. ``forgetting/loss_after_fedavg`` and ``forgetting/loss_increase_fedavg`` are then
+    what they would be with those models; the loss before is the same. The run is what it is without.
+
+    Args:
+        every, rounds: rounds in which this is done.
+        fedavg: measure FedAvg from FedReg's global models too. These fits are one after another under every engine.
+
+    Raises:
+        ValueError: in ``setup``, if ``fedavg`` is asked for and the method is not FedReg.
     """
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, fedavg: bool = False) -> None:
         super().__init__(every, rounds)
+        self.fedavg = fedavg
         self._previous: list[int] = []  # clients of the round before
+
+    def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
+        if self.fedavg and not isinstance(module, FedReg):
+            raise ValueError(
+                f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared with "
+                "FedReg alone: leave fedavg out"
+            )
 
     def wants_models(self, round: int) -> bool:
         return self.due(round) and len(self._previous) > 0
@@ -35,10 +57,19 @@ class LossIncrease(FederatedCallback):
         if not self.wants_models(round):
             return
         inputs, targets, owner = module.data.training_samples(self._previous)
-        before = loss_by_owner(models.predict_received(inputs), targets, owner, len(self._previous))
-        after = loss_by_owner(models.predict(inputs), targets, owner, len(self._previous))
-        after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)
-        means = {"before": before.mean(), "after": after.mean(), "increase": (after - before).mean()}
+
+        def mean_losses(logits: Tensor) -> Tensor:
+            return loss_by_owner(logits, targets, owner, len(self._previous))
+
+        before = mean_losses(models.predict_received(inputs))
+        means = {"before": before.mean()}
+        fits = {"": models}
+        if self.fedavg:
+            fits["_fedavg"] = _fit_by_fedavg(trainer, module, round, models.clients)
+        for name, fitted in fits.items():
+            after = mean_losses(fitted.predict(inputs))
+            after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)
+            means |= {f"after{name}": after.mean(), f"increase{name}": (after - before).mean()}
         module.log_round({f"forgetting/loss_{name}": mean for name, mean in means.items()}, round)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
@@ -49,3 +80,20 @@ class LossIncrease(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._previous = state_dict["previous"]
+
+
+def _fit_by_fedavg(trainer: Trainer, module: FederatedModule, round: int, clients: Sequence[int]) -> CohortModels:
+    """Models of these clients after FedAvg's local steps from the global weights; nothing of the run changes."""
+    plain = FedAvg(
+        module.net,
+        loss=module.loss,
+        optimizer=module.optimizer,
+        local_steps=module.local_steps,
+        local_epochs=module.local_epochs,
+        learning_rate_decay=module.learning_rate_decay,
+        privacy=module.privacy,
+        seed=module.seed,
+    ).to(module.device)
+    plain.configure_model()
+    plain.trainer = trainer
+    return SequentialEngine(plain).run(round, [Visit(client) for client in clients], keep_models=True).models

@@ -38,6 +38,7 @@ _DESCRIPTIONS = {
     r"forgetting/(round|every_\d+)|Overview/forgetting_of_the_global_model": f"F_t: {_DROP} Positive is forgetting.",
     r"forgetting/local_mean|forgetting/local": "F_kt: drop of the test accuracy by class from the model that a client receives "
     "to the one that it sends, mean over classes. Positive is forgetting.",
+    r"forgetting/loss_.*_fedavg": "What it is where FedAvg's local steps start from the same global model of FedReg.",
     r"forgetting/loss_.*": "Cross entropy on the training samples of the clients of the round before, in nats: of the global "
     "model (before), of the clients' models (after), and their difference.",
     r"forgetting/fisher_correlation.*": "Correlation over weights of the Fisher information of pseudo data, or of a client's "

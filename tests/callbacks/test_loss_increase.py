@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, FedReg
 from fl_lightning.callbacks import FederatedCallback, LossIncrease
 from fl_lightning.data import FederatedDataModule, RandomCrop, RandomHorizontalFlip
+from fl_lightning.privacy import DPSGD
 
 COHORTS = [[0, 2], [1, 2], [0, 1], [0, 2], [1, 2], [0, 1]]  # clients of 5, 10 and 15 samples
 PAGE = Path(__file__).parents[2] / "docs" / "reading_the_heatmaps.md"
@@ -60,6 +61,26 @@ def mean_loss(net, data, client):
         return F.cross_entropy(net(data.train_set.inputs[indices]), data.train_set.targets[indices]).item()
 
 
+def local_fit(net, data, client, round, rate=0.1):
+    """Two epochs of plain SGD from a net's weights."""
+    local = copy.deepcopy(net)
+    for batch in data.batches(client, round, 2 * -(-data.num_train(client) // 4)):
+        gradients = torch.autograd.grad(F.cross_entropy(local(batch.inputs), batch.targets), list(local.parameters()))
+        for weight, gradient in zip(local.parameters(), gradients):
+            weight.data -= rate * gradient
+    return local
+
+
+def before_after_increase(net, locals, data, round):
+    """On the clients of the round before."""
+    before, after = [], []
+    for i in COHORTS[round - 2]:
+        before.append(mean_loss(net, data, i))
+        after.append(sum(mean_loss(local, data, i) for local in locals) / len(locals))
+    values = sum(before) / len(before), sum(after) / len(after)
+    return [*values, values[1] - values[0]]
+
+
 def plain_losses(data, left_out=()):
     """[before, after, increase] by round, FedAvg and its models written down once more.
 
@@ -74,19 +95,9 @@ def plain_losses(data, left_out=()):
         for client in cohort:
             if client in left_out:
                 continue
-            local = copy.deepcopy(net)
-            for batch in data.batches(client, round, 2 * -(-data.num_train(client) // 4)):
-                gradients = torch.autograd.grad(F.cross_entropy(local(batch.inputs), batch.targets), list(local.parameters()))
-                for weight, gradient in zip(local.parameters(), gradients):
-                    weight.data -= 0.1 * gradient
-            locals[client] = local
+            locals[client] = local_fit(net, data, client, round)
         if round > 1:
-            before, after = [], []
-            for i in COHORTS[round - 2]:
-                before.append(mean_loss(net, data, i))
-                after.append(sum(mean_loss(local, data, i) for local in locals.values()) / len(locals))
-            values = sum(before) / len(before), sum(after) / len(after)
-            losses[round] = [*values, values[1] - values[0]]
+            losses[round] = before_after_increase(net, locals.values(), data, round)
         sizes = {client: data.num_train(client) for client in locals}
         for name, weight in net.named_parameters():
             total = sum(sizes[client] * local.get_parameter(name).data for client, local in locals.items())
@@ -176,12 +187,88 @@ def test_augmentation_plays_no_part(fit):
     assert plain[2] == pytest.approx(0, abs=1e-12)  # a rate of 0 moves nothing
 
 
-def test_the_command_line_takes_it(main, read_scalars, tmp_path):
+@pytest.mark.parametrize("with_fedavg", [False, True])
+def test_the_command_line_takes_it(main, read_scalars, tmp_path, with_fedavg):
     """As docs/reading_the_heatmaps.md has it: added to the callbacks of a bundled config."""
-    (command,) = re.findall(r"^fl-lightning (.*LossIncrease.*)$", PAGE.read_text(), re.MULTILINE)
-    code, out, error = main(*shlex.split(command), "--trainer.callbacks.every", "1", "--trainer.max_steps", "4")
+    commands = re.findall(r"^fl-lightning (.*LossIncrease.*)$", PAGE.read_text().replace("\\\n", ""), re.MULTILINE)
+    quick = ["--model.net", "MLP", "--trainer.callbacks.every", "1", "--trainer.max_steps", "4"]
+    code, out, error = main(*shlex.split(commands[with_fedavg]), *quick)
     assert code == 0, error
     assert "forgetting/loss_increase" in out
     scalars = read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")
-    for name in NAMES:
-        assert sorted(scalars[name]) == [2, 3, 4]
+    measured = {name: sorted(rounds) for name, rounds in scalars.items() if "/loss_" in name}
+    names = [*NAMES, "forgetting/loss_after_fedavg", "forgetting/loss_increase_fedavg"] if with_fedavg else NAMES
+    assert measured == {name: [2, 3, 4] for name in names}
+
+
+class Trajectory(FederatedCallback):
+    """Keeps the global model that each round starts from, and the measures of the loss that it leaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets, self.newest = {}, {}
+
+    def on_round_start(self, trainer, module, round):
+        self.nets[round] = copy.deepcopy(module.net)
+
+    def on_round_end(self, trainer, module, round, report):
+        self.newest[round] = {name: value for name, value in module.newest.items() if "/loss_" in name}
+        module.newest.clear()
+
+
+@pytest.fixture
+def along_fedreg(fit, toy_data):
+    """Rounds of FedReg; gives what a :class:`Trajectory` kept, the method, and the data as plain loops want them."""
+
+    def run(callbacks, **common):
+        data, trajectory = toy_data(cohorts=COHORTS, batch_size=4), Trajectory()
+        own = {"gamma": 1.0, "pseudo_step": 0.3, "num_perturbations": 3}
+        method = FedReg(new_net(), **own, local_epochs=2, learning_rate_decay=0.9, **common)
+        fit(method, data, 6, precision="64-true", callbacks=[*callbacks, trajectory])
+        return trajectory, method, data
+
+    return run
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_fedavg_starts_from_fedregs_global_models(along_fedreg, engine):
+    """Plain local steps from the weights that every round of FedReg starts from, at that round's rate."""
+    trajectory, _, data = along_fedreg([LossIncrease(every=2, fedavg=True)], engine=engine)
+    for round, net in trajectory.nets.items():
+        newest = trajectory.newest[round]
+        if round % 2:
+            assert not newest
+            continue
+        locals = [local_fit(net, data, client, round, 0.1 * 0.9 ** (round - 1)) for client in COHORTS[round - 1]]
+        before, after, increase = before_after_increase(net, locals, data, round)
+        assert newest["forgetting/loss_before"] == pytest.approx(before, **EXACT)
+        assert newest["forgetting/loss_after_fedavg"] == pytest.approx(after, **EXACT)
+        assert newest["forgetting/loss_increase_fedavg"] == pytest.approx(increase, **EXACT)
+        assert abs(newest["forgetting/loss_increase"] - increase) > 1e-3  # FedReg's is another
+
+
+@pytest.mark.parametrize("common", [{"engine": "sequential"}, {"engine": "vectorized"}, {"privacy": DPSGD(0.5)}])
+def test_measuring_fedavg_changes_nothing_of_the_run(along_fedreg, common):
+    """Global models of all rounds, what else is logged, and what is drawn next, bit for bit."""
+    drawn = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        without, last, _ = along_fedreg([LossIncrease(every=1)], **common)
+        drawn.append(torch.rand(1))
+        torch.manual_seed(0)
+        measured, measured_last, _ = along_fedreg([LossIncrease(every=1, fedavg=True)], **common)
+        drawn.append(torch.rand(1))
+    assert torch.equal(*drawn)
+    nets = zip([*without.nets.values(), last.net], [*measured.nets.values(), measured_last.net], strict=True)
+    for one, other in nets:
+        assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    for round, newest in without.newest.items():
+        assert newest == {name: value for name, value in measured.newest[round].items() if not name.endswith("_fedavg")}
+
+
+def test_fedavg_is_compared_with_fedreg_alone(main):
+    command = "fit --config digits_tce.yaml --trainer.callbacks+=LossIncrease --trainer.callbacks.fedavg true"
+    code, _, error = main(*command.split())
+    assert code == 1
+    assert "callback LossIncrease: fedavg is true and model is FedAvg" in error
+    assert error.count("\n") == 1
