@@ -8,6 +8,8 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fl_lightning.strict_yaml import load_yaml
+
 
 def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
     """The config of the run that wrote a checkpoint, and its folder: beside the checkpoint or above ``checkpoints``.
@@ -24,7 +26,11 @@ def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
             f"ckpt_path is {ckpt_path}, but there is neither {candidates[0]} nor {candidates[1]}, which would say what "
             "method wrote it: copy config.yaml from the folder of the run to there"
         )
-    stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        stored = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is not the config of a run ({why}): take it from the folder of the run") from error
     if not isinstance(stored, dict) or not {"model", "data"} <= stored.keys():
         raise ValueError(f"{path} is not the config of a run, which has model and data: take it from the folder of the run")
     return path.parent, stored

@@ -12,6 +12,7 @@ import yaml
 
 from fl_lightning.report.events import EVENT_FILES, Log, read_log
 from fl_lightning.report.text import shortened
+from fl_lightning.strict_yaml import load_yaml
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "its config.yaml or results.json is too deep, or holds itself"
+        return "its results.json is too deep"
     if isinstance(error, OSError) and error.filename:
         return f"{Path(error.filename).name} cannot be read ({error.strerror})"
     return str(error)
@@ -103,9 +104,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     """The flat config of a run; what a report computes with is of the type that it computes with."""
     data = _bytes(path)
     try:
-        config = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError):  # of a number of 5,000 digits
+        config = load_yaml(data.decode("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
         config = None
+    except ValueError as error:
+        raise ValueError(f"its config.yaml is not that of a run: {shortened(str(error), 200)}") from error
     if not isinstance(config, dict) or not {"model", "data"} <= config.keys():
         raise ValueError("its config.yaml is not that of a run")
     flat = dict(flatten(config))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from rich.console import Console
 
 from fl_lightning.atomic import atomic_write
 from fl_lightning.config_files import whole_configs
+from fl_lightning.strict_yaml import load_yaml
 from fl_lightning.sweep.check import check_points
 from fl_lightning.sweep.points import Choices, Run, grid
 from fl_lightning.sweep.screen import open_screen
@@ -76,7 +76,7 @@ def _enter(study: SweepStudy, settings: Settings, config: str) -> Path:
 def _described(settings: Settings, config: str) -> dict[str, Any]:
     varied = {axis.key: list(axis.values) for axis in settings.axes}
     return {
-        "config": yaml.safe_load(config),
+        "config": load_yaml(config),
         "options": list(settings.options),
         "search": settings.search,
         "set": varied,

@@ -84,6 +84,8 @@ _BOMB = Summary.Value(tag="clients/accuracy_after", tensor=TensorProto(dtype=1, 
 # What is done to a run's folder, and what is said of it.
 _UNREAD = "nothing in its events.out.tfevents.* can be read"
 _NO_RUN = "its config.yaml is not that of a run"
+# Each line stands for nine of the one before: 9 ** 12 values.
+_YAML_BOMB = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 13))
 _BROKEN = {
     "no config": (lambda folder: (folder / "config.yaml").unlink(), "it has no config.yaml"),
     "an empty config": (_writes("config.yaml", ""), _NO_RUN),
@@ -95,7 +97,18 @@ _BROKEN = {
     "Python in the config": (_writes("config.yaml", "model: !!python/object/apply:os.getcwd []\ndata: {}"), _NO_RUN),
     "a folder for a config": (_becomes_folder("config.yaml"), "its config.yaml is no file"),
     "a pipe for a config": (_becomes_pipe("config.yaml"), "its config.yaml is no file"),
-    "a config that holds itself": (_writes("config.yaml", "data: {}\nmodel: &a {b: *a}"), "too deep, or holds itself"),
+    "a config that holds itself": (_writes("config.yaml", "data: {}\nmodel: &a {b: *a}"), "alias *a in line 2 is part of it"),
+    "a config that multiplies": (_writes("config.yaml", _YAML_BOMB), f"{_NO_RUN}: it holds more than 100,000 values"),
+    "a key given twice": (
+        _writes("config.yaml", "data: {}\nmodel: {}\ndata: {source: x}"),
+        f"{_NO_RUN}: the key data is given twice, the second time in line 3",
+    ),
+    "a key given twice, in two lines": (
+        _writes("config.yaml", 'data: {}\nmodel: {"a\\nb": 1, "a\\nb": 2}'),
+        f"{_NO_RUN}: the key a\\nb is given twice, the second time in line 2",
+    ),
+    "a config too deep": (_writes("config.yaml", "data: {}\nmodel: " + "[" * 10_000), "nested deeper than 50 levels"),
+    "a config of megabytes": (_writes("config.yaml", "#" * (1 << 21)), "2,097,152 characters"),
     "model is null": (_sets(model=None), "its config.yaml has no model"),
     "data is null": (_sets(data=None), "its config.yaml has no data.source"),
     "model is a list": (_sets(model=[1]), "its config.yaml has model (1,), which is no class"),
