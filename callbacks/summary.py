@@ -50,11 +50,14 @@ class RunSummary(FederatedCallback):
         self.folder: Path | None = None  # where results.json goes; by default the logger's folder
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
+        self._undone: list[int] = []  # rounds whose server step was undone
         self._bytes = {"down": 0, "up": 0}
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._bytes["down"] += report.bytes_down
         self._bytes["up"] += report.bytes_up
+        if report.undone:
+            self._undone.append(round)
         for client in report.nonfinite:
             self._left_out[client] = self._left_out.get(client, 0) + 1
 
@@ -98,14 +101,16 @@ class RunSummary(FederatedCallback):
             "bytes_up": self._bytes["up"],
             "model_megabytes": 4e-6 * sum(weights.numel() for weights in module.net.parameters()),
             "inputs": module.data.input_record._asdict(),
+            "rounds_undone": self._undone,
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curves": self._curves, "left_out": self._left_out, "bytes": self._bytes}
+        return {"curves": self._curves, "left_out": self._left_out, "undone": self._undone, "bytes": self._bytes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
+        self._undone = state_dict.get("undone", [])  # checkpoints from before rounds could be undone have none
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:
@@ -169,6 +174,9 @@ def _print_table(results: dict[str, Any]) -> None:
     table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
+    if undone := results["rounds_undone"]:
+        what = f"{len(undone)}, last round {undone[-1]}: the server's step made the model non-finite"
+        table.add_row("rounds undone", what)
     Console().print(table)
 
 

@@ -6,7 +6,9 @@ order in which a round calls them.
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from fl_lightning.checkpoint import AtomicCheckpointIO, read_checkpoint
 from fl_lightning.clients import (
     ENGINES,
     Client,
+    CohortFit,
     Reduction,
     RoundReport,
     Upload,
@@ -44,6 +47,7 @@ from fl_lightning.run_settings import Settings, check_settings, run_settings
 from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.streams import seeded_layers
 from fl_lightning.trainer_checks import check_trainer
+from fl_lightning.undo import UndoableStep
 from fl_lightning.warm_start import check_same_net, take_initial_weights
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
@@ -201,21 +205,36 @@ class FederatedModule(EvaluatedModule):
         fit = self.engine.run(round, visits, keep_models)
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
-        self._count_rounds_without_update(fit.report, any(visit.sends for visit in visits))
+        report = self._serve(round, fit)
+        self._count_rounds_without_update(report, any(visit.sends for visit in visits))
+        for scheduler in self._schedulers():
+            scheduler.step()
+        self._notify("on_aggregate_end", round)
+        self._log_training(report)
+        self._notify("on_round_end", round, report)
+        if round == self.trainer.max_steps:
+            # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
+            self.trainer.should_stop = True
+
+    def _serve(self, round: int, fit: CohortFit) -> RoundReport:
+        """The server's part of a round; where it makes the model or the server's state non-finite, that of a lost round."""
+        self._undoable.remember()
         with seeded_layers(self.seed, round, -1, "server", self.device):
             update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
             if self.privacy is not None:
                 update = self.privacy.release(update, self, round, fit.report.num_updates)
             self.server_step(update)
             self.after_server_step(fit.probes)
-        for scheduler in self._schedulers():
-            scheduler.step()
-        self._notify("on_aggregate_end", round)
-        self._log_training(fit.report)
-        self._notify("on_round_end", round, fit.report)
-        if round == self.trainer.max_steps:
-            # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
-            self.trainer.should_stop = True
+            if fit.report.num_updates == 0 or self._undoable.is_sound():
+                self.client_states.commit(round, fit.kept, fit.cleared)
+                return fit.report
+            self._undoable.undo()
+            self.server_step(None)
+            self.after_server_step([])
+        self.client_states.commit(round, [])  # nobody keeps anything of it
+        report = replace(fit.report, undone=True)
+        warnings.warn(f"round {round}: {_what_blew_up(report)}, and was undone", stacklevel=2)
+        return report
 
     # Hooks, in the order of a round ---------------------------------------------------------------------------------
 
@@ -297,12 +316,14 @@ class FederatedModule(EvaluatedModule):
     def server_step(self, update: Update | None) -> None:
         """Step the server's optimizer with the pseudo-gradient and take over the buffers.
 
-        None, a round without a finite update, steps without gradients: it counts, and nothing moves.
+        None, a round without a finite update, steps without gradients: it counts, and nothing moves. A round that is undone
+        comes here a second time, with None.
         """
         gradients = update.pseudo_gradient if update is not None else {}
         for name, parameter in self.net.named_parameters():
             parameter.grad = gradients.get(name)
-        self.optimizers().step()
+        if not self._undoable.is_undone:  # its step has been counted
+            self.optimizers().step()
         buffers = dict(self.net.named_buffers())
         for name, mean in (update.buffers if update is not None else {}).items():
             buffers[name].copy_(cast_mean(mean, buffers[name].dtype))
@@ -395,7 +416,7 @@ class FederatedModule(EvaluatedModule):
         return result if self.privacy is None else self.privacy.bound(result, client.received_state)
 
     def update_weight(self, client: Client) -> float:
-        """A client's weight in the mean over clients."""
+        """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
         return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
 
     def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -520,6 +541,7 @@ class FederatedModule(EvaluatedModule):
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.client_states = open_client_states(self, self._restored_states)
         self._restored_states = None
+        self._undoable = UndoableStep(self, self.optimizers(use_pl_optimizer=False), self._never_changes)
         self.engine = start_engine(self)
         if self.evaluation_is_missing():
             self.evaluate_now()
@@ -602,6 +624,10 @@ class FederatedModule(EvaluatedModule):
 
     # ----------------------------------------------------------------------------------------------------------------
 
+    def _never_changes(self, name: str) -> bool:
+        """Whether one of this module's own weights, ``net.<name>``, is not trained."""
+        return name.removeprefix("net.") in self._frozen_names
+
     def _notify(self, hook: str, *arguments: Any) -> None:
         """Call a round hook on every callback that has it."""
         for callback in self.trainer.callbacks:
@@ -612,12 +638,22 @@ class FederatedModule(EvaluatedModule):
         return schedulers if isinstance(schedulers, list) else [schedulers]
 
     def _count_rounds_without_update(self, report: RoundReport, anybody_sends: bool) -> None:
-        """Count rounds in which every update was lost or, where nobody was to send, every client."""
-        if report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients):
-            self.rounds_without_update = 0
-        elif report.nonfinite:
-            self.rounds_without_update += 1
+        """Count rounds in which every update was lost or, where nobody was to send, every client, and those undone."""
+        if not report.clients:
+            return
+        arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
+        self.rounds_without_update = 0 if arrived and not report.undone else self.rounds_without_update + 1
         if self.rounds_without_update == _MAX_ROUNDS_WITHOUT_UPDATE:
+            if report.undone:
+                raise FloatingPointError(
+                    f"{_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row were lost or undone (last: {_what_blew_up(report)}): lower "
+                    "the learning rate of model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
+                )
+            if not report.nonfinite:
+                raise FloatingPointError(
+                    f"all clients weighed 0 in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: "
+                    f"{', '.join(map(str, report.clients))}): give some a weight above 0 in update_weight"
+                )
             raise FloatingPointError(
                 f"no client sent a finite update in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: clients "
                 f"{', '.join(map(str, report.nonfinite))}): lower model.optimizer.lr or set model.clip_local_gradients"
@@ -626,6 +662,8 @@ class FederatedModule(EvaluatedModule):
     def _log_training(self, report: RoundReport) -> None:
         counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
         metrics = {"train/nonfinite_clients": float(len(report.nonfinite))}
+        if report.undone:
+            metrics["train/undone"] = 1.0
         if counted:
             metrics["train/loss"] = sum(counted) / len(counted)
         self.log_dict(metrics, logger=False)
@@ -639,3 +677,13 @@ class FederatedModule(EvaluatedModule):
 def _never(*arguments: Any) -> bool:
     """Stands in for a hook that a callback does not have."""
     return False
+
+
+def _what_blew_up(report: RoundReport) -> str:
+    """Whose update was the largest in a round whose step was undone."""
+    sizes = zip(report.largest, report.clients, strict=True)
+    size, client = max((size, client) for size, client in sizes if client not in report.nonfinite)
+    return (
+        f"the server's step made the global model or the server's state non-finite (largest value sent: {size:.3g}, by client "
+        f"{client})"
+    )

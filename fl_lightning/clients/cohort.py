@@ -18,10 +18,12 @@ class RoundReport:
     round: int
     clients: list[int]
     losses: list[float]  # mean loss over each client's local steps
-    num_updates: int  # finite updates that reached the server
+    num_updates: int  # finite updates of a weight above 0 that reached the server
     nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
+    largest: list[float]  # largest magnitude of a value that each client sent; 0 of one that sent nothing
+    undone: bool = False  # whether the server's step was undone, and all clients' states with it
 
 
 class CohortModels:
@@ -71,4 +73,6 @@ class CohortFit:
     reduced: Reduction
     report: RoundReport
     models: CohortModels | None  # None unless they were asked for
+    kept: list[int]  # clients whose new states count once the server's step stands
+    cleared: list[int]  # clients that keep nothing from then on
     probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite

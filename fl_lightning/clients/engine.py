@@ -1,6 +1,7 @@
 """What all engines share: who fits whom, what a visit starts from and leaves behind, and the sum over processes."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from fl_lightning.clients.client import Client, Objective, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
 from fl_lightning.clients.layers import activation_bytes, mixes_samples
 from fl_lightning.clients.ranks import exchange, split_by_work
-from fl_lightning.clients.reduction import Gathered, Reduction, Upload, are_finite
+from fl_lightning.clients.reduction import Gathered, Reduction, Seen, Upload, are_finite
 from fl_lightning.clients.step import Scope
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
@@ -31,16 +32,18 @@ class Share:
     """What this process's part of a cohort adds up to; the dicts are by position in the cohort."""
 
     reduced: Reduction
-    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not
+    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not, counts, largest value
     keep_state: Callable[[int, State], None]  # what a client keeps; its tensors change afterwards
     probes: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     models: dict[int, State] | None = None  # None: nobody wants them
 
-    def record(self, positions: Sequence[int], losses: Tensor, finite: Tensor, counts: Sequence[tuple[int, int, bool]]) -> None:
-        """Fill the rows of some visits; ``counts`` are bytes down, bytes up and whether there is a state."""
+    def record(
+        self, positions: Sequence[int], losses: Tensor, seen: Seen, counts: Sequence[tuple[int, int, bool, bool]]
+    ) -> None:
+        """Fill the rows of some visits; ``counts`` are bytes down, bytes up, whether there is a state and a weight above 0."""
         rows = torch.tensor(counts, dtype=self.stats.dtype, device=self.stats.device)
-        columns = [losses.to(self.stats)[:, None], finite.to(self.stats)[:, None], rows]
-        self.stats[list(positions)] = torch.cat(columns, dim=1)
+        losses, finite, largest = (column.to(self.stats)[:, None] for column in (losses, *seen))
+        self.stats[list(positions)] = torch.cat([losses, finite, rows, largest], dim=1)
 
 
 class Engine(ABC):
@@ -118,10 +121,9 @@ class Engine(ABC):
         for client in report.nonfinite:
             share.reduced.letters.pop(client, None)
         kept, cleared = ([client for client, has_state in finite if has_state == wanted] for wanted in (True, False))
-        method.client_states.commit(round, kept, cleared)
         models = self._models(visits, share.models) if share.models is not None else None
         probes = [probe for position, probe in sorted(share.probes.items()) if rows[position][1]]
-        return CohortFit(share.reduced, report, models, probes)
+        return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
     def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
         """Fit some visits and forget it; returns the largest state that a client would keep, in bytes.
@@ -186,17 +188,32 @@ class Engine(ABC):
                 share.probes[position] = self.method.probe(self.net, client)
         state = self.method.kept_state(client, {**client.state, **self.kept(self.own)})
         finite = are_finite({name: tensor[None] for name, tensor in state.items()}, 1)
+        weight = self.weight(client) if visit.sends else 0.0
         if state:
             share.keep_state(position, state)
+        seen = share.reduced.add(upload, finite[0]) if visit.sends else Seen(finite, loss.new_zeros(1))
         if visit.sends:
-            finite = share.reduced.add(upload, finite[0])[None]
             letters = {name: part.tensors for name, part in upload.items() if isinstance(part, Gathered)}
             if letters:
                 share.reduced.letters[client.index] = {n: {k: t.clone() for k, t in p.items()} for n, p in letters.items()}
         sent = sum(self.bytes_sent(part.tensors) for part in upload.values() if not part.derived) if visit.sends else 0
-        share.record([position], loss, finite, [(self.bytes_down(visit, client), sent, bool(state))])
+        share.record([position], loss, seen, [(self.bytes_down(visit, client), sent, bool(state), weight > 0)])
         if share.models is not None:
             share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
+
+    def weight(self, client: Client) -> float:
+        """``update_weight``, checked.
+
+        Raises:
+            ValueError: if it is no weight.
+        """
+        weight = self.method.update_weight(client)
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"{type(self.method).__name__}.update_weight gives client {client.index} in round {client.round} the weight "
+                f"{weight}, must be at least 0 and finite"
+            )
+        return weight
 
     def _upload(self, client: Client) -> Upload:
         if not self.method.overrides("client_result"):
@@ -307,7 +324,7 @@ class Engine(ABC):
     # After the fit --------------------------------------------------------------------------------------------------
 
     def _no_stats(self, visits: Sequence[Visit]) -> Tensor:
-        return torch.zeros(len(visits), 5, dtype=torch.float64, device=self.method.device)
+        return torch.zeros(len(visits), 7, dtype=torch.float64, device=self.method.device)
 
     def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
         predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
@@ -353,8 +370,9 @@ def _report(round: int, visits: Sequence[Visit], rows: Sequence[Sequence[float]]
         round=round,
         clients=clients,
         losses=[row[0] for row in rows],
-        num_updates=sum(visit.sends and row[1] == 1 for visit, row in zip(visits, rows, strict=True)),
+        num_updates=sum(visit.sends and row[1] == row[5] == 1 for visit, row in zip(visits, rows, strict=True)),
         nonfinite=nonfinite,
         bytes_down=int(sum(row[2] for row in rows)),
         bytes_up=int(sum(row[3] for row in rows)),
+        largest=[row[6] for row in rows],
     )

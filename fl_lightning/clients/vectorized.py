@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from fl_lightning.clients.client import Client, Visit
 from fl_lightning.clients.engine import Engine, Share, num_bytes, set_gradients
 from fl_lightning.clients.layers import draws
-from fl_lightning.clients.reduction import are_finite
+from fl_lightning.clients.reduction import Seen, are_finite
 from fl_lightning.clients.step import LocalStep
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
@@ -184,26 +184,29 @@ class VectorizedEngine(Engine):
         method = self.method
         state = {**stack.state, **self.kept(stack.tensors)}
         finite = are_finite(state, len(members)).to(method.device)
+        largest = torch.zeros(len(members), dtype=torch.float64, device=method.device)
         # What the default sends are the net's own tensors: here, those of all members.
         upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
         sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
-        rows = [row for row, member in enumerate(members) if member.visit.sends]
+        rows, weighted = [row for row, member in enumerate(members) if member.visit.sends], set()
         if rows:
             chosen = slice(None) if len(rows) == len(members) else torch.tensor(rows, device=method.device)
-            weights = [method.update_weight(members[row].client) for row in rows]
+            weights = [self.weight(members[row].client) for row in rows]
             uploads = {
                 name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
                 for name, part in upload.items()
             }
-            finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+            finite[chosen], largest[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+            weighted = {row for row, weight in zip(rows, weights, strict=True) if weight > 0}
         counts = []
         for row, member in enumerate(members):
             if state:
                 share.keep_state(member.position, {name: tensor[row] for name, tensor in state.items()})
             if share.models is not None:
                 share.models[member.position] = {name: tensor[row].clone() for name, tensor in stack.tensors.items()}
-            counts.append((self.bytes_down(member.visit, member.client), sent if member.visit.sends else 0, bool(state)))
-        share.record([member.position for member in members], losses, finite, counts)
+            up = sent if member.visit.sends else 0
+            counts.append((self.bytes_down(member.visit, member.client), up, bool(state), row in weighted))
+        share.record([member.position for member in members], losses, Seen(finite, largest), counts)
 
 
 class _Stack:

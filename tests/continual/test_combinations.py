@@ -193,7 +193,7 @@ def test_what_is_gathered_decides_like_the_rest():
     reduction, ones = Reduction(torch.device("cpu")), torch.ones(2)
     for value, counts in ((float("inf"), False), (1.0, True)):
         upload = {"weights": Weighted({"w": ones}, 1.0), "own": Gathered({"a": torch.tensor([value])})}
-        assert bool(reduction.add(upload, torch.tensor(True))) == counts
+        assert bool(reduction.add(upload, torch.tensor(True)).finite) == counts
     assert float(reduction.total_weight("weights")) == 1.0
     reduction.letters = {3: {"own": {"a": ones}}, 1: {"other": {}}, 0: {"own": {"a": ones}}}
     assert list(reduction.gathered("own")) == [0, 3]

@@ -1,0 +1,96 @@
+"""A server's step that can be undone: where it makes the global model or the server's state non-finite, all is as before."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.functional.aggregation import State
+
+Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the weight has not been stepped
+
+
+class UndoableStep:
+    """Remembers what a round may change at the server, in memory that is made once.
+
+    That is all weights that are trained, all buffers, those of the net and the server's state, and the optimizer's moments.
+
+    Args:
+        module: whose weights and buffers these are.
+        optimizer: the server's.
+        is_constant: whether a weight, by its name in ``module``, never changes.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, is_constant: Callable[[str], bool]) -> None:
+        self._module, self._optimizer, self._is_constant = module, optimizer, is_constant
+        self._state: State = {}
+        self._moments: Moments = []
+        self.is_undone = False  # what was remembered is back
+        # What is not finite by design, such as an accuracy that was never measured, is not the step's doing.
+        self._finite = _are_finite(self._tensors().values())
+
+    def remember(self) -> None:
+        """Copy the present state; that of the round before is forgotten."""
+        self.is_undone = False
+        self._state = _copied(self._tensors(), self._state)
+        before = self._moments or [None] * len(self._weights())
+        states = (self._optimizer.state.get(weight) for weight in self._weights())
+        self._moments = [state and _copied(state, old or {}) for state, old in zip(states, before, strict=True)]
+
+    def is_sound(self) -> bool:
+        """Whether nothing that was finite has become otherwise; the one transfer from the device."""
+        finite = _are_finite(self._tensors().values())
+        moments = [moment for state in self._optimizer.state.values() for moment in state.values() if _is_checked(moment)]
+        sound = bool((finite | ~self._finite).all() & _are_finite(moments).all())
+        if sound:
+            self._finite = finite
+        return sound
+
+    def undo(self) -> None:
+        """Put back what :meth:`remember` copied."""
+        self.is_undone = True
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(self._state[name])
+        for weight, moments in zip(self._weights(), self._moments, strict=True):
+            if moments is None:
+                self._optimizer.state.pop(weight, None)
+            else:
+                self._optimizer.state[weight] = _copied(moments, {})
+
+    def _weights(self) -> list[Tensor]:
+        return [weight for group in self._optimizer.param_groups for weight in group["params"]]
+
+    def _tensors(self) -> State:
+        named = (*self._module.named_parameters(), *self._module.named_buffers())
+        return {name: tensor.detach() for name, tensor in named if not self._is_constant(name)}
+
+
+def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state, its tensors in ``memory`` where that has room for them."""
+    copies = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            room = memory.get(name)
+            fits = isinstance(room, Tensor) and room.shape == value.shape and room.dtype == value.dtype
+            copies[name] = room.copy_(value) if fits else value.detach().clone()
+        else:
+            copies[name] = copy.deepcopy(value)
+    return copies
+
+
+def _is_checked(value: Any) -> bool:
+    """Counters of steps, without dimensions, may lie elsewhere than the weights."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether each tensor's values are all finite, on their device; integers and empty ones are."""
+    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 0]
+    if not floats:
+        return torch.ones(0, dtype=torch.bool)
+    # Minimum and maximum pass a NaN on, and on a CPU are many times as fast as a norm or a mask of the values.
+    largest, smallest = (torch.stack([reduce(t).double() for t in floats]) for reduce in (torch.amax, torch.amin))
+    return largest.isfinite() & smallest.isfinite()

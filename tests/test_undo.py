@@ -1,0 +1,128 @@
+"""A server's step that makes the model non-finite is undone, counted and named, and ends the run where it goes on."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg, FedCurv, Scaffold
+from fl_lightning.callbacks import FederatedCallback, RunSummary
+from fl_lightning.optimizers import FedAdam, FedYogi
+
+
+class Reports(FederatedCallback):
+    def __init__(self):
+        super().__init__()
+        self.rounds, self.seen = [], []
+
+    def on_round_end(self, trainer, module, round, report):
+        self.rounds.append(report)
+        moments = [dict(state) for state in trainer.optimizers[0].state.values()]
+        self.seen.append(copy.deepcopy((module.state_dict(), moments, module.client_states.checkpoint()["states"])))
+
+
+def loud(method, client, rounds, value=1e30):
+    """The method with a client that sends finite but huge weights in some rounds."""
+
+    class Loud(method):
+        def client_result(self, net, sender):
+            upload = super().client_result(net, sender)
+            if sender.index != client or sender.round not in rounds:
+                return upload
+            sent = upload["weights"]
+            return {**upload, "weights": sent._replace(tensors={k: torch.full_like(v, value) for k, v in sent.tensors.items()})}
+
+    return Loud
+
+
+def train(fit, data, method, rounds, ckpt_path=None, **settings):
+    torch.manual_seed(0)
+    trained, reports, summary = method(nn.Linear(4, 3), local_steps=2, **settings), Reports(), RunSummary()
+    trainer = fit(trained, data, rounds, ckpt_path, callbacks=[reports, summary])
+    return trained, reports, summary.results(trainer, trained)
+
+
+@pytest.mark.parametrize("optimizer", [FedYogi, FedAdam])
+@pytest.mark.parametrize("method", [FedAvg, Scaffold, FedCurv])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_step_that_overflows_is_undone(fit, toy_data, method, optimizer, engine):
+    """1e30 squared is infinite in float32. Weights, moments, variates and clients' states are those of the round before."""
+    with pytest.warns(UserWarning, match=r"^round 3: .*non-finite \(largest value sent: 1e\+30, by client 1\), and was undone"):
+        trained, reports, results = train(
+            fit, toy_data(monitor_test=1), loud(method, 1, {3}), 5, server_optimizer=optimizer, engine=engine
+        )
+    assert [report.undone for report in reports.rounds] == [False, False, True, False, False]
+    assert all(tensor.isfinite().all() for tensor in trained.state_dict().values())
+    (state, moments, states), (after, moments_after, states_after) = reports.seen[1:3]
+    if method is not FedCurv:  # whose server forgets all but the last round, and the last was lost
+        torch.testing.assert_close(after, state, rtol=0, atol=0)
+    torch.testing.assert_close(after["net.weight"], state["net.weight"], rtol=0, atol=0)
+    torch.testing.assert_close(moments_after, moments, rtol=0, atol=0)
+    torch.testing.assert_close(states_after, states, rtol=0, atol=0)
+    assert not torch.equal(reports.seen[3][0]["net.weight"], after["net.weight"])
+    assert results["rounds_undone"] == [3]
+    assert results["clients_left_out"] == {}
+
+
+def test_an_undone_round_is_as_a_lost_one(fit, toy_data):
+    """The same bits as where the client sent NaN and nobody else came."""
+    with pytest.warns(UserWarning, match="was undone"):
+        undone = train(fit, toy_data(cohorts=[[0], [1], [2]]), loud(FedAvg, 1, {2}), 3, server_optimizer=FedYogi)[0]
+    lost = train(fit, toy_data(cohorts=[[0], [1], [2]]), loud(FedAvg, 1, {2}, float("nan")), 3, server_optimizer=FedYogi)[0]
+    assert torch.equal(undone.net.weight, lost.net.weight)
+    assert undone.trainer.global_step == 3
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_ten_undone_rounds_in_a_row_end_the_run(fit, toy_data):
+    """In one line, with who sent the largest value."""
+    with pytest.raises(FloatingPointError, match=r"10 rounds in a row were lost or undone .* by client 2\)\): lower the"):
+        train(fit, toy_data(), loud(FedAvg, 2, set(range(3, 20))), 15, server_optimizer=FedYogi)
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_distillation_that_diverges_is_undone(fit, toy_data):
+    """Whatever the server does after its step."""
+
+    class Diverges(FedAvg):
+        def after_server_step(self, probes):
+            if self.trainer.global_step == 2 and not self._undoable.is_undone:
+                self.net.weight.data.fill_(float("inf"))
+
+    trained, reports, _ = train(fit, toy_data(), Diverges, 3)
+    assert [report.undone for report in reports.rounds] == [False, True, False]
+    assert trained.net.weight.isfinite().all()
+
+
+def weighing(weights):
+    class Weighing(FedAvg):
+        def update_weight(self, client):
+            return weights[client.index]
+
+    return Weighing
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_client_of_weight_0_does_not_count(fit, toy_data, engine):
+    """The mean is that of the others, and a round of such clients alone is lost, not NaN."""
+    data = {"cohorts": [[0, 1, 2], [0], [1, 2]]}
+    trained, reports, _ = train(fit, toy_data(**data), weighing([0.0, 1.0, 1.0]), 3, engine=engine)
+    expected = train(fit, toy_data(cohorts=[[1, 2], [1, 2]]), weighing([0.0, 1.0, 1.0]), 2, engine=engine)
+    torch.testing.assert_close(reports.seen[0][0], expected[1].seen[0][0])
+    assert [report.num_updates for report in reports.rounds] == [2, 0, 2]
+    assert torch.equal(reports.seen[0][0]["net.weight"], reports.seen[1][0]["net.weight"])
+    assert trained.net.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_what_is_no_weight_is_refused(fit, toy_data, engine, weight):
+    """By the method, the client and the round."""
+    with pytest.raises(ValueError, match=rf"Weighing.update_weight gives client 1 in round 1 the weight {weight}, must be"):
+        train(fit, toy_data(), weighing([1.0, weight, 1.0]), 2, engine=engine)
+
+
+def test_clients_that_all_weigh_0_end_the_run(fit, toy_data):
+    with pytest.raises(FloatingPointError, match="all clients weighed 0 in 10 rounds in a row .*update_weight"):
+        train(fit, toy_data(), weighing([0.0, 0.0, 0.0]), 12)
