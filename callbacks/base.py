@@ -27,10 +27,14 @@ class FederatedCallback(Callback):
         ValueError: if ``every`` or a round is negative.
     """
 
+    key: str = "trainer.callbacks"
+    """Where the command line takes its arguments, as errors name them."""
+
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
         if every < 0 or min(rounds or (0,)) < 0:
-            raise ValueError(f"callback {type(self).__name__}: every is {every} and rounds are {rounds}, must be at least 0")
+            name, value = ("every", every) if every < 0 else ("rounds", rounds)
+            raise ValueError(f"{self.key}.{name} is {value}, must be at least 0")
         self.every, self.rounds = every, None if rounds is None else frozenset(rounds)
 
     def due(self, round: int) -> bool:

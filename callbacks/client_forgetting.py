@@ -22,6 +22,8 @@ class ClientForgetting(FederatedCallback):
     row i the model of client i, column k the data of client k.
     """
 
+    key = "callbacks.client_forgetting"
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
 

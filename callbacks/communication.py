@@ -21,6 +21,8 @@ class Communication(FederatedCallback):
     each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
     """
 
+    key = "callbacks.communication"
+
     def __init__(self, every: int = 1, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
         self.total_down = 0

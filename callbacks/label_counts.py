@@ -19,6 +19,8 @@ class LabelCounts(FederatedCallback):
     are the tensor ``label_counts/clients`` (K, C): a curve for each class would tell less and bury the others.
     """
 
+    key = "callbacks.label_counts"
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
 

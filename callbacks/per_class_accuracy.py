@@ -26,10 +26,12 @@ class PerClassAccuracy(FederatedCallback):
             are the tensors ``clients/class_accuracy`` (1 + K + 1, C) and ``clients/class_cohort`` (K,), the clients.
     """
 
+    key = "callbacks.per_class_accuracy"
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
         if clients_every < 0:
-            raise ValueError(f"callback PerClassAccuracy: clients_every is {clients_every}, must be at least 0")
+            raise ValueError(f"{self.key}.clients_every is {clients_every}, must be at least 0")
         self.clients_every = clients_every
         self._history: dict[int, Tensor] = {}  # round -> (C,)
         self._within: Tensor | None = None  # (1 + K, C) of the present round

@@ -18,6 +18,8 @@ class PrivacyBudget(FederatedCallback):
     the global models say of one client's whole data.
     """
 
+    key = "callbacks.privacy_budget"
+
     def __init__(self) -> None:
         super().__init__(every=1)
         self._releases: dict[int, Releases] = {}  # by client

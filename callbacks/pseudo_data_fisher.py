@@ -44,14 +44,14 @@ class PseudoDataFisher(FederatedCallback):
         super().__init__(every, rounds)
         for name, value in (("history", history), ("clients", clients)):
             if value < 1:
-                raise ValueError(f"callback PseudoDataFisher: {name} is {value}, must be at least 1: the default is 10")
+                raise ValueError(f"{self.key}.{name} is {value}, must be at least 1: the default is 10")
         self.history, self.clients = history, clients
         self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
         if not isinstance(module, FedReg):
             raise ValueError(
-                f"callback PseudoDataFisher: model is {type(module).__name__}, but FedReg alone makes pseudo data: "
+                f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but FedReg alone makes pseudo data: "
                 "leave the callback out"
             )
 

@@ -29,10 +29,12 @@ class RoundForgetting(FederatedCallback):
             ``forgetting/local``. 0, the default, for never.
     """
 
+    key = "callbacks.round_forgetting"
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
         if clients_every < 0:
-            raise ValueError(f"callback RoundForgetting: clients_every is {clients_every}, must be at least 0")
+            raise ValueError(f"{self.key}.clients_every is {clients_every}, must be at least 0")
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
         self._best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later

@@ -41,11 +41,13 @@ class RunSummary(FederatedCallback):
         ValueError: if a target is not above 0 and at most 1.
     """
 
+    key = "callbacks.summary"
+
     def __init__(self, table_uses: TestAccuracy = "last", targets: Sequence[float] = ()) -> None:
         super().__init__(every=1)
         for target in targets:
             if not 0 < target <= 1:
-                raise ValueError(f"callback RunSummary: targets has {target}, must be above 0 and at most 1: 0.9 is 90 %")
+                raise ValueError(f"{self.key}.targets has {target}, must be above 0 and at most 1: 0.9 is 90 %")
         self.table_uses, self.targets = table_uses, tuple(targets)
         self.folder: Path | None = None  # where results.json goes; by default the logger's folder
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value

@@ -36,6 +36,8 @@ class TaskAccuracy(FederatedCallback):
         ValueError: as a fit starts, if there is no such client.
     """
 
+    key = "callbacks.task_accuracy"
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients: Sequence[int] = ()) -> None:
         super().__init__(every, rounds)
         self.clients = list(clients)

@@ -29,19 +29,19 @@ class TaskAttention(FederatedCallback):
         ValueError: if ``num_clients`` is below 1; when the fit starts, if the net has no such layer with attention.
     """
 
+    key = "callbacks.task_attention"
+
     def __init__(
         self, every: int = 100, rounds: list[int] | None = None, num_clients: int = 5, layer: str | None = None
     ) -> None:
         super().__init__(every, rounds)
         if num_clients < 1:
-            raise ValueError(f"callback TaskAttention: num_clients is {num_clients}, must be at least 1")
+            raise ValueError(f"{self.key}.num_clients is {num_clients}, must be at least 1")
         self.num_clients, self.layer = num_clients, layer
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if self.layer is not None and isinstance(module, FedWeIT) and self.layer not in module.layers:
-            raise ValueError(
-                f"callback TaskAttention: layer is {self.layer}, must be one of {', '.join(module.layers)}; null is their mean"
-            )
+            raise ValueError(f"{self.key}.layer is {self.layer}, must be one of {', '.join(module.layers)}; null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         is_over = trainer.should_stop or round == trainer.max_steps

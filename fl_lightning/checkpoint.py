@@ -80,8 +80,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
         checkpoint = checked_load(path)
     except ValueError as error:
         raise ValueError(
-            f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a "
-            "copy"
+            f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a copy"
         ) from error
     misfit = (
         _first_misfit(checkpoint, _LAYOUT)

@@ -27,6 +27,7 @@ from fl_lightning.callbacks import (
     Communication,
     Dashboard,
     DescribedTensorBoardLogger,
+    FederatedCallback,
     LabelCounts,
     PerClassAccuracy,
     PredictionWriter,
@@ -40,27 +41,32 @@ from fl_lightning.callbacks import (
 from fl_lightning.checkpoint import refuse_code
 from fl_lightning.config_files import whole_configs
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.error_line import error_line
+from fl_lightning.error_line import error_line, parse
 from fl_lightning.launch import decided_by_first, num_started, tell_failure
 from fl_lightning.module import FederatedModule
 from fl_lightning.partition_command import check_out, report_partition
 from fl_lightning.peers import PeerLost
+from fl_lightning.plain_help import PlainHelpParser
 from fl_lightning.stop_signals import ends_on_signals
 from fl_lightning.strategy import FederatedStrategy
 from fl_lightning.subcommands import quick_answer
-from fl_lightning.trainer_checks import refuse_float16
+from fl_lightning.trainer_checks import check_trainer_settings, naming_settings
+from fl_lightning.unknown_option import class_options, parser_options
 from fl_lightning.versions import is_complete, newest_checkpoint, next_version
 
-_CALLBACKS: dict[str, type[Callback]] = {
-    "callbacks.per_class_accuracy": PerClassAccuracy,
-    "callbacks.client_forgetting": ClientForgetting,
-    "callbacks.round_forgetting": RoundForgetting,
-    "callbacks.label_counts": LabelCounts,
-    "callbacks.task_accuracy": TaskAccuracy,
-    "callbacks.task_attention": TaskAttention,
-    "callbacks.communication": Communication,
-    "callbacks.privacy_budget": PrivacyBudget,
-    "callbacks.summary": RunSummary,  # after the others: it reports what they logged
+_CALLBACKS: dict[str, type[FederatedCallback]] = {
+    callback.key: callback
+    for callback in (
+        PerClassAccuracy,
+        ClientForgetting,
+        RoundForgetting,
+        LabelCounts,
+        TaskAccuracy,
+        TaskAttention,
+        Communication,
+        PrivacyBudget,
+        RunSummary,  # after the others: it reports what they logged
+    )
 }
 # Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
 _COMMANDS = {
@@ -124,6 +130,8 @@ class FederatedCLI(LightningCLI):
         return {**LightningCLI.subcommands(), "partition": set()}
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if subcommand != sys.argv[1]:
+            return self.init_parser(**kwargs)  # nobody asks for its options, which take time to gather
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "partition":  # builds no net, so it asks for none
             parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
@@ -135,13 +143,26 @@ class FederatedCLI(LightningCLI):
         for target in ("data.seed", "model.init_args.seed"):
             parser.link_arguments("seed_everything", target, compute_fn=int)
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: None) -> None:
+        self.config = self.parse(sys.argv[1:])
+
+    def parse(self, arguments: Sequence[str]) -> Namespace:
+        """What a command line that begins with a subcommand says; raises a ValueError of one line if it cannot be parsed."""
+
+        def known() -> list[str]:
+            return [*parser_options(self._parser(arguments[0])), *class_options(_METHOD, "model")]
+
+        return parse(self.parser, arguments, known)
+
     def _parse_ckpt_path(self) -> None:
         """Leave the config as it is: the command line wins over what a checkpoint remembers."""
 
     def _set_seed(self) -> None:
         seed = self._get(self.config, "seed_everything")
-        if isinstance(seed, bool):
-            raise ValueError(f"seed_everything is {seed}, must be a whole number: a run must be repeatable")
+        if isinstance(seed, bool) or not 0 <= seed < 2**32:
+            raise ValueError(
+                f"seed_everything is {seed}, must be a whole number from 0 to {2**32 - 1}: a run must be repeatable"
+            )
         super()._set_seed()
 
     def before_instantiate_classes(self) -> None:
@@ -152,10 +173,7 @@ class FederatedCLI(LightningCLI):
             self._dump_config()  # which LightningCLI would do later, when it is no longer whole
             del config.model, config.trainer
             return
-        if self.subcommand == "fit" and config.trainer.max_steps < 1:
-            raise ValueError(f"trainer.max_steps is {config.trainer.max_steps}, must be at least 1: the number of rounds")
-        if config.trainer.precision is not None:
-            refuse_float16(str(config.trainer.precision))  # on a CPU Lightning would silently take bfloat16 instead
+        check_trainer_settings(config.trainer, self.subcommand)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
         if config.ckpt_path is not None:
@@ -208,6 +226,10 @@ class FederatedCLI(LightningCLI):
             extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
+    def _instantiate_trainer(self, config: Namespace | dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        with naming_settings(config):
+            return super()._instantiate_trainer(config, callbacks)
+
     def _claim_version(self) -> None:
         """Make a folder for this run that no other run has, or take that of the checkpoint it goes on from."""
         self.version = next_version(self.run_folder)
@@ -221,8 +243,19 @@ class FederatedCLI(LightningCLI):
                 try:
                     self.version.mkdir(parents=True)
                     self._made = missing
-                except FileExistsError:
+                except OSError as error:
+                    if not isinstance(error, FileExistsError):
+                        raise self._no_folder(missing, error) from error
                     self.version = next_version(self.run_folder)
+
+    def _no_folder(self, missing: Sequence[Path], error: OSError) -> OSError:
+        for folder in missing:
+            with suppress(OSError):  # it was not made either
+                folder.rmdir()
+        root = self.config[self.subcommand].trainer.default_root_dir
+        return OSError(
+            f"trainer.default_root_dir is {root}, where {error.filename} cannot be made ({error.strerror}): give another"
+        )
 
     @contextmanager
     def _removing_version_on_failure(self) -> Iterator[None]:
@@ -315,7 +348,8 @@ def _share_among_processes(config: Namespace) -> None:
         config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
     if config.strategy == "auto":
         asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
-        trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        with naming_settings(asked):
+            trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
         if trainer.num_devices * trainer.num_nodes > 1:
             config.strategy = FederatedStrategy.strategy_name
 
@@ -356,8 +390,7 @@ def _run(arguments: Sequence[str]) -> None:
 def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
     """Parse a command line in which configs are paths of whole ones, and do what it says."""
     # The first word and no default of the parser: as such its own defaults would count as given and stay when another method
-    # takes its place.
-    # Processes that Lightning starts get the same arguments.
+    # takes its place. Processes that Lightning starts get the same arguments.
     sys.argv[1:] = [*arguments[:1], "--model", _METHOD, *arguments[1:]]
     return kind(
         FederatedModule,
@@ -365,6 +398,7 @@ def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
         subclass_mode_model=True,
         save_config_callback=_SaveConfig,
         trainer_class=_Trainer,
+        parser_class=PlainHelpParser,
         seed_everything_default=0,
         auto_configure_optimizers=False,  # the methods make theirs
         trainer_defaults=_TRAINER_DEFAULTS,

@@ -14,6 +14,12 @@ from typing import Any
 
 import yaml
 
+from fl_lightning.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
+
+# Where seed_everything arrives; what stands there is overwritten.
+_SEEDS = ("data.seed", "model.seed", "model.init_args.seed")
+_SEEDED = "seed_everything is the seed of every random choice: give that instead"
+
 
 def bundled_configs() -> list[str]:
     """Names of the configs that come with the package."""
@@ -34,8 +40,10 @@ def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
 
     Raises:
         FileNotFoundError: naming it and the nearest bundled config, if a config is neither a file nor bundled.
-        ValueError: naming the file, if it holds no YAML mapping or is its own base.
+        ValueError: naming the file, if it holds no YAML mapping, one of the traps of :mod:`fl_lightning.strict_yaml`, or is its
+            own base; naming the option, if its value holds such a trap.
     """
+    _check_values(arguments)
     with TemporaryDirectory() as folder:
         yield [_whole(value, Path(folder)) if option == "--config" else value for option, value in pairwise(["", *arguments])]
 
@@ -101,13 +109,81 @@ def _find(name: str, key: str, folder: Path) -> Path:
 
 
 def _content(path: Path, name: str) -> dict[str, Any]:
+    if path.stat().st_size > 4 * MAX_CHARACTERS:  # of up to four bytes
+        raise ValueError(f"config is {name} of {path.stat().st_size:,} bytes, too large for a config: shorten it")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+    except ValueError as error:
+        raise ValueError(f"config is {name}, which cannot be taken ({error}): correct the file") from error
     if not isinstance(content, dict):
         raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
+    _check_mappings(content, name)
     return content
+
+
+def _check_mappings(content: dict[str, Any], name: str) -> None:
+    """Raise a ValueError where a value stands in the place of keys: the parser would take the defaults, or fail obscurely."""
+    for key in _SEEDS:
+        if _has(content, key.split(".")):
+            raise ValueError(f"{key} is given in {name}, but {_SEEDED}")
+    callbacks = content.get("callbacks")
+    sections = {key: content[key] for key in ("data", "trainer", "callbacks") if key in content}
+    sections |= {f"callbacks.{key}": value for key, value in (callbacks if isinstance(callbacks, dict) else {}).items()}
+    for key, value in [*sections.items(), *_init_args(content)]:
+        if not isinstance(value, dict):
+            shown = "null" if value is None else value
+            raise ValueError(f"{key} is {shown} in {name}, must hold keys and their values: give them, or leave {key} out")
+
+
+def _has(content: object, path: Sequence[str]) -> bool:
+    if not path:
+        return True
+    return isinstance(content, dict) and path[0] in content and _has(content[path[0]], path[1:])
+
+
+def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Every ``init_args`` in a config with its key; raises a ValueError where a key is no text."""
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _init_args(part, f"{key}[{number}]")
+    elif isinstance(value, dict):
+        for own, part in value.items():
+            if not isinstance(own, str):
+                raise ValueError(f"{key or 'the config'} has the key {own}, which is no name: correct it")
+            full = f"{key}.{own}".lstrip(".")
+            if own == "init_args":
+                yield full, part
+            yield from _init_args(part, full)
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Raise a ValueError where the parser would stumble over the YAML that is the value of an option, or in a file it names."""
+    for option, argument in pairwise(["", *arguments]):
+        key, _, value = argument.partition("=") if argument.startswith("--") else (option, "", argument)
+        if key in (f"--{seed}" for seed in _SEEDS):
+            raise ValueError(f"{key.removeprefix('--')} is given, but {_SEEDED}")
+        if key != "--config" and value:
+            try:
+                check_yaml(_text_of(value))
+            except yaml.YAMLError:
+                continue  # a text that means itself
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{key.removeprefix('--')} is {_shortened(value)}, which cannot be taken: {error}") from error
+
+
+def _text_of(value: str) -> str:
+    """What the parser reads for a value: itself, or the file that it names."""
+    if not value.endswith((".yaml", ".yml")) or not Path(value).is_file():
+        return value
+    if Path(value).stat().st_size > MAX_CHARACTERS:
+        raise ValueError(f"the file has more than {MAX_CHARACTERS:,} bytes")
+    return Path(value).read_text(encoding="utf-8")
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) < 80 else f"{value[:77]}..."
 
 
 def _first_comment(path: Path) -> str:

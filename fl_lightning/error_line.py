@@ -1,13 +1,15 @@
 """What the command line says of an error: one line with the key, the value and the cure."""
 
-import difflib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from fl_lightning import losses, methods, models, optimizers, privacy
 from fl_lightning.data import partitions
+from fl_lightning.unknown_option import did_you_mean, parser_options, unknown_option
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
 _NOISE = re.compile(
@@ -15,64 +17,155 @@ _NOISE = re.compile(
     r"|Given value: (?:Namespace|NestedArg|\{).*"
     r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
 )
+_ADDED = re.compile(r"Type \S*Callable\[.*\] expects a function or a callable class: |\. Got value: Namespace\(.*\)$")
 # What is said of a key that may be a name or an object, after what is wrong with the object.
 _NO_STRING = "Expected a <class 'str'>"
+# Where a nested message repeats what the user gave, the innermost first.
+_VALUES = (
+    r"Given value: (?!Namespace|NestedArg)(.+?)(?:\. Got value: .*)?$",
+    r"Got value: (?!Namespace|NestedArg)(.+?)(?:\. Got value: .*)?$",
+    r"but got (.+?)(?:\. Got value: .*)?$",
+    r"Expected a path but (.+) either not accessible",
+    r"Unable to load config '(.*)'$",
+)
+_TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
 
 
-def error_line(error: Exception) -> str:
-    """The message of an error in one line, with the nearest known name where a class was not found."""
-    lines = [line.strip().removeprefix("- ") for line in (str(error) or type(error).__name__).splitlines()]
+def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str] = ()) -> str:
+    """The message of an error in one line, with the nearest known name where a class or an option was not found.
+
+    Args:
+        error: of the parser or of anything else.
+        given: the command line.
+        known: the options that it may have.
+    """
+    text = str(error) or type(error).__name__
+    lines = [_ADDED.sub("", line.strip().removeprefix("- ")) for line in text.splitlines()]
     kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))
     if any(not line.startswith(("Parser key", _NO_STRING)) for line in kept):
         kept.pop(_NO_STRING, None)
     message = " ".join([*kept, *getattr(error, "__notes__", ())])
-    for pattern, say in _REPHRASED.items():
-        if match := re.search(pattern, message):
-            return say(_key_path(lines), match, message)
+    if isinstance(error, ArgumentError):
+        key = _key_path(text)
+        if match := re.search(_UNKNOWN, text):
+            return unknown_option(key, next(filter(None, match.groups())), text, given, known)
+        if match := re.search(_NO_VALUE, message):
+            return f"{_without_value(match[1], given)} has no value: give one"
+        for pattern, say in _REPHRASED.items():
+            if match := re.search(pattern, message):
+                return say(key, _value(text), match)
     expected = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ArgumentError)
     return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
 
 
-def _missing(key: str, match: re.Match[str], message: str) -> str:
-    return f"{key}.{match[1]} is missing: give it, or a config, such as --config digits_tce.yaml"
+def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], Sequence[str]] | None = None) -> Namespace:
+    """What a command line says.
+
+    Args:
+        parser: with ``exit_on_error=False``.
+        arguments: the command line.
+        known: gives the options that it may have; by default the parser's.
+
+    Raises:
+        ValueError: in one line, if it cannot be parsed, or a number is NaN or infinite.
+    """
+    try:
+        config = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        options = parser_options(parser) if known is None else known()
+        raise ValueError(error_line(error, arguments, options)) from error
+    _check_finite("", config)
+    return config
 
 
-def _wrong_type(key: str, match: re.Match[str], message: str) -> str:
-    value = f" is {match[2] or match[3]}," if match[2] or match[3] else ""
-    return f"{key}{value} must be of type {match[1]}"
+def _check_finite(key: str, value: object) -> None:
+    """No option takes NaN or infinity, which pass for numbers everywhere."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} is {value}, must be a finite number")
+    parts = (
+        value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    for name, part in parts:
+        own = "" if name in ("class_path", "init_args", "fit") or isinstance(name, int) else str(name)
+        _check_finite(".".join(filter(None, (key, own.replace("init_args.", "")))), part)
 
 
-def _unknown_choice(key: str, match: re.Match[str], message: str) -> str:
-    return f"{key} is {match[2]}, must be one of {match[1].replace(chr(39), '')}"
+def _key_path(text: str) -> str:
+    """The key a nested message is about, such as ``model.net``: the first branch of its alternatives."""
+    path: list[str] = []
+    depth = -1
+    for line in text.splitlines():
+        if match := re.search(r'Parser key "([\w.]+)"', line):
+            indent = len(line) - len(line.lstrip(" -"))
+            if indent <= depth:
+                break
+            path, depth = [*path, *([] if match[1] in path else [match[1]])], indent
+    return ".".join(path)
 
 
-def _unknown_class(key: str, match: re.Match[str], message: str) -> str:
-    if values := re.search(r"Expected a <class '(\w+)'>", message):
-        return f"{key} is {match[1]}, must be of type {values[1]}"
-    return f"{key} is {match[1]}, which is no class that can be imported: {_known_classes(key, match[1])}"
+def _value(text: str) -> str:
+    found = (match[1] for pattern in _VALUES if (match := re.search(pattern, text, re.MULTILINE)))
+    value = next(found, "")
+    return value if len(value) < 80 else f"{value[:77]}..."
 
 
-def _unknown_option(key: str, match: re.Match[str], message: str) -> str:
-    full = ".".join(filter(None, (key, match[1].removeprefix("--"))))
-    return f"{full} is no option here: --help and, of fit, --print_config show those there are"
+def _is(key: str, value: str) -> str:
+    return f"{key} is {value}," if value else key
 
 
+def _missing(key: str, value: str, match: re.Match[str]) -> str:
+    name = ".".join(filter(None, (key, match[1].split(".", 1)[-1] if match[1].startswith("fit.") else match[1])))
+    return f"{name} is missing: give it, or a config, such as --config digits_tce.yaml"
+
+
+def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
+    if choices := re.findall(r"typing\.Literal\[([^\]]+)\]", match.string):
+        return f"{_is(key, value)} must be one of {', '.join(choices).replace(chr(39), '')}"
+    names = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
+    return f"{_is(key, value)} must be of type {' or '.join(dict.fromkeys(_TYPES.get(name, name) for name in names))}"
+
+
+def _no_seed(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{match[1]} is {match[2]}, must be a whole number: a run must be repeatable"
+
+
+def _no_class(key: str, value: str, match: re.Match[str]) -> str:
+    if re.search(r"Expected a <class '(?:int|float|bool)'>", match.string):
+        return _wrong_type(key, value, match)
+    name = match[1] or value
+    return f"{key} is {name}, which is no class that can be imported: {_known_classes(key, name)}"
+
+
+def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} which is no class that fits here: {_known_classes(key, value)}"
+
+
+def _no_keys(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} must hold keys and their values: give them one by one, as in --{key}.KEY VALUE"
+
+
+def _without_value(option: str, given: Sequence[str]) -> str:
+    """The option as it was given: of a nested one the parser names the first part alone."""
+    bare = (one for one, after in pairwise([*given, "--"]) if one.startswith(f"--{option}") and after.startswith("--"))
+    return next(bare, option).removeprefix("--")
+
+
+_NO_VALUE = r"argument (?:-\w/)?(?:--)?([\w.-]+): expected one argument"
+_UNKNOWN = (
+    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)|Subcommand '\w+' does not accept option '([\w.]+)'"
+    r"|unrecognized arguments: (\S+)"
+)
 # What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
-_REPHRASED = {
+_REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
+    r"link '\w+\((\w+)\) --> .*with args \((.*?),?\) failed": _no_seed,
     r"the following arguments are required: ([\w.]+)": _missing,
-    r"Expected a dot import path string: (\S+)": _unknown_class,
-    r"(?:module '[\w.]+' has no attribute '|No fl_lightning attribute )(\w+)": _unknown_class,
-    r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (\S+)": _unknown_choice,
-    r"Expected a <class '(\w+)'>(?:\. Got value: (\S+)|.*Given value: (\S+))?": _wrong_type,
-    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)": _unknown_option,
-    r"Subcommand '\w+' does not accept option '([\w.]+)'": _unknown_option,
-    r"unrecognized arguments: (\S+)": _unknown_option,
+    r"Expected a dot import path string: (.*?)(?: Expected .*| Given .*)?$": _no_class,
+    r"(?:module '[\w.]+' has no attribute '|No fl_lightning attribute )(\w+)": _no_class,
+    r"No module named|does not correspond to a subclass|Unexpected import object|is abstract": _no_such_class,
+    r"Not a valid subclass of|Expected an import path or a subclass spec": _no_such_class,
+    r"Unable to load config": _no_keys,
+    r"Expected an? (?:<class '[\w.]+'>|typing\.Literal)": _wrong_type,
 }
-
-
-def _key_path(lines: Sequence[str]) -> str:
-    """The key a nested message is about, such as ``model.net``."""
-    return ".".join(match[1] for line in lines if (match := re.search(r'Parser key "([\w.]+)"', line)))
 
 
 def _known_classes(key: str, name: str) -> str:
@@ -86,5 +179,4 @@ def _known_classes(key: str, name: str) -> str:
     }.get(key)
     if package is None:
         return "give its full import path, such as torch.optim.SGD"
-    close = difflib.get_close_matches(name, package.__all__, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(package.__all__)}, or give a full import path"
+    return did_you_mean(name, package.__all__) or f"there are {', '.join(package.__all__)}, or give a full import path"

@@ -13,7 +13,9 @@ from fl_lightning.checkpoint import read_checkpoint
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
+from fl_lightning.error_line import parse
 from fl_lightning.module import FederatedModule
+from fl_lightning.plain_help import PlainFormatter
 from fl_lightning.saved_run import build_run, run_config
 from fl_lightning.versions import newest_checkpoint
 
@@ -109,13 +111,14 @@ def run(arguments: Sequence[str]) -> None:
         prog="fl-lightning export",
         description="Write the net of a checkpoint with the preparation of its inputs, as a torch.export program that needs "
         "torch alone (docs/using_a_trained_net.md).",
+        formatter_class=PlainFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
     parser.add_argument("--ckpt_path", type=str, default="best", help="best or last of the newest version, or a checkpoint")
     parser.add_argument("--run_folder", type=str | None, default=None, help="of the versions; default: the newest in runs")
     parser.add_argument("--out", type=str | None, default=None, help="the file; default: next to config.yaml, as best.pt2")
-    config = parser.parse_args(list(arguments))
+    config = parse(parser, arguments)
     ckpt_path = _checkpoint(config.ckpt_path, config.run_folder)
     classifier = load_classifier(ckpt_path)
     out = Path(config.out) if config.out is not None else run_config(ckpt_path)[0] / f"{ckpt_path.stem}.pt2"

@@ -53,6 +53,7 @@ from fl_lightning.warm_start import check_same_net, take_initial_weights
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
+_MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
@@ -168,6 +169,8 @@ class FederatedModule(EvaluatedModule):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"model.{name} is {value}, must be at least 1")
+            if value is not None and value > _MOST_STEPS:
+                raise ValueError(f"model.{name} is {value}, must be at most {_MOST_STEPS:,}")
         if self.lr_scheduler is not None and not callable(self.lr_scheduler):
             raise ValueError(
                 f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
@@ -481,7 +484,11 @@ class FederatedModule(EvaluatedModule):
         if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
             build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
         with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
-            self.net = build(input_shape, num_classes)
+            try:
+                self.net = build(input_shape, num_classes)
+            except (RuntimeError, TypeError, OverflowError) as error:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""

@@ -7,8 +7,11 @@ FedAdagrad, is torch's Adagrad with ``initial_accumulator_value: tau^2`` and ``e
 
 import difflib
 import inspect
+import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +19,8 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 __all__ = ["FedAdam", "FedYogi"]
+
+_ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
 
 
 def optimizer_builder(key: str, given: OptimizerCallable | str) -> OptimizerCallable:
@@ -28,15 +33,31 @@ def optimizer_builder(key: str, given: OptimizerCallable | str) -> OptimizerCall
         ValueError: if there is no such class, or ``given`` is no function, such as an optimizer that is built already.
     """
     if callable(given):
-        return given
+        return partial(_build, key, given)
     known = {name: kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind) and name != "Optimizer"}
     known |= {kind.__name__: kind for kind in (FedAdam, FedYogi)}
     if isinstance(given, str) and given in known:
-        return known[given]
+        return partial(_build, key, known[given])
     close = difflib.get_close_matches(given, known, n=1) if isinstance(given, str) else []
     cure = f"did you mean {close[0]}?" if close else "such as 'Adam' or lambda weights: torch.optim.Adam(weights, lr=0.001)"
     shown = repr(given) if isinstance(given, str) else type(given).__name__
     raise ValueError(f"{key} is {shown}, must be the name of an optimizer or build one from weights: {cure}")
+
+
+def _build(key: str, build: OptimizerCallable, weights: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Build an optimizer; a ValueError for one of its arguments names it as it is given on the command line."""
+    try:
+        optimizer = build(weights)
+    except ValueError as error:
+        found = re.match(r"Invalid (.+?)(?: value| parameter)?(?: at index \d)?: (.*?)(, must be .*)?$", str(error))
+        if found is None:
+            raise ValueError(f"{key}: {error}") from error
+        argument = _ARGUMENTS.get(found[1], found[1])
+        raise ValueError(f"{key}.{argument} is {found[2]}{found[3] or ', which the optimizer refuses'}") from error
+    for name, value in optimizer.defaults.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key}.{name} is {value}, must be a finite number")
+    return optimizer
 
 
 class _Adaptive(torch.optim.Optimizer):
@@ -59,13 +80,12 @@ class _Adaptive(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         tau: float = 1e-3,
     ) -> None:
-        name = f"model.server_optimizer {type(self).__name__}"
         if not lr > 0:
-            raise ValueError(f"{name}: lr is {lr}, must be above 0")
+            raise ValueError(f"Invalid learning rate: {lr}, must be above 0")
         if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{name}: betas are {tuple(betas)}, must be at least 0 and below 1")
+            raise ValueError(f"Invalid betas: {tuple(betas)}, must be at least 0 and below 1")
         if not tau > 0:
-            raise ValueError(f"{name}: tau is {tau}, must be above 0: the paper uses 1e-3")
+            raise ValueError(f"Invalid tau: {tau}, must be above 0: the paper uses 1e-3")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "tau": tau})
 
     @torch.no_grad()

@@ -1,9 +1,66 @@
-"""Settings of Lightning's trainer that a round cannot honour, refused by name."""
+"""Settings of Lightning's trainer that a round cannot honour, or that Lightning refuses, by name."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.launch import num_started
 from fl_lightning.strategy import FederatedStrategy
+
+_TIME = r"\d+:\d\d:\d\d:\d\d"
+
+
+def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
+    """Check what the command line gives a trainer, before it exists.
+
+    Raises:
+        ValueError: naming the setting, its value and the cure.
+    """
+    if trainer.precision is not None:
+        refuse_float16(str(trainer.precision))  # on a CPU Lightning would silently take bfloat16 instead
+    if subcommand == "fit":
+        _check_rounds(trainer.max_steps, trainer.min_steps)
+        _check_cadence(trainer.val_check_interval)
+        if trainer.log_every_n_steps is not None and trainer.log_every_n_steps < 0:
+            raise ValueError(
+                f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, must be at least 0: rounds, 0 is never"
+            )
+
+
+@contextmanager
+def naming_settings(settings: Namespace | dict[str, Any]) -> Iterator[None]:
+    """Put the key and the value of a trainer's setting before what Lightning says of it."""
+    try:
+        yield
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        message = " ".join(str(error).split())
+        given = vars(settings) if isinstance(settings, Namespace) else settings
+        named = next((name for name in given if re.search(rf"(?<![\w.]){name}\b", message)), None)
+        if message.startswith("trainer.") or named is None:
+            raise
+        raise ValueError(f"trainer.{named} is {given[named]}, which Lightning refuses: {message}") from error
+
+
+def _check_rounds(most: int, least: int | None) -> None:
+    if most < 1:
+        raise ValueError(f"trainer.max_steps is {most}, must be at least 1: the number of rounds")
+    if least is not None and not 0 <= least <= most:
+        raise ValueError(f"trainer.min_steps is {least}, must be at least 0 and at most trainer.max_steps, {most}")
+
+
+def _check_cadence(interval: Any) -> None:
+    """Lightning takes a fraction of an epoch too, which rounds do not have."""
+    rounds = isinstance(interval, int) and not isinstance(interval, bool) and interval >= 1
+    if not rounds and not isinstance(interval, timedelta) and not re.fullmatch(_TIME, str(interval)):
+        raise ValueError(
+            f"trainer.val_check_interval is {interval}, must be a whole number of rounds, at least 1, or a time, 00:00:30:00"
+        )
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -16,8 +73,9 @@ def check_trainer(trainer: Trainer) -> None:
     if trainer.state.fn != "fit":
         return
     _refuse_other_strategies(trainer)
-    if trainer.max_steps < 1:
-        raise ValueError(f"trainer.max_steps is {trainer.max_steps}, must be at least 1: the number of rounds")
+    _check_rounds(trainer.max_steps, trainer.min_steps)
+    if trainer.val_check_interval == 0:
+        _check_cadence(trainer.val_check_interval)
     for name, neutral in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (1,))):
         if getattr(trainer, name) not in neutral:
             raise ValueError(

@@ -23,7 +23,7 @@ DIGITS = ["fit", "--config", "digits_tce.yaml"]
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and the number of samples, 1437"),
         (
             ["--data.num_clients", "1437"],
-            "data.val_fraction is 0.1, which leaves client 0 of 1 samples without a training sample",
+            "data.val_fraction is 0.3, which leaves client 0 of 1 samples without a training sample",
         ),
         (["--data.val_fraction", "1.0"], "data.val_fraction is 1.0, must be at least 0 and below 1"),
         (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),

@@ -134,9 +134,7 @@ def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):
     """Flip (none in evaluation), padding and given statistics on random colour images: equal to the plain formula."""
     images = torch.randint(256, (6, 3, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     mean, std = [0.4914, 0.48, 0.44], [0.2, 0.25, 0.3]
-    data = from_arrays(
-        images, torch.arange(6) % 2, [range(6)], augment=[RandomHorizontalFlip(), Pad(1)], mean=mean, std=std
-    )
+    data = from_arrays(images, torch.arange(6) % 2, [range(6)], augment=[RandomHorizontalFlip(), Pad(1)], mean=mean, std=std)
     data.setup()
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 6 * 6, 2))

@@ -1,6 +1,7 @@
 """Server optimizers against Algorithm 2 of Reddi et al. in NumPy."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.optimizers import FedAdam, FedYogi
+from fl_lightning.optimizers import FedAdam, FedYogi, optimizer_builder
 
 COHORTS = [[0, 2], [1, 2], [0, 1]]
 RATE, BETA_1, BETA_2, TAU = 0.05, 0.8, 0.9, 1e-2
@@ -149,8 +150,8 @@ def test_moments_survive_a_checkpoint(fit, toy_data, tmp_path, name):
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr is 0.0, must be above 0"),
-        ({"betas": (1.0, 0.9)}, "betas are (1.0, 0.9), must be at least 0 and below 1"),
-        ({"betas": (0.9, -0.1)}, "betas are (0.9, -0.1), must be at least 0 and below 1"),
+        ({"betas": (1.0, 0.9)}, "betas is (1.0, 0.9), must be at least 0 and below 1"),
+        ({"betas": (0.9, -0.1)}, "betas is (0.9, -0.1), must be at least 0 and below 1"),
         ({"tau": 0.0}, "tau is 0.0, must be above 0: the paper uses 1e-3"),
     ],
 )
@@ -158,8 +159,8 @@ def test_moments_survive_a_checkpoint(fit, toy_data, tmp_path, name):
 def test_settings_out_of_range_are_refused(optimizer, settings, message):
     """One line with the key, the value and what is allowed."""
     with pytest.raises(ValueError) as error:
-        optimizer([nn.Parameter(torch.ones(1))], **settings)
-    assert str(error.value) == f"model.server_optimizer {optimizer.__name__}: {message}"
+        optimizer_builder("model.server_optimizer", partial(optimizer, **settings))([nn.Parameter(torch.ones(1))])
+    assert str(error.value) == f"model.server_optimizer.{message}"
 
 
 def test_from_the_command_line(main):
@@ -169,7 +170,7 @@ def test_from_the_command_line(main):
     assert main(*run)[0] == 0
     code, _, error = main(*run, "--model.server_optimizer.lr", "0")
     assert code == 1
-    assert error == "fl-lightning: error: model.server_optimizer FedAdam: lr is 0.0, must be above 0\n"
+    assert error == "fl-lightning: error: model.server_optimizer.lr is 0.0, must be above 0\n"
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop"])

@@ -14,6 +14,7 @@ import pytest
 import fl_lightning
 from fl_lightning import cli
 from fl_lightning.config_files import describe_configs
+from fl_lightning.plain_help import plain
 from fl_lightning.subcommands import SUBCOMMANDS, quick_answer
 
 _WITHOUT_TORCH = """
@@ -98,6 +99,31 @@ def test_ctrl_c_before_the_first_round_leaves_nothing(main, tmp_path, monkeypatc
     assert code == 130
     assert error == "fl-lightning: stopped\n"
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fit", "--help"], ["fit", "--model.help", "FedReg"], ["partition", "--help"], ["attack", "--help"]]
+)
+def test_help_is_plain_text(main, arguments):
+    """Docstrings are written for Sphinx; a terminal shows no roles and no double backquotes."""
+    code, out, _ = main(*arguments)
+    assert code in (0, None)
+    assert "usage: " in out or "Help for" in out
+    assert "``" not in out
+    assert ":class:" not in out
+    assert ":func:" not in out
+
+
+@pytest.mark.parametrize(
+    ("marked", "bare"),
+    [
+        ("a :class:`~fl_lightning.FedAvg` with ``alpha = 0.1``", "a fl_lightning.FedAvg with alpha = 0.1"),
+        ("see `the paper <https://arxiv.org>`_ and :paramref:`~a.B.c`", "see the paper and a.B.c"),
+        (":py:func:`a.b` of `x`", "a.b of x"),
+    ],
+)
+def test_markup_is_left_out(marked, bare):
+    assert plain(marked) == bare
 
 
 def test_names_are_imported_where_they_are_used():

@@ -58,7 +58,7 @@ class DirichletByClass(Dirichlet):
 
     Args:
         alpha: above 0; small is skewed, large is even.
-        min_size: samples that every client gets at least.
+        min_size: samples that every client gets at least; at least 0.
     """
 
     def __init__(self, alpha: float = 0.1, min_size: int = 10) -> None:

@@ -53,7 +53,7 @@ def dirichlet_by_class_partition(
         num_clients: 1 to n.
         alpha: above 0; small is skewed, large is even.
         seed: any non-negative integer.
-        min_size: samples that every client must get.
+        min_size: samples that every client must get, at least 0.
 
     Raises:
         ValueError: if ``alpha`` is not above 0, there are more clients than samples, the samples cannot give every client
@@ -61,6 +61,8 @@ def dirichlet_by_class_partition(
     """
     labels = _checked_labels(labels, num_clients)
     check_alpha(alpha)
+    if min_size < 0:
+        raise ValueError(f"data.partition.min_size is {min_size}, must be at least 0: samples that every client gets")
     if min_size * num_clients > len(labels):
         raise ValueError(
             f"data.partition.min_size is {min_size}, must be at most {len(labels) // num_clients} for {len(labels)} samples "

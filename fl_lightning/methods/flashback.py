@@ -17,6 +17,7 @@ from fl_lightning.data import Batch
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.optimizers import optimizer_builder
 
 
 class Flashback(FederatedModule):
@@ -51,7 +52,8 @@ class Flashback(FederatedModule):
         if not 0 < gamma <= 1:
             raise ValueError(f"model.gamma is {gamma}, must be above 0 and at most 1")
         self.gamma, self.distillation_epochs, self.distillation_batch_size = gamma, distillation_epochs, distillation_batch_size
-        self.distillation_optimizer, self.distillation_schedule = distillation_optimizer, distillation_schedule
+        self.distillation_optimizer = optimizer_builder("model.distillation_optimizer", distillation_optimizer)
+        self.distillation_schedule = distillation_schedule
         for name in ("epochs", "batch_size"):
             if getattr(self, f"distillation_{name}") < 1:
                 raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be at least 1")

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fl_lightning.config_files import whole_configs
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.error_line import parse
 from fl_lightning.module import FederatedModule
+from fl_lightning.plain_help import PlainFormatter
 from fl_lightning.privacy.attack_report import ClientScore, print_table, score, write_picture, write_scores
 from fl_lightning.privacy.inversion import Inversion, Inverter
 from fl_lightning.privacy.observed_update import ObservedRound, check_method, observe
@@ -71,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
         FileNotFoundError, ValueError: in one line, if something cannot be attacked.
     """
     with whole_configs(arguments) as paths:
-        config = _parser().parse_args(paths)
+        config = parse(_parser(), paths)
     target, settings = (kind(**{part.name: config[part.name] for part in fields(kind)}) for kind in (Target, Inversion))
     attacked = load_run(Path(target.ckpt_path), config["data.root"])
     seen = observe(
@@ -92,6 +94,7 @@ def _parser() -> ArgumentParser:
         prog="fl-lightning attack",
         description="Recover the images of a run's clients from the updates that they send (docs/privacy.md).",
         epilog="Bundled configs: invert_dlg.yaml, invert_geiping.yaml and, as in the FedReg paper, invert_fedreg_*.yaml.",
+        formatter_class=PlainFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from fl_lightning.error_line import parse
+from fl_lightning.plain_help import PlainFormatter
 from fl_lightning.report.figures import drawing_style
 from fl_lightning.report.page import Report, check_out, write_report
 from fl_lightning.report.runs import read_runs
@@ -25,7 +27,9 @@ def run(arguments: Sequence[str]) -> None:
         ValueError: if the runs cannot be compared, an option is wrong, or ``--out`` holds something else.
         OSError: if a file cannot be written.
     """
-    options = _parser().parse_args(list(arguments))
+    options = parse(_parser(), arguments)
+    if not options.runs:
+        raise ValueError("RUNS are missing: give folders of runs, as in fl-lightning report runs")
     if options.target is not None and not 0 < options.target <= 1:
         raise ValueError(f"--target is {options.target}, must be above 0 and at most 1: 0.9 is 90 %")
     out = Path(options.out)
@@ -46,10 +50,11 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="fl-lightning report",
         description="Tables and figures from the logs of runs: report.html, report.md, tables/*.csv, figures/*.png and *.svg.",
+        formatter_class=PlainFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
-    parser.add_argument("runs", metavar="RUNS", nargs="+", type=str, help="folders of runs, at any depth")
+    parser.add_argument("runs", metavar="RUNS", nargs="*", type=str, help="folders of runs, at any depth")
     parser.add_argument("--out", type=str, default="report", help="folder of the report")
     parser.add_argument(
         "--baseline", type=str | None, help="label of the method that the others are tested against; by default FedAvg's"

@@ -23,7 +23,7 @@ class _ConfigChecker(FederatedCLI):
 
     def read(self, arguments: Sequence[str]) -> Namespace:
         """The config that these arguments give."""
-        self.config = self.parser.parse_args(["fit", *arguments])
+        self.config = self.parse(["fit", *arguments])
         self.before_instantiate_classes()
         return self.config.fit
 

@@ -1,5 +1,6 @@
 """The command line of ``fl-lightning sweep``."""
 
+import difflib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +99,10 @@ def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None
 
 def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
     given = {option.removeprefix("--").split("=", 1)[0] for option in options if option.startswith("--")}
+    own = {name.replace("_", "-") for name in vars(_parser().parse_args(["--config", ""]))}
+    for name in sorted(given):
+        if "." not in name and (close := difflib.get_close_matches(name, own, n=1, cutoff=0.8)):
+            raise ValueError(f"--{name} is no option of a sweep: did you mean --{close[0]}?")
     for key, instead in (
         ("seed_everything", "--seeds"),
         ("trainer.default_root_dir", "--out"),

@@ -176,12 +176,14 @@ def test_streamed_samples_give_the_same(watched):
 
 def test_other_methods_are_refused(fit, toy_data):
     """Before round 1, in one line."""
-    message = "^callback PseudoDataFisher: model is FedAvg, but FedReg alone makes pseudo data: leave the callback out$"
+    message = (
+        "^trainer.callbacks has PseudoDataFisher, model is FedAvg, but FedReg alone makes pseudo data: leave the callback out$"
+    )
     with pytest.raises(ValueError, match=message):
         fit(FedAvg(new_net()), toy_data(), 1, precision="64-true", callbacks=[PseudoDataFisher()])
 
 
 @pytest.mark.parametrize("name", ["history", "clients"])
 def test_wrong_values_are_refused(name):
-    with pytest.raises(ValueError, match=f"^callback PseudoDataFisher: {name} is -1"):
+    with pytest.raises(ValueError, match=f"^trainer.callbacks.{name} is -1"):
         PseudoDataFisher(**{name: -1})

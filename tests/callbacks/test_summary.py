@@ -79,7 +79,7 @@ def test_a_resumed_run_says_the_same(summarised, tmp_path):
 @pytest.mark.parametrize("target", [0, -0.5, 90.0, float("nan")])
 def test_targets_out_of_range_are_refused(target):
     """A percentage above all."""
-    message = f"^callback RunSummary: targets has {target}, must be above 0 and at most 1: 0.9 is 90 %$"
+    message = f"^callbacks.summary.targets has {target}, must be above 0 and at most 1: 0.9 is 90 %$"
     with pytest.raises(ValueError, match=message):
         RunSummary(targets=[0.5, target])
 

@@ -48,7 +48,7 @@ def test_a_layer_that_has_no_attention_is_refused(main):
     code, _, error = main("fit", "--config", "digits_fedweit.yaml", *options)
     assert code != 0
     assert error.count("\n") == 1
-    assert "callback TaskAttention: layer is classifier, must be one of features." in error
+    assert "callbacks.task_attention.layer is classifier, must be one of features." in error
 
 
 def test_a_client_without_a_state_has_no_attention():
@@ -76,5 +76,5 @@ def test_long_names_of_tasks_leave_room_for_the_picture():
 
 
 def test_no_clients_is_refused():
-    with pytest.raises(ValueError, match="callback TaskAttention: num_clients is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="callbacks.task_attention.num_clients is 0, must be at least 1"):
         TaskAttention(num_clients=0)

@@ -1,0 +1,87 @@
+"""A misspelt option: which one was meant."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+
+from jsonargparse import ArgumentParser
+
+_FIRST = ("params", "optimizer")  # arguments that an optimizer and a schedule get from the program
+
+
+def unknown_option(key: str, option: str, message: str, given: Sequence[str], known: Sequence[str]) -> str:
+    """One line on an option that does not exist.
+
+    Args:
+        key: of the class whose argument it should be; empty if it belongs to none.
+        option: what was not found.
+        message: the parser's, which names the class.
+        given: the command line.
+        known: the options of the command.
+    """
+    name = option.removeprefix("--").partition("=")[0]
+    full = ".".join(filter(None, (key, name)))
+    class_path = _class_path(message)
+    if class_path is None:
+        if option in given and not option.startswith("-"):
+            return f"{option} belongs to no option: an option is given as --KEY VALUE"
+        cure = did_you_mean(full, known) or _of_the_same_name(full, known) or "--help shows those there are"
+        return f"{full} is no option here: {cure}"
+    kind = class_path.rpartition(".")[2]
+    if _class_follows(key, name, given):
+        return f"{full} is no option here, {kind} has none of that name: give --{key} first, then the options of that class"
+    options = [f"{key}.{one}" for one in class_options(class_path)]
+    cure = did_you_mean(full, options) or f"it has {', '.join(options) or 'none at all'}"
+    return f"{full} is no option here, {kind} has none of that name: {cure}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean NAME?``, or nothing where no name is near."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def class_options(class_path: str, key: str | None = None) -> list[str]:
+    """The options of a class and of its parts, as the parser takes them.
+
+    Args:
+        class_path: where it is imported from.
+        key: that the options stand under.
+    """
+    module, _, name = class_path.rpartition(".")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(getattr(import_module(module), name), key, fail_untyped=False)
+    return [option for option in parser_options(parser) if option not in _FIRST]
+
+
+def parser_options(parser: ArgumentParser) -> list[str]:
+    """The options of a parser, those of the classes among its defaults included: ``data.partition.alpha``."""
+    keys = (re.sub(r"\.(class_path|init_args)\b", "", key) for key, _ in parser.get_defaults(skip_validation=True).items())
+    return list(dict.fromkeys(keys))
+
+
+def _class_path(message: str) -> str | None:
+    """The class that does not have the option."""
+    newest = None
+    for line in message.splitlines():
+        if found := re.search(r"given class_path '([\w.]+)'", line):
+            newest = found[1]
+        if "' is not accepted" in line:
+            own = re.search(r"class_path='([\w.]+)'", line)
+            return own[1] if own else newest
+    return None
+
+
+def _class_follows(key: str, name: str, given: Sequence[str]) -> bool:
+    """Whether ``--KEY CLASS`` stands behind ``--KEY.NAME VALUE``."""
+    keys = [one.partition("=")[0] for one in given]
+    option = f"--{key}.{name}"
+    return option in keys and f"--{key}" in keys[keys.index(option) :]
+
+
+def _of_the_same_name(full: str, known: Sequence[str]) -> str:
+    """``max_steps`` is trainer.max_steps."""
+    last = full.rpartition(".")[2]
+    same = [key for key in known if key.rpartition(".")[2] == last]
+    return f"did you mean {' or '.join(same)}?" if 0 < len(same) < 5 else ""

@@ -1,0 +1,252 @@
+"""Several hundred wrong command lines and configs, made from a table of keys: each is one line that names the key.
+
+Whatever is wrong, the exit code is not 0, standard error has exactly one line ``fl-lightning: error: ...`` with the key as the
+user types it, and no file or folder is made.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import cycle, pairwise
+from pathlib import Path
+
+import pytest
+
+FIT = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1", "--trainer.enable_progress_bar", "false"]
+
+# Options that a key needs, and values of the right type that are out of range. Whole numbers, then numbers.
+WHOLE = {
+    "seed_everything": ([], ["-1", "4294967296"]),
+    "data.num_clients": ([], ["0", "-1", "100000000000000000000"]),
+    "data.batch_size": ([], ["0", "-1"]),
+    "data.public_size": ([], ["-1", "1000000"]),
+    "data.monitor_test": ([], ["-1"]),
+    "data.eval_batch_size": ([], ["0", "-1"]),
+    "data.num_workers": ([], ["-1"]),
+    "data.clients_per_round": ([], ["0", "-1", "21"]),
+    "data.partition.min_size": (["--data.partition", "DirichletByClass"], ["-1", "1000000"]),
+    "data.partition.classes_per_client": (["--data.partition", "Classes"], ["0", "-1", "11"]),
+    "data.partition.min_samples": (["--data.partition", "Natural"], ["0", "-1"]),
+    "data.partition.base": (["--data.partition", "PowerLaw"], ["0", "-1"]),
+    "model.local_steps": ([], ["0", "-1", "100000000000000000000"]),
+    "model.local_epochs": (["--model.local_steps", "null"], ["0", "-1", "100000000000000000000"]),
+    "model.net": (["--model.net.hidden", "-1"], ["CNN2"]),
+    "model.num_perturbations": (["--model", "FedReg"], ["-1"]),
+    "model.distillation_steps": (["--model", "FedDF"], ["0", "-1"]),
+    "model.distillation_batch_size": (["--model", "FedDF"], ["0", "-1"]),
+    "model.distillation_patience": (["--model", "FedDF"], ["0", "-1"]),
+    "model.distillation_epochs": (["--model", "Flashback"], ["0", "-1"]),
+    "trainer.max_steps": ([], ["0", "-1"]),
+    "trainer.min_steps": ([], ["2", "-1"]),
+    "trainer.val_check_interval": ([], ["0", "-1", "0.0", "-0.5", "1.5"]),
+    "trainer.log_every_n_steps": ([], ["-1"]),
+    "trainer.num_nodes": ([], ["0", "-1"]),
+    "trainer.accumulate_grad_batches": ([], ["2"]),
+    "callbacks.per_class_accuracy.every": ([], ["-1"]),
+    "callbacks.per_class_accuracy.clients_every": ([], ["-1"]),
+    "callbacks.client_forgetting.every": ([], ["-1"]),
+    "callbacks.round_forgetting.every": ([], ["-1"]),
+    "callbacks.round_forgetting.clients_every": ([], ["-1"]),
+    "callbacks.label_counts.every": ([], ["-1"]),
+    "callbacks.communication.every": ([], ["-1"]),
+}
+REAL = {
+    "data.val_fraction": ([], ["1", "-0.1"]),
+    "data.clients_per_round": ([], ["0.0", "1.5", "-0.5"]),
+    "data.partition.alpha": ([], ["0", "-1"]),
+    "data.partition.sigma": (["--data.partition", "PowerLaw"], ["-1"]),
+    "model.learning_rate_decay": ([], ["0", "-1"]),
+    "model.clip_local_gradients": ([], ["0", "-1"]),
+    "model.optimizer.lr": ([], ["-1"]),
+    "model.optimizer.momentum": ([], ["-1"]),
+    "model.optimizer.weight_decay": ([], ["-1"]),
+    "model.server_optimizer.lr": ([], ["-1"]),
+    "model.server_optimizer.tau": (["--model.server_optimizer", "FedYogi"], ["0", "-1"]),
+    "model.mu": (["--model", "FedProx"], ["-1"]),
+    "model.temperature": (["--model", "Moon"], ["0", "-1"]),
+    "model.beta": (["--model", "FedNTD"], ["-1"]),
+    "model.alpha": (["--model", "FedDyn"], ["0", "-1"]),
+    "model.threshold": (["--model", "FedGMA"], ["-0.1", "1.5"]),
+    "model.penalty": (["--model", "FedCurv"], ["-1"]),
+    "model.gamma": (["--model", "FedReg"], ["-1"]),
+    "model.pseudo_step": (["--model", "FedReg"], ["-1"]),
+    "model.distillation_rate": (["--model", "FedDF"], ["0", "-1"]),
+    "model.privacy.noise_multiplier": (["--model.privacy", "DPSGD"], ["-1"]),
+    "model.privacy.clipping_norm": (["--model.privacy", "DPSGD", "--model.privacy.noise_multiplier", "1"], ["0", "-1"]),
+    "model.privacy.delta": (["--model.privacy", "UserLevelDP", "--model.privacy.noise_multiplier", "1"], ["0", "-1", "1.5"]),
+    "trainer.gradient_clip_val": ([], ["1"]),
+    "trainer.limit_val_batches": ([], ["-1", "1.5"]),
+    "callbacks.summary.targets": ([], ["[-1]", "[2]"]),
+}
+CHOICES = [
+    "model.engine",
+    "model.server_weighting",
+    "model.batch_norm_buffers",
+    "model.client_state",
+    "data.storage",
+    "callbacks.summary.table_uses",
+    "trainer.precision",
+    "trainer.accelerator",
+    "trainer.strategy",
+]
+CLASSES = ["model", "model.net", "model.loss", "model.optimizer", "model.server_optimizer", "model.privacy", "data.partition"]
+NO_WHOLE_NUMBER = ["abc", "1.5", ".nan", ".inf", "[1, 2]", "{a: 1}", ""]
+NO_NUMBER = ["abc", "nan", "inf", "[[1]]", "{a: 1}", ""]
+NO_CLASS = ["Nonsense", "nowhere.Nonsense", "3", "[]", "os.path"]
+ANY_TEXT = ["model.net"]  # of the keys above, where a number or a text may be a name
+MISSPELT = {
+    "data.num_client": "data.num_clients",
+    "data.partition.alpa": "data.partition.alpha",
+    "dta.num_clients": "data.num_clients",
+    "model.optimizer.lrr": "model.optimizer.lr",
+    "model.optimizer.momentun": "model.optimizer.momentum",
+    "model.server_optimizer.weight_deca": "model.server_optimizer.weight_decay",
+    "model.net.hiden": "model.net.hidden",
+    "model.local_step": "model.local_steps",
+    "model.los": "model.loss",
+    "modle.local_steps": "model.local_steps",
+    "trainer.max_step": "trainer.max_steps",
+    "trainr.max_steps": "trainer.max_steps",
+    "max_steps": "trainer.max_steps",
+    "num_clients": "data.num_clients",
+    "trainer.val_check_intervall": "trainer.val_check_interval",
+    "callbacks.label_count.every": "callbacks.label_counts.every",
+    "callbacks.summary.target": "callbacks.summary.targets",
+    "callback.summary.targets": "callbacks.summary.targets",
+    "seed_everythin": "seed_everything",
+    "ckpt_pat": "ckpt_path",
+}
+# Other lines: options of fit, the key that is named, and what else is said.
+OTHERS = [
+    (["--model.mu", "1", "--model", "FedProx"], "model.mu", "give --model first"),
+    (["--model.server_optimizer.tau=1", "--model.server_optimizer", "FedYogi"], "model.server_optimizer.tau", "first"),
+    (["--model", "FedProx", "--model.muu", "1"], "model.muu", "did you mean model.mu?"),
+    (["--model.seed", "3"], "model.seed", "seed_everything"),
+    (["--model.init_args.seed", "3"], "model.init_args.seed", "seed_everything"),
+    (["--data.seed=3"], "data.seed", "seed_everything"),
+    (["--data", "null"], "data", "must hold keys"),
+    (["--trainer", "3"], "trainer", "must hold keys"),
+    (["--model", "null"], "model", "is missing"),
+    (["--model.privacy", "DPSGD"], "model.privacy.noise_multiplier", "is missing"),
+    (["--model.optimizer.lr"], "model.optimizer.lr", "has no value"),
+    (["--model.optimizer.lr", "--model.local_steps", "3"], "model.optimizer.lr", "has no value"),
+    (["--model.net={a: 1, a: 2}"], "model.net", "the key a is given twice"),
+    (["--model.net={a: &a [*a]}"], "model.net", "part of itself"),
+    (["--model.net=" + "[" * 60], "model.net", "deeper than 50 levels"),
+    (["stray"], "stray", "belongs to no option"),
+    (["--trainer.default_root_dir", "a_file"], "trainer.default_root_dir", "cannot be made"),
+    (["--trainer.default_root_dir", "a_file/deeper"], "trainer.default_root_dir", "cannot be made"),
+]
+# Configs that build on digits_tce.yaml, or are no config at all.
+CONFIGS = [
+    ("data: {num_clients: 20}\ndata: {batch_size: 5}", "data", "given twice"),
+    ("data: {num_clients: 20, num_clients: 10}", "num_clients", "given twice"),
+    ("data: null", "data", "must hold keys"),
+    ("data: [1]", "data", "must hold keys"),
+    ("trainer: null", "trainer", "must hold keys"),
+    ("callbacks: 3", "callbacks", "must hold keys"),
+    ("callbacks: {summary: null}", "callbacks.summary", "must hold keys"),
+    ("model: {init_args: null}", "model.init_args", "must hold keys"),
+    ("model: {init_args: {optimizer: {init_args: [1]}}}", "model.init_args.optimizer.init_args", "must hold keys"),
+    ("model: {init_args: {optimizer: 3}}", "model.optimizer", "no class"),
+    ("model: 3", "model", "no class"),
+    ("model: {init_args: {seed: 3}}", "model.init_args.seed", "seed_everything"),
+    ("data: {seed: 3}", "data.seed", "seed_everything"),
+    ("seed_everything: null", "seed_everything", "whole number"),
+    ("seed_everything: abc", "seed_everything", "must be of type"),
+    ("trainer: {max_step: 3}", "trainer.max_step", "did you mean trainer.max_steps?"),
+    ("data: {num_client: 3}", "data.num_client", "did you mean data.num_clients?"),
+    ("model: {init_args: {local_step: 3}}", "model.local_step", "did you mean model.local_steps?"),
+    ("trainr: {max_steps: 3}", "trainr.max_steps", "did you mean trainer.max_steps?"),
+    ("1: 2", "the key 1", "no name"),
+    ("data: {1: 2}", "data has the key 1", "no name"),
+    ("x: &a {b: *a}", "config is mine.yaml", "part of itself"),
+    (
+        "a: &a [x]\n" + "\n".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in pairwise("abcdefghijkl")),
+        "mine.yaml",
+        "values",
+    ),
+    ("x: " + "[" * 100_000, "config is mine.yaml", "deeper than 50 levels"),
+    ("{x: " * 100_000, "config is mine.yaml", "deeper than 50 levels"),
+    ("x: " + "y" * 25_000_000, "config is mine.yaml", "too large"),
+    ("x: " + "y" * 2_000_000, "config is mine.yaml", "characters"),
+    ("base: mine.yaml", "config is mine.yaml", "based on itself"),
+    ("base: 3", "base in mine.yaml", "must be the name"),
+    ("data: [", "config is mine.yaml", "no YAML"),
+]
+
+
+def lines() -> Iterator[tuple[list[str], str]]:
+    """Options of fit with a wrong value, each with the key that must be named: what is out of range, and kinds in turn."""
+    kinds = cycle(NO_WHOLE_NUMBER)
+    for key, (needs, out_of_range) in WHOLE.items():
+        wrong = [] if key in ANY_TEXT else [next(kinds), next(kinds)]
+        yield from (([*needs, f"--{key}={value}"], key) for value in [*wrong, *out_of_range])
+    kinds = cycle(NO_NUMBER)
+    for key, (needs, out_of_range) in REAL.items():
+        wrong = [".nan", ".inf", "-.inf", next(kinds), next(kinds)]
+        yield from (([*needs, f"--{key}={value}"], key) for value in [*wrong, *out_of_range])
+    yield from (([f"--{key}=nonsense"], key) for key in CHOICES)
+    kinds = cycle(NO_CLASS)
+    yield from (([f"--{key}={value}"], key) for key in CLASSES for value in (next(kinds), next(kinds), next(kinds)))
+
+
+VALUES = list(lines())
+LINES = [
+    *(([f"--{key}=1"], key, f"did you mean {right}?") for key, right in MISSPELT.items()),
+    *OTHERS,
+]
+
+
+def test_there_are_three_hundred():
+    assert len(VALUES) + len(LINES) + len(CONFIGS) >= 300
+
+
+@pytest.mark.parametrize(("options", "key"), VALUES, ids=[" ".join(options) for options, _ in VALUES])
+def test_a_wrong_value_is_one_line(main, tmp_path, options, key):
+    check(main, tmp_path, [*FIT, *options], key, "")
+
+
+@pytest.mark.parametrize(("options", "key", "says"), LINES, ids=[" ".join(options) for options, *_ in LINES])
+def test_a_wrong_command_line_is_one_line(main, tmp_path, options, key, says):
+    (tmp_path / "a_file").write_text("")
+    check(main, tmp_path, [*FIT, *options], key, says)
+
+
+@pytest.mark.parametrize(("content", "key", "says"), CONFIGS, ids=[content[:40] for content, *_ in CONFIGS])
+def test_a_wrong_config_is_one_line(main, tmp_path, content, key, says):
+    base = "" if content.startswith(("base", "{", "1")) else "base: digits_tce.yaml\n"
+    (tmp_path / "mine.yaml").write_text(base + content + "\n")
+    check(main, tmp_path, ["fit", "--config", "mine.yaml", *FIT[3:]], key, says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "says"),
+    [
+        (["report"], "RUNS", "give folders of runs"),
+        (["report", "--outt", "x", "runs"], "outt", "did you mean out?"),
+        (["attack"], "ckpt_path", "is missing"),
+        (["attack", "--iteration", "3"], "iteration", "did you mean iterations?"),
+        (["sweep"], "--config", "required"),
+        (["sweep", "--config", "digits_tce.yaml", "--sett", "x=1"], "--sett", "did you mean --set?"),
+        (["export", "--ckpt_pat", "x"], "ckpt_pat", "did you mean ckpt_path?"),
+        (["fit", "--config", "nowhere.yaml"], "config is nowhere.yaml", "bundled"),
+        (["fit", "--config"], "config", "has no value"),
+        (["test", "--config", "digits_tce.yaml"], "ckpt_path", "untrained"),
+        (["partition", "--config", "digits_tce.yaml", "--out", "x.txt"], "out is x.txt", ".json"),
+    ],
+)
+def test_other_subcommands_name_their_keys(main, tmp_path, arguments, key, says):
+    check(main, tmp_path, arguments, key, says)
+
+
+def check(main: Callable, folder: Path, arguments: list[str], key: str, says: str) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    code, _, error = main(*arguments)
+    found = [line for line in error.splitlines() if line.startswith("fl-lightning: error: ")]
+    assert code not in (0, None)
+    assert len(found) == 1, error
+    assert key in found[0]
+    assert says in found[0]
+    assert "Traceback" not in error
+    assert "jsonargparse" not in error
+    assert "Parser key" not in error
+    assert sorted(path.name for path in folder.iterdir()) == before
