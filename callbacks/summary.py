@@ -112,7 +112,7 @@ class RunSummary(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
-        self._undone = state_dict.get("undone", [])  # checkpoints from before rounds could be undone have none
+        self._undone = state_dict["undone"]
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:

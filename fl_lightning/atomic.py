@@ -65,7 +65,10 @@ def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
     without_checksums = config.patch("save.compute_crc32", False)
     with atomic_write(path) as temporary, open(temporary, "wb") as file, without_checksums:
         digested = _DigestedFile(file)
-        torch.save(value, digested)
+        try:
+            torch.save(value, digested)
+        except RuntimeError as error:  # torch's text, of positions in the file, when a disk is full
+            raise digested.failure or error from error
         comment = _COMMENT % digested.crc
         file.seek(-_LENGTH.size, os.SEEK_END)  # an archive ends with the length of its comment, here 0
         file.write(_LENGTH.pack(len(comment)) + comment)
@@ -96,14 +99,19 @@ def checked_load(path: str | os.PathLike[str], mmap: bool = False) -> Any:
 
 
 class _DigestedFile:
-    """A file to write to from its start to its end, with the CRC-32 of what was written."""
+    """A file to write to from its start to its end, with the CRC-32 of what was written and, if it failed, why."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.crc = file, 0
+        self.failure: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self.crc = crc32(data, self.crc)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()

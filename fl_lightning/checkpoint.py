@@ -9,18 +9,16 @@ from torch import Tensor
 
 from fl_lightning.atomic import atomic_save, checked_load
 
-# What every run writes, and what resume, evaluation and warm starts take for granted.
+# What every run writes, and what evaluation and warm starts take for granted.
 _LAYOUT = {
     "pytorch-lightning_version": str,
     "global_step": int,
     "epoch": int,
     "state_dict": dict,
-    "loops": dict,
-    "callbacks": dict,
-    "optimizer_states": list,
-    "lr_schedulers": list,
     "federated": dict,
 }
+# What a fit goes on from besides; ModelCheckpoint's save_weights_only leaves it out.
+_OF_FITS = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
 _FEDERATED = {
     "client_states": dict,
     "newest": dict,
@@ -84,6 +82,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
         ) from error
     misfit = (
         _first_misfit(checkpoint, _LAYOUT)
+        or _first_misfit(checkpoint, {k: v for k, v in _OF_FITS.items() if k in checkpoint})
         or _first_misfit(checkpoint["federated"], _FEDERATED)
         or _first_misfit(checkpoint["federated"], {k: v for k, v in _SINCE_THEN.items() if k in checkpoint["federated"]})
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
@@ -91,6 +90,19 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
     if misfit is not None:
         raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
     return checkpoint
+
+
+def check_whole(checkpoint: dict[str, Any]) -> None:
+    """Check that a fit can go on from a checkpoint.
+
+    Raises:
+        ValueError: if it holds weights alone.
+    """
+    if absent := [name for name in _OF_FITS if name not in checkpoint]:
+        raise ValueError(
+            f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
+            "save_weights_only, or begin a new run from its weights with model.initial_weights"
+        )
 
 
 def refuse_code(weights_only: bool | None) -> None:

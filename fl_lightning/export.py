@@ -125,7 +125,7 @@ def run(arguments: Sequence[str]) -> None:
     export(classifier, out)
     inputs = classifier.inputs
     shape = ", ".join(map(str, ["n", *inputs.shape]))
-    print(f"Exported: {out}")
+    print(f"Exported: {out}, from {ckpt_path}")
     print(f"Inputs: {inputs.dtype} ({shape}); outputs: probabilities of {len(inputs.classes)} classes")
 
 
@@ -133,10 +133,13 @@ def _checkpoint(ckpt_path: str, run_folder: str | None) -> Path:
     if ckpt_path not in ("best", "last"):
         return Path(ckpt_path)
     if run_folder is None:
-        versions = sorted(Path(_RUNS).glob("*/version_*"), key=lambda version: version.stat().st_mtime_ns)
-        if not versions:
-            raise FileNotFoundError(f"ckpt_path is {ckpt_path}, but {_RUNS} holds no run: give run_folder, or a checkpoint")
-        run_folder = str(versions[-1].parent)
+        written = Path(_RUNS).glob("*/version_*/checkpoints/*.ckpt")
+        newest = max(written, key=lambda path: path.stat().st_mtime_ns, default=None)
+        if newest is None:
+            raise FileNotFoundError(
+                f"ckpt_path is {ckpt_path}, but {_RUNS} holds no checkpoint of a run: give run_folder, or a checkpoint"
+            )
+        run_folder = str(newest.parents[2])
     found = newest_checkpoint(Path(run_folder), ckpt_path, ckpt_path)
     if found is None:
         raise FileNotFoundError(f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: give another run_folder")

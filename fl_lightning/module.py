@@ -19,7 +19,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.checkpoint import AtomicCheckpointIO, read_checkpoint
+from fl_lightning.checkpoint import AtomicCheckpointIO, check_whole, read_checkpoint
 from fl_lightning.clients import (
     ENGINES,
     Client,
@@ -621,6 +621,7 @@ class FederatedModule(EvaluatedModule):
 
     def _check_goes_on(self, checkpoint: dict[str, Any]) -> None:
         """Whether a fit from a checkpoint would be more of the run that wrote it."""
+        check_whole(checkpoint)
         rounds = checkpoint["global_step"]
         if not any(getattr(callback, "only_looks", False) for callback in self.trainer.callbacks):
             check_settings(checkpoint["federated"].get("settings"), run_settings(self), rounds)

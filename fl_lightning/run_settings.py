@@ -40,13 +40,15 @@ def run_settings(method: EvaluatedModule) -> Settings:
     """What a fit of this method on its data is made with, once its net is built."""
     data, settings = method.data, {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
     for key, value in _options(method):
-        if key not in _BUILT and not _builds_optimizer(key):
+        # An engine that runs already holds the method, and with it itself.
+        if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
             settings |= _described(f"model.{key}", value)
     settings |= {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)}
     settings |= _optimizers(method)
     for key, value in _options(data):
         settings |= _described(f"data.{key}", value)
     settings["data.clients_per_round"] = data.cohort_size
+    settings |= {f"{name} of the samples": value for name, value in data.input_record._asdict().items()}
     settings[_HOLDERS] = _digest(data.shards.train, data.shards.train_start, data.shards.validation, data.train_set.targets)
     return {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
 

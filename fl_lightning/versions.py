@@ -40,14 +40,25 @@ def newest_checkpoint(run_folder: Path, name: Literal["last", "best"], ckpt_path
 
 
 def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
-    """Whether a version has been fitted for ``max_steps`` rounds up to its last record, and the checkpoint is its last."""
+    """Whether a version has been fitted for ``max_steps`` rounds up to its last record, and the checkpoint is its last.
+
+    Raises:
+        ValueError: if the checkpoint is of this version, which has more than ``max_steps`` rounds: they would be lost.
+    """
     if ckpt_path is None or version.resolve() not in Path(ckpt_path).resolve().parents:
         return False
+    last = version / "checkpoints" / "last.ckpt"
+    rounds = read_checkpoint(last)["global_step"] if last.is_file() else 0
+    if rounds > max_steps:
+        raise ValueError(
+            f"trainer.max_steps is {max_steps}, but {version} has {rounds} rounds already, which would be lost: raise it, or "
+            "copy the checkpoint of ckpt_path to another folder"
+        )
     try:
-        rounds = json.loads((version / "results.json").read_text(encoding="utf-8"))["rounds"]
+        recorded = json.loads((version / "results.json").read_text(encoding="utf-8"))["rounds"]
     except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
         return False  # what is missing is written by a fit of no more rounds
-    return rounds == max_steps and read_checkpoint(ckpt_path)["global_step"] == max_steps
+    return recorded == max_steps and read_checkpoint(ckpt_path)["global_step"] == max_steps
 
 
 def _number(version: Path) -> int:

@@ -1,6 +1,7 @@
 """Atomic writing: the new file whole, or the old one untouched, and never a leftover."""
 
 import os
+import resource
 import signal
 import zipfile
 import zlib
@@ -120,6 +121,18 @@ def test_full_disk_is_named(tmp_path, size):
         atomic_save(torch.zeros(size), target)
     assert target.read_text() == "old"
     assert names(tmp_path) == ["result.pt"]
+
+
+def test_a_disk_that_fills_up_while_writing_is_named(tmp_path):
+    """A limit of 200 kB for a file, which a megabyte of weights exceeds in the middle: the file and a cure; nothing is left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"result\.pt could not be written \(File too large\): free some space"):
+            atomic_save({"small": torch.zeros(10_000), "large": torch.zeros(250_000)}, tmp_path / "result.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == []
 
 
 def test_other_errors_are_not_blamed_on_the_target(tmp_path):

@@ -182,3 +182,16 @@ def test_a_checkpoint_without_a_digest_is_read(whole_checkpoint, tmp_path):
     stored = read_checkpoint(path)
     torch.save(stored, path)
     assert torch.equal(read_checkpoint(path)["state_dict"]["net.weight"], stored["state_dict"]["net.weight"])
+
+
+def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_path):
+    """What ModelCheckpoint(save_weights_only=True) writes: test and load_from_checkpoint take it, a fit names what it lacks."""
+    net = torch.nn.Linear(4, 3, dtype=torch.float64)
+    method, data = FedAvg(net), toy_data()
+    trainer = fit(method, data, 1, precision="64-true")
+    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    trainer.test(method, datamodule=data, ckpt_path=tmp_path / "weights.ckpt", verbose=False)
+    again = FedAvg.load_from_checkpoint(tmp_path / "weights.ckpt", net=torch.nn.Linear(4, 3))
+    assert torch.equal(again.net.weight, net.weight)
+    with pytest.raises(ValueError, match=r"ckpt_path holds weights alone \(it lacks callbacks\), from which no fit can go on"):
+        fit(FedAvg(net), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "weights.ckpt")

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +61,7 @@ def test_an_exported_program_predicts_without_this_library(main, digits, tmp_pat
     """On raw uint8 images, in a process that cannot import us: the labels and probabilities of ``predict``."""
     code, out, error = main("export", "--ckpt_path", str(digits / "checkpoints" / "best.ckpt"))
     assert code == 0, error
-    assert out.splitlines()[0] == f"Exported: {digits / 'best.pt2'}"
+    assert out.splitlines()[0] == f"Exported: {digits / 'best.pt2'}, from {digits / 'checkpoints' / 'best.ckpt'}"
     assert out.splitlines()[1] == "Inputs: uint8 (n, 1, 8, 8); outputs: probabilities of 10 classes"
     assert main("predict", "--config", "digits_tce.yaml", *PAD, "--ckpt_path", "best")[0] == 0
     data = FederatedDataModule("digits")
@@ -80,9 +82,14 @@ def test_an_exported_program_predicts_without_this_library(main, digits, tmp_pat
 
 def test_best_is_that_of_the_newest_run(main, digits, tmp_path):
     """Without a path: the newest version in runs, or of the folder that is given; where there is none, one line."""
+    older = tmp_path / "runs" / "older" / "version_0"
+    shutil.copytree(digits, older)
+    for path in (older / "checkpoints").iterdir():
+        os.utime(path, (0, 0))
+    (older / "predictions.csv").touch()  # newer than all else
     code, out, error = main("export", "--ckpt_path", "best")
     assert code == 0, error
-    assert "Exported: " in out
+    assert "from runs/digits_tce/version_0/checkpoints/best.ckpt" in out
     assert (digits / "best.pt2").is_file()
     code, out, error = main("export", "--ckpt_path", "last", "--run_folder", str(digits.parent))
     assert code == 0, error

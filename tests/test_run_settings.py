@@ -111,6 +111,26 @@ def test_a_checkpoint_without_settings_goes_on(main, tmp_path):
     assert "The checkpoint does not say what its run was made with" in out
 
 
+def test_a_method_may_be_fitted_again(fit, toy_data):
+    """Whatever the first fit has left on it, such as its engine: the second trains on."""
+    method, data = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), toy_data()
+    fit(method, data, 1, precision="64-true")
+    first = method.net.weight.detach().clone()
+    fit(method, data, 2, precision="64-true")
+    assert not torch.equal(method.net.weight, first)
+
+
+def test_other_samples_with_the_same_labels_are_refused(fit, toy_data, tmp_path):
+    """Other names of classes, and images of another mean."""
+    def method():
+        torch.manual_seed(0)
+        return FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
+
+    fit(method(), toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(ValueError, match=r"classes of the samples is \['a', 'b', 'c'\], \['cat', 'dog', 'owl'\] in the run"):
+        fit(method(), toy_data(classes=["a", "b", "c"]), 2, precision="64-true", ckpt_path=tmp_path / "one.ckpt")
+
+
 class Dropout(torch.nn.Sequential):
     """Two weights, whatever the probability."""
 

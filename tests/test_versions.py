@@ -96,3 +96,17 @@ def test_a_record_that_a_kill_left_out_is_written(main, tmp_path):
     assert code == 0, error
     assert (folder / "results.json").read_bytes() == results
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 3
+
+
+def test_an_older_checkpoint_does_not_shorten_a_run(main, tmp_path):
+    """From a checkpoint after two of six rounds to a fourth: the six are named, and nothing in the folder changes."""
+    assert main(*RUN, "2", "--trainer.val_check_interval", "1")[0] == 0
+    version = tmp_path / "runs" / "digits_tce" / "version_0"
+    shutil.copy(version / "checkpoints" / "last.ckpt", version / "checkpoints" / "two.ckpt")
+    assert main(*RUN, "6", "--trainer.val_check_interval", "1", "--ckpt_path", "last")[0] == 0
+    before = contents(version)
+    code, _, error = main(*RUN, "4", "--ckpt_path", str(version / "checkpoints" / "two.ckpt"))
+    assert code == 1
+    assert "trainer.max_steps is 4, but " in error
+    assert "version_0 has 6 rounds already, which would be lost: raise it" in error
+    assert contents(version) == before
