@@ -137,14 +137,20 @@ def read_scalars() -> Callable[[Path], dict[str, dict[int, float]]]:
 
 @pytest.fixture
 def raw_records() -> Callable[[Path], list[tuple[int, str, bytes]]]:
-    """Every record in a folder of event files, in order: round, tag and value. HParams' are left out, which have times."""
+    """Every record in a folder of event files, in order: round, tag and value.
+
+    HParams' are left out, which have times, and what describes a tag, which each process writes once.
+    """
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 
     def read(folder: Path) -> list[tuple[int, str, bytes]]:
         files = folder.glob("events.out.tfevents.*")
         events = [Event.FromString(record) for file in files for record in RawEventFileLoader(str(file)).Load()]
-        records = [(event.step, value.tag, value.SerializeToString()) for event in events for value in event.summary.value]
+        values = [(event.step, value) for event in events for value in event.summary.value]
+        for _, value in values:
+            value.ClearField("metadata")
+        records = [(step, value.tag, value.SerializeToString()) for step, value in values]
         return sorted(record for record in records if not record[1].startswith("_hparams_"))
 
     return read
