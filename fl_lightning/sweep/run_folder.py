@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.directory_watcher import DirectoryDeletedError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 _ERROR = "fl-lightning: error: "
@@ -56,7 +57,11 @@ class RunFolder:
             if not files:
                 return []
             self._events = EventAccumulator(str(files[-1].parent), size_guidance=_KEEP_LITTLE)
-        self._events.Reload()
+        try:
+            self._events.Reload()
+        except DirectoryDeletedError:  # by the run itself, which failed before its first round
+            self._events = None
+            return []
         if "val/accuracy" not in self._events.Tags()["scalars"]:
             return []
         new = [(event.step, event.value) for event in self._events.Scalars("val/accuracy") if event.step > self._seen_round]
