@@ -5,10 +5,10 @@ from typing import Any
 
 import yaml
 
-MAX_CHARACTERS = 2**20
-"""A config has some kilobytes; one of megabytes takes minutes to read."""
+MAX_CHARACTERS = 2**22
+"""A config has some kilobytes, one that names thousands of cohorts some megabytes."""
 _MAX_DEPTH = 50
-_MAX_NODES = 100_000  # with every alias counted as all that it stands for
+_MAX_NODES = 1_000_000  # with every alias counted as all that it stands for
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
 

@@ -167,7 +167,7 @@ CONFIGS = [
     ("x: " + "[" * 100_000, "config is mine.yaml", "deeper than 50 levels"),
     ("{x: " * 100_000, "config is mine.yaml", "deeper than 50 levels"),
     ("x: " + "y" * 25_000_000, "config is mine.yaml", "too large"),
-    ("x: " + "y" * 2_000_000, "config is mine.yaml", "characters"),
+    ("x: " + "y" * 5_000_000, "config is mine.yaml", "characters"),
     ("base: mine.yaml", "config is mine.yaml", "based on itself"),
     ("base: 3", "base in mine.yaml", "must be the name"),
     ("data: [", "config is mine.yaml", "no YAML"),
