@@ -74,7 +74,8 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], 
     except ArgumentError as error:
         options = parser_options(parser) if known is None else known()
         raise ValueError(error_line(error, arguments, options)) from error
-    _check_finite("", config)
+    subcommand = config.get("subcommand")
+    _check_finite("", config if subcommand is None else config[subcommand])
     return config
 
 
@@ -86,7 +87,7 @@ def _check_finite(key: str, value: object) -> None:
         value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
     )
     for name, part in parts:
-        own = "" if name in ("class_path", "init_args", "fit") or isinstance(name, int) else str(name)
+        own = "" if name in ("class_path", "init_args") or isinstance(name, int) else str(name)
         _check_finite(".".join(filter(None, (key, own.replace("init_args.", "")))), part)
 
 

@@ -476,7 +476,7 @@ DP = ["fit", "--config", "digits_tce.yaml", "--model.privacy", "DPSGD", "--model
     ("arguments", "message"),
     [
         (["0"], "model.privacy.noise_multiplier is 0.0, must be above 0"),
-        ([".nan"], "model.privacy.noise_multiplier is nan, must be above 0"),
+        ([".nan"], "error: model.privacy.noise_multiplier is nan, must be a finite number"),
         (["1", "--model.privacy.clipping_norm", "-1"], "model.privacy.clipping_norm is -1.0, must be above 0"),
         (["1", "--model.privacy.delta", "1"], "model.privacy.delta is 1.0, must be above 0 and below 1"),
         (["1", "--model.engine", "captured"], "model.engine is captured, but DP-SGD clips sample by sample"),
