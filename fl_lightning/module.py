@@ -566,13 +566,14 @@ class FederatedModule(EvaluatedModule):
         }
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: str | Path, **arguments: Any) -> Self:
-        """The method with the global weights of a checkpoint, in evaluation mode on the CPU, for use without a trainer.
+    def load_from_checkpoint(cls, checkpoint_path: str | Path, map_location: Any = "cpu", **arguments: Any) -> Self:
+        """The method with the global weights of a checkpoint, in evaluation mode, for use without a trainer.
 
         ``method.net`` takes inputs as prepared for it; :func:`fl_lightning.export.load_classifier` takes them as stored.
 
         Args:
             checkpoint_path: a checkpoint of a run.
+            map_location: the device of the method, as ``Module.to`` takes it.
             arguments: those of the class, ``net`` among them; none: the method is built by the config that the run left.
 
         Raises:
@@ -584,7 +585,7 @@ class FederatedModule(EvaluatedModule):
         if not isinstance(method, cls):
             raise ValueError(f"{checkpoint_path} is a checkpoint of {type(method).__name__}, not of {cls.__name__}")
         method.restore_weights(checkpoint)
-        return method
+        return method.to(map_location)
 
     def restore_weights(self, checkpoint: dict[str, Any]) -> None:
         """Take over the global weights of a checkpoint without a trainer, in evaluation mode.

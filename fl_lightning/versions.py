@@ -48,8 +48,8 @@ def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
     if ckpt_path is None or version.resolve() not in Path(ckpt_path).resolve().parents:
         return False
     last = version / "checkpoints" / "last.ckpt"
-    rounds = read_checkpoint(last)["global_step"] if last.is_file() else 0
-    if rounds > max_steps:
+    # A checkpoint may take seconds to read: that of ckpt_path will be read, and then holds itself to its rounds.
+    if last.is_file() and not last.samefile(ckpt_path) and (rounds := read_checkpoint(last)["global_step"]) > max_steps:
         raise ValueError(
             f"trainer.max_steps is {max_steps}, but {version} has {rounds} rounds already, which would be lost: raise it, or "
             "copy the checkpoint of ckpt_path to another folder"

@@ -131,7 +131,7 @@ def test_a_run_in_python_comes_back_with_its_net(fit, toy_data, tmp_path):
     torch.manual_seed(0)
     method = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
     fit(method, toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "own.ckpt")
-    again = FedAvg.load_from_checkpoint(tmp_path / "own.ckpt", net=torch.nn.Linear(4, 3))
+    again = FedAvg.load_from_checkpoint(tmp_path / "own.ckpt", map_location="cpu", net=torch.nn.Linear(4, 3))
     assert torch.equal(again.net.weight, method.net.weight)  # float64, as the run had it
     with pytest.raises(FileNotFoundError, match=r"own\.ckpt, but there is neither"):
         FedAvg.load_from_checkpoint(tmp_path / "own.ckpt")
