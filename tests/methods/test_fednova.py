@@ -16,6 +16,16 @@ def counted(num_steps, momentum):
     return total
 
 
+def moved(net, locals, p, a):
+    """Equation 8: ``x - (sum_i p_i a_i) sum_i p_i (x - w_i) / a_i`` for every weight x."""
+    effective = sum(p[client] * a[client] for client in locals)
+
+    def mean(name, x):
+        return sum(p[client] * (x - locals[client].get_parameter(name)) / a[client] for client in locals)
+
+    return {name: (x - effective * mean(name, x)).detach() for name, x in net.named_parameters()}
+
+
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce"], indirect=True)
 @pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
 def test_rounds_equal_equation_8(tiny, weighting):
@@ -30,12 +40,7 @@ def test_rounds_equal_equation_8(tiny, weighting):
         size = {client: tiny.shard_sizes[client] if weighting == "n_weighted" else 1 for client in cohort}
         p = {client: size[client] / sum(size.values()) for client in cohort}
         a = {client: counted(tiny.num_steps(client), momentum) for client in cohort}
-        effective = sum(p[client] * a[client] for client in cohort)
-        new = tiny.mean(locals, uniform=weighting == "uniform")
-        for name, x in net.named_parameters():
-            d = sum(p[client] * (x - locals[client].get_parameter(name)) / a[client] for client in cohort)
-            new[name] = (x - effective * d).detach()
-        net.load_state_dict(new)
+        net.load_state_dict(tiny.mean(locals, uniform=weighting == "uniform") | moved(net, locals, p, a))
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
 
@@ -63,12 +68,7 @@ def test_proximal_rounds_equal_equation_8(tiny, engine):
         locals = {client: tiny.visit(net, client, round, objective) for client in cohort}
         p = {client: tiny.shard_sizes[client] / sum(tiny.shard_sizes[other] for other in cohort) for client in cohort}
         a = {client: pulled(tiny.num_steps(client), tiny.rate(round), mu) for client in cohort}
-        effective = sum(p[client] * a[client] for client in cohort)
-        new = tiny.mean(locals)
-        for name, x in net.named_parameters():
-            d = sum(p[client] * (x - locals[client].get_parameter(name)) / a[client] for client in cohort)
-            new[name] = (x - effective * d).detach()
-        net.load_state_dict(new)
+        net.load_state_dict(tiny.mean(locals) | moved(net, locals, p, a))
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
 
