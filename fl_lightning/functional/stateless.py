@@ -37,8 +37,6 @@ def call_with(net: nn.Module, slots: Slots | None, tensors: Mapping[str, Tensor]
     """
     if slots is None:
         return functional_call(net, dict(tensors), tuple(arguments))
-    # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones in their place. A net
-    # without such a layer still goes by it: otherwise torch.compile (2.14) may fail with a KeyError where the names of a
-    # client's state change from one step to the next.
+    # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones in their place.
     replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}
     return functional_call(net, replaced, tuple(arguments), tie_weights=False)
