@@ -69,8 +69,9 @@ _CALLBACKS: dict[str, type[FederatedCallback]] = {
     )
 }
 # Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
-_COMMANDS = {
+COMMANDS = {
     "attack": "fl_lightning.privacy.attack_command",
+    "completion": "fl_lightning.completion",
     "export": "fl_lightning.export",
     "report": "fl_lightning.report.command",
     "sweep": "fl_lightning.sweep.command",
@@ -365,8 +366,8 @@ def main(args: Sequence[str] | None = None) -> int:
         arguments = _split_config_option(sys.argv[1:] if args is None else args)
         if (answer := quick_answer(arguments)) is not None:
             print(answer)
-        elif arguments[0] in _COMMANDS:
-            import_module(_COMMANDS[arguments[0]]).run(arguments[1:])
+        elif arguments[0] in COMMANDS:
+            import_module(COMMANDS[arguments[0]]).run(arguments[1:])
         else:
             with whole_configs(arguments) as arguments:
                 _run(arguments)

@@ -17,7 +17,7 @@ import yaml
 from fl_lightning.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
 
 # Where seed_everything arrives; what stands there is overwritten.
-_SEEDS = ("data.seed", "model.seed", "model.init_args.seed")
+SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
 _SEEDED = "seed_everything is the seed of every random choice: give that instead"
 
 
@@ -125,7 +125,7 @@ def _content(path: Path, name: str) -> dict[str, Any]:
 
 def _check_mappings(content: dict[str, Any], name: str) -> None:
     """Raise a ValueError where a value stands in the place of keys: the parser would take the defaults, or fail obscurely."""
-    for key in _SEEDS:
+    for key in SEED_KEYS:
         if _has(content, key.split(".")):
             raise ValueError(f"{key} is given in {name}, but {_SEEDED}")
     callbacks = content.get("callbacks")
@@ -162,7 +162,7 @@ def _check_values(arguments: Sequence[str]) -> None:
     """Raise a ValueError where the parser would stumble over the YAML that is the value of an option, or in a file it names."""
     for option, argument in pairwise(["", *arguments]):
         key, _, value = argument.partition("=") if argument.startswith("--") else (option, "", argument)
-        if key in (f"--{seed}" for seed in _SEEDS):
+        if key in (f"--{seed}" for seed in SEED_KEYS):
             raise ValueError(f"{key.removeprefix('--')} is given, but {_SEEDED}")
         if key != "--config" and value:
             try:

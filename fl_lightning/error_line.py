@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from fl_lightning import losses, methods, models, optimizers, privacy
-from fl_lightning.data import partitions
+from fl_lightning.known_classes import known_classes
 from fl_lightning.unknown_option import did_you_mean, parser_options, unknown_option
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
@@ -134,11 +133,11 @@ def _no_class(key: str, value: str, match: re.Match[str]) -> str:
     if re.search(r"Expected a <class '(?:int|float|bool)'>", match.string):
         return _wrong_type(key, value, match)
     name = match[1] or value
-    return f"{key} is {name}, which is no class that can be imported: {_known_classes(key, name)}"
+    return f"{key} is {name}, which is no class that can be imported: {_near_class(key, name)}"
 
 
 def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
-    return f"{_is(key, value)} which is no class that fits here: {_known_classes(key, value)}"
+    return f"{_is(key, value)} which is no class that fits here: {_near_class(key, value)}"
 
 
 def _no_keys(key: str, value: str, match: re.Match[str]) -> str:
@@ -169,15 +168,8 @@ _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
 }
 
 
-def _known_classes(key: str, name: str) -> str:
-    package = {
-        "model": methods,
-        "model.net": models,
-        "model.loss": losses,
-        "model.privacy": privacy,
-        "model.server_optimizer": optimizers,
-        "data.partition": partitions,
-    }.get(key)
-    if package is None:
+def _near_class(key: str, name: str) -> str:
+    names = known_classes(key)
+    if not names:
         return "give its full import path, such as torch.optim.SGD"
-    return did_you_mean(name, package.__all__) or f"there are {', '.join(package.__all__)}, or give a full import path"
+    return did_you_mean(name, names) or f"there are {', '.join(names)}, or give a full import path"

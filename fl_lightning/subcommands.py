@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "report": "write tables and figures of any number of runs",
     "sweep": "train every combination of values and seeds",
     "configs": "list the bundled configs",
+    "completion": "print a script that completes command lines in bash and zsh",
 }
 
 _USAGE = "usage: fl-lightning SUBCOMMAND [options]"

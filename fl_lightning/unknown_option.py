@@ -52,7 +52,7 @@ def class_options(class_path: str, key: str | None = None) -> list[str]:
     module, _, name = class_path.rpartition(".")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(getattr(import_module(module), name), key, fail_untyped=False)
-    return [option for option in parser_options(parser) if option not in _FIRST]
+    return [option for option in parser_options(parser) if option not in _FIRST and not option.endswith(".params")]
 
 
 def parser_options(parser: ArgumentParser) -> list[str]:

@@ -39,7 +39,7 @@ def test_what_needs_no_torch_is_answered_at_once(arguments):
 
 def test_the_overview_names_every_subcommand():
     """Those of the trainer and the others; no argument at all asks for it too."""
-    assert set(SUBCOMMANDS) == {*cli.FederatedCLI.subcommands(), *cli._COMMANDS, "configs"}
+    assert set(SUBCOMMANDS) == {*cli.FederatedCLI.subcommands(), *cli.COMMANDS, "configs"}
     assert all(f"\n  {name} " in quick_answer([]) for name in SUBCOMMANDS)
     assert quick_answer([]) == quick_answer(["--help"])
 

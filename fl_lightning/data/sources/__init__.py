@@ -1,7 +1,7 @@
 """Where samples come from. A source is one small class: ``load(root)`` gives a :class:`Dataset`."""
 
 from fl_lightning.data.sources.arrays import Arrays, Npz
-from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.by_name import open_source, source_names
 from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.hugging_face import HuggingFace
 from fl_lightning.data.sources.image_folder import ImageFolder
@@ -23,4 +23,5 @@ __all__ = [
     "Superclasses",
     "TorchvisionDataset",
     "open_source",
+    "source_names",
 ]

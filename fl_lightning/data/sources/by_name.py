@@ -7,9 +7,14 @@ from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.leaf import Leaf
 from fl_lightning.data.sources.source import Source
-from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
+from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset, classification_sets
 
 _NAMED: dict[str, Callable[[], Source]] = {"digits": Digits, "image_folder": ImageFolder, "leaf": Leaf}
+
+
+def source_names() -> list[str]:
+    """The names that ``data.source`` takes; files and splits besides."""
+    return [*_NAMED, *classification_sets()]
 
 
 def open_source(source: str | Source) -> Source:

@@ -19,6 +19,11 @@ from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
 
+def classification_sets() -> list[str]:
+    """Names of the sets that torchvision has."""
+    return [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
+
+
 class TorchvisionDataset(Source):
     """A classification set of torchvision by its class name, downloaded where it does not lie under ``root`` yet.
 
@@ -33,7 +38,7 @@ class TorchvisionDataset(Source):
     """
 
     def __init__(self, name: str, split: str | None = None, size: int | None = None) -> None:
-        known = [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
+        known = classification_sets()
         if name not in known:
             hint = difflib.get_close_matches(name, ["digits", "image_folder", "leaf", *known], n=1)
             cure = f"did you mean {hint[0]}?" if hint else f"try one of {', '.join(sorted(known))}"
