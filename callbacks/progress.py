@@ -126,24 +126,25 @@ class _Lines:
         self._start, self._total = start, total
         self._began = self._last_time = time.monotonic()
         self._round = self._last_round = start
-        self._scores = ""
+        self._scores = self._last_scores = ""
 
     def update(self, round: int, scores: str) -> None:
         self._round, self._scores = round, scores
         silence = time.monotonic() - self._last_time
         first = self._last_round == self._start
-        if silence >= _SECONDS and (first or round - self._last_round >= self._total / _LINES or silence >= _SILENCE):
+        due = first or round - self._last_round >= self._total / _LINES or silence >= _SILENCE
+        if silence >= _SECONDS and due and round < self._total:  # the last round's line waits for its evaluation
             self._say()
 
     def print(self, *args: Any) -> None:
         print(*args, flush=True)
 
     def stop(self) -> None:
-        if self._round > self._last_round:
+        if self._round > self._start and (self._round, self._scores) != (self._last_round, self._last_scores):
             self._say()
 
     def _say(self) -> None:
-        self._last_time, self._last_round = time.monotonic(), self._round
+        self._last_time, self._last_round, self._last_scores = time.monotonic(), self._round, self._scores
         speed = (self._round - self._start) / max(self._last_time - self._began, 1e-9)
         left = timedelta(seconds=round((self._total - self._round) / speed)) if speed else "-"
         parts = [f"Round {self._round}/{self._total}", self._scores, _speed_text(speed), f"{left} left"]

@@ -64,6 +64,23 @@ def test_slow_rounds_are_not_silent(lines):
     assert "  300.0 s/round  13 days, " in said[0]
 
 
+@pytest.mark.parametrize(("ends_in", "said"), [(4, ["Round 4/4"]), (3, ["Round 3/4", "Round 3/4"])])
+def test_the_last_line_has_the_scores_of_the_last_evaluation(ends_in, said, monkeypatch, capsys):
+    """A round of a minute is evaluated after its end; a run of 4 rounds ends there, or is stopped by its evaluation in round 3."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    bar, module = RoundProgressBar(), SimpleNamespace(newest={"val/accuracy": 0.1})
+    bar.on_train_start(SimpleNamespace(global_step=ends_in - 1, max_steps=4), module)
+    clock.now = 60.0
+    bar.on_round_end(None, module, ends_in, None)
+    module.newest["val/accuracy"] = 0.5
+    bar.on_validation_end(None, module)
+    bar.on_train_end(None, module)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == said
+    assert "accuracy 0.500" in lines[-1]
+
+
 def test_what_is_printed_meanwhile_is_there_at_once(monkeypatch):
     """A file is written when a line is, and not when its buffer is full."""
     said = []
