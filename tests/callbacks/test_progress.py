@@ -66,7 +66,7 @@ def test_slow_rounds_are_not_silent(lines):
 
 @pytest.mark.parametrize(("ends_in", "said"), [(4, ["Round 4/4"]), (3, ["Round 3/4", "Round 3/4"])])
 def test_the_last_line_has_the_scores_of_the_last_evaluation(ends_in, said, monkeypatch, capsys):
-    """A round of a minute is evaluated after its end; a run of 4 rounds ends there, or is stopped by its evaluation in round 3."""
+    """A round of a minute is evaluated after its end: the last of 4, or round 3, in which its evaluation stops the run."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
     bar, module = RoundProgressBar(), SimpleNamespace(newest={"val/accuracy": 0.1})
