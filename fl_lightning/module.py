@@ -209,15 +209,15 @@ class FederatedModule(EvaluatedModule):
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
         report = self._serve(round, fit)
+        if self.is_last(round):
+            # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
+            self.trainer.should_stop = True
         self._count_rounds_without_update(report, any(visit.sends for visit in visits))
         for scheduler in self._schedulers():
             scheduler.step()
         self._notify("on_aggregate_end", round)
         self._log_training(report)
         self._notify("on_round_end", round, report)
-        if round == self.trainer.max_steps:
-            # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
-            self.trainer.should_stop = True
 
     def _serve(self, round: int, fit: CohortFit) -> RoundReport:
         """The server's part of a round; where it makes the model or the server's state non-finite, that of a lost round."""
@@ -232,6 +232,7 @@ class FederatedModule(EvaluatedModule):
                 self.client_states.commit(round, fit.kept, fit.cleared)
                 return fit.report
             self._undoable.undo()
+            self.after_undo()
             self.server_step(None)
             self.after_server_step([])
         self.client_states.commit(round, [])  # nobody keeps anything of it
@@ -333,6 +334,13 @@ class FederatedModule(EvaluatedModule):
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
         """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
+
+    def after_undo(self) -> None:
+        """Put back what the server holds outside of weights, buffers and its optimizer, which are as before the round again."""
+
+    def is_last(self, round: int) -> bool:
+        """Whether a run ends after a round that is done; by default after ``trainer.max_steps``."""
+        return round == self.trainer.max_steps
 
     # What hooks and engines ask for ---------------------------------------------------------------------------------
 
@@ -690,9 +698,9 @@ def _never(*arguments: Any) -> bool:
 
 def _what_blew_up(report: RoundReport) -> str:
     """Whose update was the largest in a round whose step was undone."""
-    sizes = zip(report.largest, report.clients, strict=True)
-    size, client = max((size, client) for size, client in sizes if client not in report.nonfinite)
+    norms = zip(report.norms, report.clients, strict=True)
+    norm, client = max((norm, client) for norm, client in norms if client not in report.nonfinite)
     return (
-        f"the server's step made the global model or the server's state non-finite (largest value sent: {size:.3g}, by client "
-        f"{client})"
+        f"the server's step made the global model or the server's state non-finite (largest norm of an update: {norm:.3g}, of "
+        f"client {client})"
     )

@@ -47,8 +47,12 @@ def train(fit, data, method, rounds, ckpt_path=None, **settings):
 @pytest.mark.parametrize("method", [FedAvg, Scaffold, FedCurv])
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 def test_a_step_that_overflows_is_undone(fit, toy_data, method, optimizer, engine):
-    """1e30 squared is infinite in float32. Weights, moments, variates and clients' states are those of the round before."""
-    with pytest.warns(UserWarning, match=r"^round 3: .*non-finite \(largest value sent: 1e\+30, by client 1\), and was undone"):
+    """1e30 squared is infinite in float32; the norm of 15 such values is ``sqrt(15) 1e30``.
+
+    Weights, moments, variates and clients' states are those of the round before.
+    """
+    warning = r"^round 3: .*non-finite \(largest norm of an update: 3.87e\+30, of client 1\), and was undone"
+    with pytest.warns(UserWarning, match=warning):
         trained, reports, results = train(
             fit, toy_data(monitor_test=1), loud(method, 1, {3}), 5, server_optimizer=optimizer, engine=engine
         )
@@ -76,8 +80,8 @@ def test_an_undone_round_is_as_a_lost_one(fit, toy_data):
 
 @pytest.mark.filterwarnings("ignore:round")
 def test_ten_undone_rounds_in_a_row_end_the_run(fit, toy_data):
-    """In one line, with who sent the largest value."""
-    with pytest.raises(FloatingPointError, match=r"10 rounds in a row were lost or undone .* by client 2\)\): lower the"):
+    """In one line, with whose update was the largest."""
+    with pytest.raises(FloatingPointError, match=r"10 rounds in a row were lost or undone .* of client 2\)\): lower the"):
         train(fit, toy_data(), loud(FedAvg, 2, set(range(3, 20))), 15, server_optimizer=FedYogi)
 
 
@@ -126,3 +130,24 @@ def test_what_is_no_weight_is_refused(fit, toy_data, engine, weight):
 def test_clients_that_all_weigh_0_end_the_run(fit, toy_data):
     with pytest.raises(FloatingPointError, match="all clients weighed 0 in 10 rounds in a row .*update_weight"):
         train(fit, toy_data(), weighing([0.0, 0.0, 0.0]), 12)
+
+
+def test_the_largest_norm_is_not_the_largest_value(fit, toy_data):
+    """Weights of 1e30 at the server are in what everyone sends; client 2 alone has moved them, and is the one named.
+
+    Its 12 weights go from 1e30 to -1e29: ``sqrt(12) 1.1e30``. The biases are 0.
+    """
+
+    class Stays(FedAvg):
+        def client_result(self, net, client):
+            upload = super().client_result(net, client)
+            factor = -0.1 if client.index == 2 else 1.0
+            sent = {name: factor * client.received_state[name] for name in upload["weights"].tensors}
+            return {**upload, "weights": upload["weights"]._replace(tensors=sent)}
+
+    net, reports = nn.Linear(4, 3), Reports()
+    net.weight.data.fill_(1e30)
+    net.bias.data.fill_(0)
+    with pytest.warns(UserWarning, match=r"largest norm of an update: 3.81e\+30, of client 2\)"):
+        fit(Stays(net, local_steps=1, server_optimizer=FedYogi), toy_data(), 1, callbacks=[reports])
+    assert reports.rounds[0].norms == pytest.approx([0, 0, 12**0.5 * 1.1e30], rel=1e-6)

@@ -22,7 +22,7 @@ class RoundReport:
     nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
-    largest: list[float]  # largest magnitude of a value that each client sent; 0 of one that sent nothing
+    norms: list[float]  # of each client's update: what it sent, weights and buffers less the global ones; 0 of nothing
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
 
 

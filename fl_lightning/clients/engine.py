@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_map_only
 from fl_lightning.clients.client import Client, Objective, Visit
 from fl_lightning.clients.cohort import CohortFit, CohortModels, RoundReport
 from fl_lightning.clients.layers import activation_bytes, mixes_samples
+from fl_lightning.clients.norms import update_norm
 from fl_lightning.clients.ranks import exchange, split_by_work
-from fl_lightning.clients.reduction import Gathered, Reduction, Seen, Upload, are_finite
+from fl_lightning.clients.reduction import Gathered, Reduction, Upload, are_finite
 from fl_lightning.clients.step import Scope
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
@@ -32,18 +33,23 @@ class Share:
     """What this process's part of a cohort adds up to; the dicts are by position in the cohort."""
 
     reduced: Reduction
-    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not, counts, largest value
+    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not, counts, norm
     keep_state: Callable[[int, State], None]  # what a client keeps; its tensors change afterwards
     probes: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     models: dict[int, State] | None = None  # None: nobody wants them
 
     def record(
-        self, positions: Sequence[int], losses: Tensor, seen: Seen, counts: Sequence[tuple[int, int, bool, bool]]
+        self,
+        positions: Sequence[int],
+        losses: Tensor,
+        finite: Tensor,
+        counts: Sequence[tuple[int, int, bool, bool]],
+        norms: Tensor,
     ) -> None:
         """Fill the rows of some visits; ``counts`` are bytes down, bytes up, whether there is a state and a weight above 0."""
         rows = torch.tensor(counts, dtype=self.stats.dtype, device=self.stats.device)
-        losses, finite, largest = (column.to(self.stats)[:, None] for column in (losses, *seen))
-        self.stats[list(positions)] = torch.cat([losses, finite, rows, largest], dim=1)
+        losses, finite, norms = (column.to(self.stats)[:, None] for column in (losses, finite, norms))
+        self.stats[list(positions)] = torch.cat([losses, finite, rows, norms], dim=1)
 
 
 class Engine(ABC):
@@ -66,6 +72,7 @@ class Engine(ABC):
             for tensors in (_tensors(self.net), self._global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        self.origins = dict.fromkeys(("weights", "buffers"), self._global_state)  # of what clients send new values of
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
         self._reset = method.initial_statistics if method.batch_norm_buffers == "reset" else {}
@@ -191,13 +198,16 @@ class Engine(ABC):
         weight = self.weight(client) if visit.sends else 0.0
         if state:
             share.keep_state(position, state)
-        seen = share.reduced.add(upload, finite[0]) if visit.sends else Seen(finite, loss.new_zeros(1))
+        norm, sent = torch.zeros(1), {}
         if visit.sends:
+            finite = share.reduced.add(upload, finite[0])
+            sent = {name: part.tensors for name, part in upload.items() if not part.derived}
+            norm = update_norm(sent, self.origins)
             letters = {name: part.tensors for name, part in upload.items() if isinstance(part, Gathered)}
             if letters:
                 share.reduced.letters[client.index] = {n: {k: t.clone() for k, t in p.items()} for n, p in letters.items()}
-        sent = sum(self.bytes_sent(part.tensors) for part in upload.values() if not part.derived) if visit.sends else 0
-        share.record([position], loss, seen, [(self.bytes_down(visit, client), sent, bool(state), weight > 0)])
+        up = sum(self.bytes_sent(tensors) for tensors in sent.values())
+        share.record([position], loss, finite, [(self.bytes_down(visit, client), up, bool(state), weight > 0)], norm)
         if share.models is not None:
             share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
 
@@ -374,5 +384,5 @@ def _report(round: int, visits: Sequence[Visit], rows: Sequence[Sequence[float]]
         nonfinite=nonfinite,
         bytes_down=int(sum(row[2] for row in rows)),
         bytes_up=int(sum(row[3] for row in rows)),
-        largest=[row[6] for row in rows],
+        norms=[row[6] for row in rows],
     )

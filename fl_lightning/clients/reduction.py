@@ -25,13 +25,6 @@ class Gathered(NamedTuple):
     derived = False
 
 
-class Seen(NamedTuple):
-    """What is seen of the uploads of M clients as they are counted, on the device."""
-
-    finite: Tensor  # (M,) booleans: who was counted
-    largest: Tensor  # (M,): the largest magnitude of a value
-
-
 Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
 Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
@@ -73,8 +66,8 @@ class Reduction:
         """What has been counted so far."""
         return {name: total.layout for name, total in self._totals.items()}
 
-    def add(self, upload: Upload, admissible: Tensor) -> Seen:
-        """Count one client's upload if it is finite and ``admissible``; the result has M = 1.
+    def add(self, upload: Upload, admissible: Tensor) -> Tensor:
+        """Count one client's upload if it is finite and ``admissible``; gives whether it was, (1,) booleans.
 
         What is gathered is not counted here, but decides like the rest.
         """
@@ -88,18 +81,17 @@ class Reduction:
                 admissible = admissible & are_finite({key: t[None] for key, t in sent.tensors.items()}, 1)[0]
         return self.add_stacked(stacked, admissible[None])
 
-    def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Seen:
-        """Count the uploads of M clients: tensors (M, ...) and weights (M,) by name."""
+    def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
+        """Count the uploads of M clients, tensors (M, ...) and weights (M,) by name; gives who was counted, (M,) booleans."""
         sent = [tensor for tensors, _ in uploads.values() for tensor in tensors.values()]
-        largest = largest_magnitudes(sent, len(admissible)).to(self._device)
-        counted = admissible.to(self._device) & largest.isfinite()
+        counted = (admissible & _all_finite(sent, len(admissible)).to(admissible.device)).to(self._device)
         self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
         for name, (tensors, weights) in uploads.items():
             factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
             self._totals[name].weight.add_(factors.sum())
             for key, total in self._totals[name].tensors.items():
                 _add_weighted(total, tensors[key], factors, counted)
-        return Seen(counted, largest)
+        return counted
 
     def reserve(self, layouts: dict[str, Layout]) -> None:
         """Make room for names; those known already are left as they are."""
@@ -137,18 +129,17 @@ def are_finite(tensors: State, num_clients: int) -> Tensor:
         tensors: (M, ...) each.
         num_clients: M.
     """
-    return largest_magnitudes(tensors.values(), num_clients).isfinite()
+    return _all_finite(tensors.values(), num_clients)
 
 
-def largest_magnitudes(tensors: Iterable[Tensor], num_clients: int) -> Tensor:
-    """The largest absolute value of each client's floats, (M,) float64 on their device; NaN if one is, 0 without any."""
+def _all_finite(tensors: Iterable[Tensor], num_clients: int) -> Tensor:
     # Minimum and maximum pass a NaN on, and need no copy of the values in another precision.
     values = [value.reshape(num_clients, -1) for value in tensors if value.is_floating_point() and value.numel() > 0]
     if not values:
-        return torch.zeros(num_clients, dtype=torch.float64)
+        return torch.ones(num_clients, dtype=torch.bool)
     largest = torch.stack([value.amax(dim=1) for value in values])
     smallest = torch.stack([value.amin(dim=1) for value in values])
-    return torch.maximum(largest, -smallest).amax(dim=0).double()
+    return torch.maximum(largest, -smallest).amax(dim=0).isfinite()
 
 
 def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:

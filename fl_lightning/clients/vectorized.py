@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_map
 from fl_lightning.clients.client import Client, Visit
 from fl_lightning.clients.engine import Engine, Share, num_bytes, set_gradients
 from fl_lightning.clients.layers import draws
-from fl_lightning.clients.reduction import Seen, are_finite
+from fl_lightning.clients.norms import update_norms
+from fl_lightning.clients.reduction import are_finite
 from fl_lightning.clients.step import LocalStep
 from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
@@ -184,7 +185,7 @@ class VectorizedEngine(Engine):
         method = self.method
         state = {**stack.state, **self.kept(stack.tensors)}
         finite = are_finite(state, len(members)).to(method.device)
-        largest = torch.zeros(len(members), dtype=torch.float64, device=method.device)
+        norms = torch.zeros(len(members), dtype=torch.float64, device=method.device)
         # What the default sends are the net's own tensors: here, those of all members.
         upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
         sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
@@ -196,7 +197,8 @@ class VectorizedEngine(Engine):
                 name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
                 for name, part in upload.items()
             }
-            finite[chosen], largest[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+            finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+            norms[chosen] = update_norms({name: tensors for name, (tensors, _) in uploads.items()}, self.origins, len(rows))
             weighted = {row for row, weight in zip(rows, weights, strict=True) if weight > 0}
         counts = []
         for row, member in enumerate(members):
@@ -206,7 +208,7 @@ class VectorizedEngine(Engine):
                 share.models[member.position] = {name: tensor[row].clone() for name, tensor in stack.tensors.items()}
             up = sent if member.visit.sends else 0
             counts.append((self.bytes_down(member.visit, member.client), up, bool(state), row in weighted))
-        share.record([member.position for member in members], losses, Seen(finite, largest), counts)
+        share.record([member.position for member in members], losses, finite, counts, norms)
 
 
 class _Stack:

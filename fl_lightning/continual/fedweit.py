@@ -95,6 +95,7 @@ class FedWeIT(APD):
         self.density, self.upload, self.knowledge, self.num_foreign = density, upload, knowledge, num_foreign
         self.share_base, self.mask, self.adaptive, self.penalize_mask = share_base, mask, adaptive, penalize_mask
         self.knowledge_base: dict[int, dict[int, State]] = {}  # client -> position -> sparse A of each layer
+        self._knowledge_before = self.knowledge_base  # the present round
 
     def adapt_net(self) -> None:
         if self.num_foreign is None:
@@ -276,10 +277,13 @@ class FedWeIT(APD):
         return base.detach() * over_outputs(sent, base)
 
     def aggregate(self, reduced: Reduction) -> Update:
+        self._knowledge_before = self.knowledge_base
+        self.knowledge_base = {client: dict(tasks) for client, tasks in self.knowledge_base.items()}
         for client, adaptive in reduced.gathered("adaptive").items():
-            entry = self.knowledge_base.setdefault(client, {}).setdefault(self.positions[client], {})
+            entry: State = {}
             for layer, tensor in adaptive.items():
                 put_sparse(entry, layer, tensor)
+            self.knowledge_base.setdefault(client, {})[self.positions[client]] = entry
         if not self.share_base:
             return Update({}, {})
         mean, contributors = reduced.mean("base"), reduced.mean("contributors")
@@ -296,6 +300,10 @@ class FedWeIT(APD):
             if client in sampled:
                 self.served[client] = self.positions[client]
         super().after_server_step(probes)
+
+    def after_undo(self) -> None:
+        super().after_undo()
+        self.knowledge_base = self._knowledge_before
 
     def read_clocks(self) -> None:
         super().read_clocks()

@@ -121,11 +121,11 @@ class TaskLearner(FederatedModule):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        self._stop_if_over()
-
-    def _stop_if_over(self) -> None:
-        if min(self.positions) == self.data.num_tasks:
+        if self.is_last(self.trainer.global_step):
             self.trainer.should_stop = True
+
+    def is_last(self, round: int) -> bool:
+        return super().is_last(round) or min(self.positions) == self.data.num_tasks
 
     def read_clocks(self) -> None:
         """Clients' places on the host, for what is decided there, and for the data module."""
@@ -314,7 +314,10 @@ class TaskLearner(FederatedModule):
         self.rounds_in_task.masked_fill_(done, 0)
         self.rate_factor.masked_fill_(done, 1.0)
         self.read_clocks()
-        self._stop_if_over()
+
+    def after_undo(self) -> None:
+        super().after_undo()
+        self.read_clocks()
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

@@ -63,12 +63,13 @@ class FedNova(FedProx):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
+        models = upload.pop("weights")
         a = self.accumulation(int(client.num_steps), float(client.learning_rate))
-        sent, weight = upload["weights"].tensors, upload["weights"].weight
-        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in sent.items()}
+        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in models.tensors.items()}
         precision = torch.promote_types(torch.float32, client.received[0].dtype)
         accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
-        return {**upload, "weights": Weighted(changes, weight), "accumulation": Weighted(accumulation, weight)}
+        sent = {"changes": changes, "accumulation": accumulation}
+        return {**upload, **{name: Weighted(tensors, models.weight) for name, tensors in sent.items()}}
 
     def accumulation(self, steps: int, rate: float) -> float:
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
@@ -81,6 +82,6 @@ class FedNova(FedProx):
     def aggregate(self, reduced: Reduction) -> Update:
         effective_steps = reduced.mean("accumulation")["a"]
         weights = dict(self.net.named_parameters())
-        mean = reduced.mean("weights")
+        mean = reduced.mean("changes")
         gradient = {name: torch.empty_like(weights[name]).copy_(effective_steps * change) for name, change in mean.items()}
         return Update(gradient, reduced.mean("buffers"))

@@ -165,9 +165,10 @@ def allocated(method):
 
 
 def test_sequential_allocates_gradients_and_little_else(started):
-    """In copies of a net far larger than its activations: 1 a step, the gradients, and 4 a visit.
+    """In copies of a net far larger than its activations: 1 a step, the gradients, and 7 a visit.
 
-    Those of a visit are what the sum masks and converts to float64, which counts 2; on a CPU a block at a time.
+    Those of a visit are what the sum masks and converts to float64, which counts 2, and the change, whose norm is taken in
+    float64; on a CPU a block at a time.
     """
     copies = {
         (clients, steps): allocated(started("sequential", clients, steps // 2, width=512))
@@ -176,7 +177,7 @@ def test_sequential_allocates_gradients_and_little_else(started):
     step = (copies[4, 4] - copies[4, 2]) / 8
     visit = (copies[8, 2] - copies[4, 2]) / 4 - 2 * step
     assert step < 1.3
-    assert visit < 4.5
+    assert visit < 7.5
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])

@@ -8,6 +8,7 @@ import torch
 from fl_lightning import continual
 from fl_lightning.clients import Gathered, Reduction, Weighted
 from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
+from fl_lightning.undo import UndoableStep
 
 NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"})
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
@@ -103,6 +104,41 @@ def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
     assert [report.nonfinite for report in poisoned.seen.rounds] == [[2], [], [2], [2]]
     tiny.assert_same_end(poisoned, tiny.train(method_of(name), tiny.new_data(cohorts=without), **settings))
     assert 2 not in poisoned.client_states.clients()
+
+
+@pytest.mark.filterwarnings("ignore:round 2")
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
+    """The last one of a task: the run ends as one in which everyone sent NaN there, knowledge base and clocks too."""
+    cohorts, method = [[0, 1, 2], [0, 1], [0, 1, 2], [0, 2]], getattr(continual, name)
+    client_result = method.client_result
+
+    def nothing_finite(self, net, client):
+        upload = client_result(self, net, client)
+        bad = {"bad": Weighted({"bad": torch.full((1,), float("nan"))}, 1.0)}
+        return {**upload, **bad} if client.round == 2 else upload
+
+    with monkeypatch.context() as patch:
+        patch.setattr(method, "client_result", nothing_finite)
+        lost = tiny.train(method_of(name), tiny.new_data(cohorts=cohorts))
+    monkeypatch.setattr(UndoableStep, "is_sound", lambda step: step._module.trainer.global_step != 2)
+    undone = tiny.train(method_of(name), tiny.new_data(cohorts=cohorts))
+    assert [report.undone for report in undone.seen.rounds] == [False, True, False, False]
+    tiny.assert_same_end(undone, lost)
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_clocks_of_a_round_that_is_undone(tiny, monkeypatch):
+    """All clients are done with a task in a round. Rounds 3 and 4 are undone: the third task ends with its second round."""
+
+    class Quick(FedAvgOnTasks):
+        def probe(self, net, client):
+            return {**super().probe(net, client), "rate_factor": torch.tensor(0.0)}
+
+    monkeypatch.setattr(UndoableStep, "is_sound", lambda step: step._module.trainer.global_step < 3)
+    run = tiny.train(Quick, schedule="asynchronous", smallest_rate=0.05, rounds_per_task=2)
+    assert [report.undone for report in run.seen.rounds] == [False, False, True, True]
+    assert run.position.tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("name", LOCAL)
