@@ -44,12 +44,29 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         if error.filename is not None and Path(error.filename) not in (temporary, path, *path.parents):
             raise  # about another file, which the block read
-        raise OSError(
-            f"{path} could not be written ({error.strerror or error}): free some space or choose another folder"
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the folder in an error of the block that names no file, as those of a full disk do not.
+
+    Raises:
+        OSError: naming the folder, if it cannot be written or the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    return OSError(f"{path} could not be written ({error.strerror or error}): free some space or choose another folder")
 
 
 def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:

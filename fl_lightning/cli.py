@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
@@ -114,7 +116,8 @@ class _SaveConfig(SaveConfigCallback):
 
     def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
         if trainer.is_global_zero and not self.already_saved:
-            self.parser.save(self.config, self.config_filename, skip_none=False, overwrite=True)
+            with atomic_write(self.config_filename) as temporary:
+                self.parser.save(self.config, temporary, skip_none=False, overwrite=True)
             self.already_saved = True
 
 
@@ -361,6 +364,7 @@ def main(args: Sequence[str] | None = None) -> int:
     An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
     """
     _quiet_lightning()
+    threading.excepthook = _say_thread_failed
     sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
         arguments = _split_config_option(sys.argv[1:] if args is None else args)
@@ -415,6 +419,12 @@ def _split_config_option(arguments: Sequence[str]) -> list[str]:
     return [
         part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])
     ]
+
+
+def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """As Python does, but for TensorBoard's thread that writes: its error reaches the main thread, which says it."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        threading.__excepthook__(failed)
 
 
 def _quiet_lightning() -> None:

@@ -1,5 +1,6 @@
 """What the command line says of an error: one line with the key, the value and the cure."""
 
+import errno
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ _VALUES = (
     r"Expected a path but (.+) either not accessible",
     r"Unable to load config '(.*)'$",
 )
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a disk that is full
 _TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
 
 
@@ -38,6 +40,9 @@ def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str]
         given: the command line.
         known: the options that it may have.
     """
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = error.filename or "a file or the standard output"
+        return f"{where} could not be written ({error.strerror}): free some space or choose another folder"
     text = str(error) or type(error).__name__
     lines = [_ADDED.sub("", line.strip().removeprefix("- ")) for line in text.splitlines()]
     kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -84,8 +85,10 @@ def export(classifier: Classifier, path: Path) -> None:
     except Exception as error:  # torch raises many kinds for what it cannot trace
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"model.net {net} cannot be exported by torch.export: {reason}") from error
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        torch.export.save(program, file, extra_files={"classes.json": json.dumps(classifier.inputs.classes)})
+    content = BytesIO()  # torch aborts the process where it writes to a disk that is full
+    torch.export.save(program, content, extra_files={"classes.json": json.dumps(classifier.inputs.classes)})
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
     written = torch.export.load(path).module()
     for inputs in (examples[:1], examples):
         if not torch.allclose(written(inputs), classifier(inputs), atol=1e-5):

@@ -5,10 +5,12 @@ import os
 # Before torch counts processors: nets are tiny, and tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -89,6 +91,7 @@ def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """Run ``main`` in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
     def run(*arguments: str):
         try:
@@ -98,6 +101,14 @@ def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def largest_file() -> Iterator[Callable[[int], None]]:
+    """Let no file grow beyond some bytes, as a disk does that fills up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Atomic writing: the new file whole, or the old one untouched, and never a leftover."""
 
+import errno
 import os
-import resource
+import re
 import signal
 import zipfile
 import zlib
@@ -9,7 +10,7 @@ import zlib
 import pytest
 import torch
 
-from fl_lightning.atomic import atomic_save, atomic_write, checked_load
+from fl_lightning.atomic import atomic_save, atomic_write, checked_load, naming_folder
 
 
 def names(folder):
@@ -123,16 +124,25 @@ def test_full_disk_is_named(tmp_path, size):
     assert names(tmp_path) == ["result.pt"]
 
 
-def test_a_disk_that_fills_up_while_writing_is_named(tmp_path):
+def test_a_disk_that_fills_up_while_writing_is_named(tmp_path, largest_file):
     """A limit of 200 kB for a file, which a megabyte of weights exceeds in the middle: the file and a cure; nothing is left."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-    try:
-        with pytest.raises(OSError, match=r"result\.pt could not be written \(File too large\): free some space"):
-            atomic_save({"small": torch.zeros(10_000), "large": torch.zeros(250_000)}, tmp_path / "result.pt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    largest_file(200_000)
+    with pytest.raises(OSError, match=r"result\.pt could not be written \(File too large\): free some space"):
+        atomic_save({"small": torch.zeros(10_000), "large": torch.zeros(250_000)}, tmp_path / "result.pt")
     assert names(tmp_path) == []
+
+
+def test_a_folder_is_named_where_an_error_names_no_file():
+    """The system names a file that cannot be opened, and none where it is full; an error of ours has its text already."""
+    with (
+        pytest.raises(OSError, match=r"^runs/a could not be written \(No space left on device\): free some space"),
+        naming_folder("runs/a"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    for error in (FileNotFoundError(errno.ENOENT, "No such file", "b.txt"), OSError("in our words")):
+        with pytest.raises(OSError, match=re.escape(str(error))) as caught, naming_folder("runs/a"):
+            raise error
+        assert caught.value is error
 
 
 def test_other_errors_are_not_blamed_on_the_target(tmp_path):

@@ -34,13 +34,12 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         decode: called if there is no cache file of that name and fingerprint.
 
     Raises:
-        OSError: naming the cache file, if it is damaged.
+        OSError: naming the cache file, if it is damaged or cannot be written.
     """
     path = _path(name, f"{_FORMAT}\n{fingerprint}", ".pt")
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
-            dataset = decode()
-            atomic_save(_to_plain(dataset), path)
+            _keep(decode(), path)
     try:
         stored = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -51,6 +50,13 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
 def root_lock(root: Path) -> FileLock:
     """One process at a time downloads into ``root``; the file lies in the cache since ``root`` may be read-only."""
     return FileLock(_path("root", str(root.resolve()), ".lock"))
+
+
+def _keep(dataset: Dataset, path: Path) -> None:
+    try:
+        atomic_save(_to_plain(dataset), path)
+    except OSError as error:
+        raise OSError(f"{error} with FL_LIGHTNING_CACHE=FOLDER") from error
 
 
 def _path(name: str, key: str, suffix: str) -> Path:

@@ -67,6 +67,7 @@ class SweepStudy:
 
     Raises:
         ValueError: if ``study.db`` is none that can be read.
+        OSError: if it is new and cannot be written.
     """
 
     def __init__(self, out: Path, prune: bool = False, warm_up: int = 0) -> None:
@@ -75,16 +76,19 @@ class SweepStudy:
         self._lock = FileLock(out / "study.lock", timeout=_WAIT)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         median = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
+        database = out / "study.db"
         with self._lock:
+            is_new = not database.exists()
             try:
                 self._storage = optuna.storages.RDBStorage(
-                    f"sqlite:///{out / 'study.db'}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
+                    f"sqlite:///{database}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
                 )
                 self._runs = self._study("runs", pruner=median if prune else optuna.pruners.NopPruner())
             except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
-                raise ValueError(
-                    f"{out / 'study.db'} cannot be read as a study: move it away, or give another --out"
-                ) from error
+                if is_new:
+                    database.unlink(missing_ok=True)
+                    raise OSError(f"{database} could not be written: free some space, or give another --out") from error
+                raise ValueError(f"{database} cannot be read as a study: move it away, or give another --out") from error
 
     def _study(self, name: str, **settings: Any) -> optuna.Study:
         return optuna.create_study(
