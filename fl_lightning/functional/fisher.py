@@ -206,9 +206,14 @@ def _squares_of_samples(
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
         return loss(call_with(net, slots, {**weights, **others}, (sample[None],)), target[None])[0]
 
+    squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    if any(isinstance(layer, nn.RNNBase) for layer in net.modules()):  # in which torch.vmap fails at what they do in place
+        for sample, target in zip(inputs, targets, strict=True):
+            for name, gradient in grad(loss_of_one)(weights, sample, target).items():
+                squares[name] += gradient.square()
+        return squares
     gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)
-    squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for part in zip(inputs.split(at_a_time), targets.split(at_a_time), strict=True):
         for name, gradients in gradients_of(weights, *part).items():
             squares[name] += gradients.square().sum(dim=0)

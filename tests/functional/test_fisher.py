@@ -241,3 +241,31 @@ def test_autocast_changes_nothing():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = empirical_fisher(net, cross_entropy, [batch])
     assert_same(actual, expected)
+
+
+class Recurrent(nn.Module):
+    """The last step of a recurrent layer, and a linear one, on images as sequences of their rows."""
+
+    def __init__(self, layer, width, **settings):
+        super().__init__()
+        self.body, self.head = layer(8, 5, batch_first=True, **settings), nn.Linear(width, 4)
+
+    def forward(self, images):
+        return self.head(self.body(images.movedim(1, 2).flatten(2))[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("layer", "width", "settings"),
+    [(nn.LSTM, 5, {}), (nn.LSTM, 3, {"proj_size": 3}), (nn.GRU, 10, {"bidirectional": True}), (nn.RNN, 5, {"num_layers": 2})],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_recurrent_layers(layer, width, settings, dtype):
+    """torch.vmap cannot take them: their samples go one by one."""
+    _, inputs, targets = example(dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net = Recurrent(layer, width, **settings).to(dtype)
+    expected = per_sample_loop(net, inputs, targets)
+    assert_same(
+        empirical_fisher(net, cross_entropy, split(inputs, targets, 3)), expected, 1e-14 if dtype == torch.float64 else 1e-6
+    )
