@@ -18,7 +18,7 @@ from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
 
-TestAccuracy = Literal["best", "last", "last_100_round_mean", "moving_average"]
+TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
 
 
@@ -27,11 +27,11 @@ class RunSummary(FederatedCallback):
     the run ended if that was before its last round.
 
     The file holds the test accuracy in four readings: ``best`` (the highest seen, chosen on the test set: for comparison with
-    papers that do so), ``last``, ``last_100_round_mean`` (over the evaluations of the last 100 rounds) and
-    ``moving_average`` (over the last 10 evaluations), and names the one that the paper's table uses. No mean reaches into the
-    first half of the run. ``last_100_round_mean`` is the final accuracy, by which sweeps and reports compare runs, see
-    :func:`fl_lightning.functional.final_accuracy`. ``rounds_to_target`` has
-    for each of the ``targets`` the first evaluated round whose test accuracy is at least that, null if there is none.
+    papers that do so), ``last``, ``last_rounds_mean`` (over the evaluations of the last 100 rounds) and ``moving_average``
+    (over the last 10 evaluations), and names the one that the paper's table uses. No mean reaches into the first half of the
+    run. ``last_rounds_mean`` is the final accuracy, by which sweeps and reports compare runs, see
+    :func:`fl_lightning.functional.final_accuracy`. ``rounds_to_target`` has for each of the ``targets`` the first evaluated
+    round whose test accuracy is at least that, null if there is none.
 
     Args:
         table_uses: which of the four the paper's table reports; the configs set it.
@@ -140,7 +140,7 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
         "best_round": best_round,
         "last": curve[max(curve)],
         "last_round": max(curve),
-        "last_100_round_mean": final_accuracy(curve),
+        "last_rounds_mean": final_accuracy(curve),
         "mean_first_round": min(late),
         "moving_average": sum(newest) / len(newest),
     }
@@ -159,7 +159,7 @@ def _print_table(results: dict[str, Any]) -> None:
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
-            table.add_row(f"final {label}", f"{readings['last_100_round_mean']:.4f}, mean of {_span(readings)}")
+            table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, mean of {_span(readings)}")
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():

@@ -66,7 +66,7 @@ _DESCRIPTIONS = {
     r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
     r"tasks/accuracy_table": "Mean accuracy over clients: a row after each task, a column on each.",
     r"tasks/attention/.*": "How much a client's tasks build on tasks of others.",
-    r"final/.*_last_100_round_mean": f"The number that runs are compared by: {FINAL_IS}.",
+    r"final/.*_last_rounds_mean": f"The number that runs are compared by: {FINAL_IS}.",
     r"final/.*": "A reading of the accuracy curve at the end of the run, as in results.json.",
 }
 

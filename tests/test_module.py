@@ -440,7 +440,7 @@ def test_results_are_those_of_the_last_round(fit, toy_data):
     assert readings["last_round"] == 5
     assert readings["last"] == curve[5]
     expected = (curve[4] + curve[5]) / 2
-    assert readings["last_100_round_mean"] == readings["moving_average"] == pytest.approx(expected)
+    assert readings["last_rounds_mean"] == readings["moving_average"] == pytest.approx(expected)
     assert readings["best"] == max(curve[round] for round in (2, 4, 5))
 
 

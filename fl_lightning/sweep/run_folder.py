@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.directory_watcher import DirectoryDele
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 _ERROR = "fl-lightning: error: "
+_FINAL = ("last_rounds_mean", "last_100_round_mean")  # the second in files of earlier versions
 _OTHER_READINGS = ("best", "last", "moving_average")
 _KEEP_LITTLE = {"images": 1, "histograms": 1, "tensors": 1, "scalars": 0}  # 0 is all
 
@@ -76,6 +77,6 @@ def final_metrics(results: dict[str, Any]) -> dict[str, float]:
     like, forgetting and scores of tasks follow.
     """
     measured = [name for name in ("test_accuracy", "val_accuracy") if results[name]]
-    final = {name: results[name]["last_100_round_mean"] for name in measured}
+    final = {name: next(results[name][key] for key in _FINAL if key in results[name]) for name in measured}
     others = {f"{name}_{reading}": results[name][reading] for name in measured for reading in _OTHER_READINGS}
     return {**final, **others, **results["newest_forgetting"], **results["tasks"]}

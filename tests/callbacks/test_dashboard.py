@@ -83,7 +83,7 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
     for row in (first, second):
         results = json.loads((tmp_path / "runs" / row.sessions[0].name / "results.json").read_text())
         values = {metric.name.tag: metric.value for metric in row.metric_values}
-        for reading in ("best", "last", "last_100_round_mean", "moving_average"):
+        for reading in ("best", "last", "last_rounds_mean", "moving_average"):
             assert values[f"final/test_accuracy_{reading}"] == pytest.approx(results["test_accuracy"][reading])
         assert values["forgetting/round"] == pytest.approx(results["newest_forgetting"]["forgetting/round"])
         assert "hp_metric" not in values

@@ -2,9 +2,10 @@
 
 import shutil
 
+import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from fl_lightning.sweep.run_folder import RunFolder
+from fl_lightning.sweep.run_folder import RunFolder, final_metrics
 
 
 def test_a_run_may_remove_its_folder_while_it_is_watched(tmp_path):
@@ -20,3 +21,17 @@ def test_a_run_may_remove_its_folder_while_it_is_watched(tmp_path):
             writer.add_scalar("val/accuracy", accuracy, round(accuracy * 4))
         assert run.new_accuracies() == [(round(accuracy * 4), accuracy)]
         shutil.rmtree(version)
+
+
+@pytest.mark.parametrize("final", ["last_rounds_mean", "last_100_round_mean"])
+def test_the_final_accuracy_under_its_name_and_its_former_one(final):
+    """Runs of earlier versions, whose results.json has the former, are compared with new ones."""
+    readings = {"best": 0.75, "best_round": 8, "last": 0.5, "last_round": 9, final: 0.625, "moving_average": 0.25}
+    results = {"test_accuracy": readings, "val_accuracy": {}, "newest_forgetting": {"forgetting/round": 0.125}, "tasks": {}}
+    assert final_metrics(results) == {
+        "test_accuracy": 0.625,
+        "test_accuracy_best": 0.75,
+        "test_accuracy_last": 0.5,
+        "test_accuracy_moving_average": 0.25,
+        "forgetting/round": 0.125,
+    }

@@ -122,7 +122,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     results = json.loads((version / "results.json").read_text())
     lines = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
     assert [(line["done"], line["failed"]) for line in lines] == [("1", "0"), ("0", "1")]
-    assert float(lines[0]["test_accuracy"]) == results["test_accuracy"]["last_100_round_mean"]
+    assert float(lines[0]["test_accuracy"]) == results["test_accuracy"]["last_rounds_mean"]
     assert float(lines[0]["test_accuracy_best"]) == results["test_accuracy"]["best"]
     assert lines[1]["errors"].startswith(f"seed 1: {why}")
 
