@@ -116,8 +116,9 @@ class _SaveConfig(SaveConfigCallback):
 
     def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
         if trainer.is_global_zero and not self.already_saved:
-            with atomic_write(self.config_filename) as temporary:
-                self.parser.save(self.config, temporary, skip_none=False, overwrite=True)
+            # The parser's own ``save`` changes the working folder meanwhile, and TensorBoard's thread writes by relative paths.
+            with atomic_write(self.config_filename) as path:
+                path.write_text(self.parser.dump(self.config, skip_none=False), encoding="utf-8")
             self.already_saved = True
 
 

@@ -1,6 +1,7 @@
 """The command line: bad input in one line, bundled configs by name, every subcommand."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -253,6 +254,20 @@ def test_a_runs_own_config_knows_its_folder(main, tmp_path):
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 3
     assert main("test", *own)[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_a_fit_stays_in_its_working_folder(main, tmp_path, monkeypatch):
+    """Once there are event files, to which TensorBoard's thread writes by a relative path at any time."""
+    change, left = os.chdir, []
+
+    def watched(folder: str) -> None:
+        left.extend(tmp_path.rglob("events.out.tfevents.*"))
+        change(folder)
+
+    monkeypatch.setattr(os, "chdir", watched)
+    code, _, error = main(*DIGITS, "--model.net", "MLP", "--trainer.max_steps", "1")
+    assert code == 0, error
+    assert left == []
 
 
 def test_an_untrained_model_is_not_tested(main):
