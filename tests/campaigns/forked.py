@@ -11,7 +11,10 @@ from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["forked", "fl_lightning.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"]
+    [
+        *("fl_lightning.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
+        *("opacus", "sklearn.datasets"),  # which the package imports where it uses them
+    ]
 )
 
 

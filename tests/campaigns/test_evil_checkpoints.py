@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -137,7 +138,7 @@ def test_every_broken_checkpoint_ends_in_one_line(main, good, tmp_path):
                 continue
             code, _, error = main(command[0], *RUN[1:], *command[1:], "--ckpt_path", str(path))
             known = error.startswith("fl-lightning: error: ") and error.count("\n") == 1 and "ckpt_path" in error
-            if code != 1 or not known or "weights_only" in error:
+            if code != 1 or not known or re.search(r"\bweights_only", error):  # save_weights_only is another option
                 wrong.append(f"{name}, {command[0]}: exit code {code}, {error!r}")
         path.unlink()
         if left := sorted(set(tmp_path.rglob("*")) - before):
