@@ -101,6 +101,7 @@ class Dashboard(FederatedCallback):
                 logger.log_metrics(metrics, step=trainer.global_step)
             if isinstance(logger, TensorBoardLogger) and self.config:
                 _write_session(logger, _of_learning(flat_config(self.config)), start=False)
+            logger.save()  # on disk before results.json, after which a killed run is not taken up again
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:

@@ -279,7 +279,8 @@ class FederatedCLI(LightningCLI):
         """What watches a fit unless the user says otherwise."""
         callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
         callbacks[-1].folder = self.version
-        callbacks.append(dashboard := Dashboard())
+        # Before the summary, whose results.json says that the record is complete.
+        callbacks.insert(-1, dashboard := Dashboard())
         dashboard.config = self.config_dump
         if config.enable_progress_bar is not False:
             callbacks.append(RoundProgressBar())

@@ -222,3 +222,12 @@ def test_a_logger_without_a_folder(main, tmp_path):
     assert (tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").exists()
     seen = (tmp_path / "seen.txt").read_text().split()
     assert {"model.optimizer.lr", "val/accuracy", "final/test_accuracy_last"} <= set(seen)
+
+
+def test_the_last_readings_are_on_disk_before_results_are(main, tmp_path, monkeypatch, read_scalars):
+    """A run that has results.json is complete: one that is killed right before goes on, and writes them then."""
+    found = {}
+    monkeypatch.setattr(RunSummary, "on_fit_end", lambda *_: found.update(read_scalars(tmp_path / "runs/digits_tce/version_0")))
+    code, _, error = main("fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--trainer.max_steps", "1")
+    assert code == 0, error
+    assert found["final/test_accuracy_best"].keys() == {1}
