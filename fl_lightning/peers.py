@@ -9,12 +9,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _TICK = 1.0  # seconds between signs of life
 _LAST_WORDS = 0.5  # seconds for the other processes to say what they know
 _GRACE = 2.0  # seconds for the main thread to clean up
+
+
+_FIRST = "FL_LIGHTNING_FIRST_PROCESS"  # the id of the process that starts the others of its machine, for them
 
 
 class PeerLost(SystemExit):
@@ -146,6 +150,36 @@ class PeerWatch:
         self._lost.set()
         time.sleep(_GRACE)
         os._exit(1)
+
+
+def tell_first() -> None:
+    """Have the processes that this one starts know it; see :func:`ending_with_first`."""
+    os.environ[_FIRST] = str(os.getpid())
+
+
+@contextmanager
+def ending_with_first() -> Iterator[None]:
+    """While the block lasts, end this process with one line once the one that started it is gone, as it may be already.
+
+    Until processes have joined, nobody else tells one that it waits for the dead. A process that nobody started lives on.
+    """
+    first, joined = int(os.environ.get(_FIRST, os.getpid())), threading.Event()
+    if first != os.getpid():
+        threading.Thread(target=_watch_first, args=(first, joined), name="first-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        joined.set()
+
+
+def _watch_first(first: int, joined: threading.Event) -> None:
+    while os.getppid() == first:
+        if joined.wait(_TICK):
+            return
+    print(
+        "fl-lightning: error: rank 0 has ended before all processes had joined: start them again", file=sys.stderr, flush=True
+    )
+    os._exit(1)
 
 
 def listen(address: str) -> tuple[socket.socket, int, str]:

@@ -4,17 +4,18 @@ import os
 import signal
 import threading
 import traceback
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.launch import await_all
-from fl_lightning.peers import PeerLost, PeerWatch, accept, connect, listen
+from fl_lightning.peers import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
 
 
 class FederatedStrategy(DDPStrategy):
@@ -51,6 +52,8 @@ class FederatedStrategy(DDPStrategy):
                 f"trainer.devices is {self.num_processes}, but this machine has {cores} cores: on CPU give at most one process "
                 "a core"
             )
+        if starts_them:
+            tell_first()
         super()._configure_launcher()
 
     def setup_distributed(self) -> None:
@@ -61,10 +64,15 @@ class FederatedStrategy(DDPStrategy):
         """
         if not torch.distributed.is_initialized():
             await_all()
-        super().setup_distributed()
-        if self.world_size > 1 and self._peers is None:
-            self._replace_observer()
-            self._peers = PeerWatch(self.global_rank, self._links(), self.peer_timeout, self._end_children)
+        with ending_with_first() if self._was_started() else nullcontext():
+            super().setup_distributed()
+            if self.world_size > 1 and self._peers is None:
+                self._replace_observer()
+                self._peers = PeerWatch(self.global_rank, self._links(), self.peer_timeout, self._end_children)
+
+    def _was_started(self) -> bool:
+        """Whether Lightning's launcher in the first process of this machine started this one."""
+        return isinstance(self.cluster_environment, LightningEnvironment) and self.local_rank > 0 and not self.launcher.procs
 
     def _replace_observer(self) -> None:
         """End Lightning's thread that looks after processes which it started: it would kill the first one without a word."""

@@ -121,6 +121,32 @@ def test_a_signal_reaches_all(start):
     assert [process.returncode for process in processes] == [-signal.SIGINT, 0, -signal.SIGINT]
 
 
+STARTS = f"""
+import importlib.util, os, subprocess, sys, time
+spec = importlib.util.spec_from_file_location("peers", {peers.__file__!r})
+peers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peers)
+if len(sys.argv) == 1:
+    peers.tell_first()
+    subprocess.Popen([sys.executable, "-S", __file__, "other"])
+    time.sleep(60)
+with peers.ending_with_first():
+    print("waiting", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_who_waits_for_a_first_process_that_is_gone_ends(tmp_path):
+    """kill -9 of the one that started it, before they have joined: one line, within seconds. Its output closes with it."""
+    (tmp_path / "starts.py").write_text(STARTS)
+    command = [sys.executable, "-S", str(tmp_path / "starts.py")]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "waiting\n"
+    first.kill()
+    _, error = first.communicate(timeout=15)
+    assert error == "fl-lightning: error: rank 0 has ended before all processes had joined: start them again\n"
+
+
 def test_a_process_that_never_comes_is_named():
     """The first one waits for the connections of two others, of which none comes."""
     server, _, word = peers.listen("127.0.0.1")
