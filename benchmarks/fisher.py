@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.workloads import load
-from fl_lightning.clients import keep_freed_memory
+from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.functional import empirical_fisher
 
 SAMPLES, AT_A_TIME, REPETITIONS = 100, 25, 7

@@ -20,9 +20,9 @@ from benchmarks.methods import METHODS
 from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
 from benchmarks.protocol import Weights
 from benchmarks.workloads import Workload, load
+from fl_lightning.attacks.inversion import Inversion, Inverter
+from fl_lightning.attacks.observed_update import Observation, PixelRange
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.privacy.inversion import Inversion, Inverter
-from fl_lightning.privacy.observed_update import Observation, PixelRange
 
 _ANALYSIS = {"all off": "benchmarks.ours", "analysis on": "benchmarks.ours --analysis"}
 _PROCESSES = {"one process": "benchmarks.ours", "two processes": "benchmarks.ours --processes 2"}

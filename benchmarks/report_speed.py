@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 from torch.utils.tensorboard import SummaryWriter
 
-from fl_lightning.report.command import run
+from fl_lightning.command_line.report import run
 
 EVERY_ROUND = [f"train/{name}" for name in ("loss", "nonfinite_clients")]
 EVERY_ROUND += [f"communication/{name}" for name in ("down", "up", "total_down", "total_up")]

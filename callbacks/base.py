@@ -12,7 +12,7 @@ from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
 from fl_lightning.callbacks.tags import metadata
-from fl_lightning.clients import CohortModels, RoundReport
+from fl_lightning.exchange import CohortModels, RoundReport
 from fl_lightning.module import FederatedModule
 
 

@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import three_panels
-from fl_lightning.clients import CohortModels
+from fl_lightning.exchange import CohortModels
 from fl_lightning.functional import client_forgetting
 from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule

@@ -5,8 +5,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import RoundReport
 from fl_lightning.continual import TaskLearner
+from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
 

@@ -11,7 +11,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
-from fl_lightning.clients import RoundReport
+from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
 # Category -> chart -> tags as regular expressions. TensorBoard draws a chart's tags for every run that is selected. One

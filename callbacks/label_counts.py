@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import label_shares
-from fl_lightning.clients import RoundReport
+from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
 _CLIENTS_IN_PICTURE = 10  # as in the paper's figure

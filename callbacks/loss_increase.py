@@ -1,17 +1,19 @@
 """LossIncrease: what a round's local fits do to the loss on the training data of the round before."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import CohortModels, RoundReport, Visit
-from fl_lightning.clients.sequential import SequentialEngine
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.exchange import CohortModels, RoundReport, Visit
 from fl_lightning.methods import FedAvg, FedReg
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
+from fl_lightning.state.client_states import MemoryStates
 
 
 class LossIncrease(FederatedCallback):
@@ -65,7 +67,7 @@ class LossIncrease(FederatedCallback):
         means = {"before": before.mean()}
         fits = {"": models}
         if self.fedavg:
-            fits["_fedavg"] = _fit_by_fedavg(trainer, module, round, models.clients)
+            fits["_fedavg"] = _fit_by_fedavg(module, round, models.clients)
         for name, fitted in fits.items():
             after = mean_losses(fitted.predict(inputs))
             after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)
@@ -82,7 +84,7 @@ class LossIncrease(FederatedCallback):
         self._previous = state_dict["previous"]
 
 
-def _fit_by_fedavg(trainer: Trainer, module: FederatedModule, round: int, clients: Sequence[int]) -> CohortModels:
+def _fit_by_fedavg(module: FederatedModule, round: int, clients: Sequence[int]) -> CohortModels:
     """Models of these clients after FedAvg's local steps from the global weights; nothing of the run changes."""
     plain = FedAvg(
         module.net,
@@ -91,9 +93,8 @@ def _fit_by_fedavg(trainer: Trainer, module: FederatedModule, round: int, client
         local_steps=module.local_steps,
         local_epochs=module.local_epochs,
         learning_rate_decay=module.learning_rate_decay,
-        privacy=module.privacy,
         seed=module.seed,
     ).to(module.device)
-    plain.configure_model()
-    plain.trainer = trainer
-    return SequentialEngine(plain).run(round, [Visit(client) for client in clients], keep_models=True).models
+    plain.join(module.data)
+    context = replace(module.run_context(), states=MemoryStates())
+    return SequentialEngine(plain, context).run(round, [Visit(client) for client in clients], keep_models=True).models

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
-from fl_lightning.clients import CohortModels
+from fl_lightning.exchange import CohortModels
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
 

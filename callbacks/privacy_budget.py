@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import RoundReport
+from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy.accounting import Releases, epsilon
 
@@ -36,7 +36,7 @@ class PrivacyBudget(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if module.privacy is None:
             return
-        charges = module.privacy.charges(module, report.clients)
+        charges = module.privacy.charges(module, module.data, report.clients)
         for client, (rate, count) in charges.items():
             releases = self._releases.setdefault(client, {})
             how = (rate, module.privacy.noise_multiplier)  # a run may go on from a checkpoint with other noise

@@ -13,7 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import RoundReport
+from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
 _LINES = 50  # that a run prints where there is no terminal, evenly over its rounds,

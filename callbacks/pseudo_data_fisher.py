@@ -9,12 +9,12 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.clients import RoundReport, Visit
-from fl_lightning.clients.sequential import SequentialEngine
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.exchange import RoundReport, Visit
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.methods import FedReg
 from fl_lightning.module import FederatedModule
-from fl_lightning.streams import torch_stream
+from fl_lightning.random_streams import torch_stream
 
 
 class PseudoDataFisher(FederatedCallback):
@@ -58,7 +58,7 @@ class PseudoDataFisher(FederatedCallback):
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round) or not self._cohorts:
             return
-        engine, earlier = SequentialEngine(module), sorted(set().union(*self._cohorts))
+        engine, earlier = SequentialEngine(module, module.run_context()), sorted(set().union(*self._cohorts))
         rows = [_correlations(module, engine, round, visit, earlier) for visit in self._some_of_cohort(module, round)]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)

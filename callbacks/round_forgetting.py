@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
-from fl_lightning.clients import CohortModels
+from fl_lightning.exchange import CohortModels
 from fl_lightning.functional import forgetting_from_best, round_forgetting
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule

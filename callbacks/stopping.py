@@ -14,7 +14,7 @@ def reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
     if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
         return None
     reasons = list(filter(None, map(_reason_of, trainer.callbacks)))
-    if module.learns_tasks and not reasons:
+    if module.needs.task_streams and not reasons:
         reasons = ["every client has learned all of its tasks"]
     why = "; ".join(reasons) or "a callback set trainer.should_stop"
     return f"Ended after round {trainer.global_step} of {trainer.max_steps}: {why}"

@@ -10,13 +10,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
-from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
-from fl_lightning.clients import RoundReport
+from fl_lightning.exchange import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
+from fl_lightning.state.atomic import atomic_write
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average

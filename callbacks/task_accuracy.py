@@ -8,12 +8,12 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.atomic import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.continual import TaskLearner
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
+from fl_lightning.state.atomic import atomic_write
 
 
 class TaskAccuracy(FederatedCallback):

@@ -1,5 +1,7 @@
 """TaskAttention: whose tasks a client of FedWeIT builds on."""
 
+from collections.abc import Mapping
+
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -8,7 +10,7 @@ from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.continual import FedWeIT
 from fl_lightning.continual.decomposition import part_name
-from fl_lightning.functional.aggregation import State
+from fl_lightning.exchange import LearnedTask
 from fl_lightning.module import FederatedModule
 
 
@@ -50,7 +52,7 @@ class TaskAttention(FederatedCallback):
         tasks = module.data.streams
         names = list(map(shortened, tasks.names))
         for client in module.client_states.clients()[: self.num_clients]:
-            table, columns = attention(module.client_states.read(client) or {}, module.data.num_tasks, self.layer)
+            table, columns = attention(module.client_states.read(client).tasks, module.data.num_tasks, self.layer)
             if columns:
                 own = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
@@ -62,8 +64,10 @@ def shortened(name: str) -> str:
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
-def attention(state: State, num_tasks: int, layer: str | None = None) -> tuple[Tensor, list[tuple[int, int]]]:
-    """What a client's state says of its attention.
+def attention(
+    tasks: Mapping[int, LearnedTask], num_tasks: int, layer: str | None = None
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """What the tasks that a client has learned say of its attention.
 
     Args:
         layer: whose; None: the mean over layers.
@@ -71,15 +75,16 @@ def attention(state: State, num_tasks: int, layer: str | None = None) -> tuple[T
     Returns:
         (T, F), NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
     """
-    rows = {place: state[f"known@{place}"].tolist() for place in range(num_tasks) if f"known@{place}" in state}
+    rows = {place: task.tensors["known"].tolist() for place, task in tasks.items()}
     columns = sorted({tuple(known) for row in rows.values() for known in row})
     table = torch.full((num_tasks, len(columns)), float("nan"))
     for place, row in rows.items():
         if not row:
             continue
-        of_layers = [tensor for name, tensor in state.items() if name.endswith(f"attention@{place}")]
+        weights = tasks[place].tensors
+        of_layers = [tensor for name, tensor in weights.items() if name.endswith("attention")]
         if layer is not None:
-            of_layers = [state[f"{part_name(layer, 'attention')}@{place}"]]
+            of_layers = [weights[part_name(layer, "attention")]]
         for slot, known in enumerate(row):
             table[place, columns.index(tuple(known))] = torch.stack([one[slot] for one in of_layers]).mean()
     return table, columns

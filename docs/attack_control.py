@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from jsonargparse import auto_cli
 
-from fl_lightning.privacy.attack_command import load_run
-from fl_lightning.privacy.attack_report import score
-from fl_lightning.privacy.inversion import Inversion, Inverter
-from fl_lightning.privacy.observed_update import Observation, observe
+from fl_lightning.attacks.inversion import Inversion, Inverter
+from fl_lightning.attacks.observed_update import Observation, observe
+from fl_lightning.attacks.scores import score
+from fl_lightning.command_line.attack import load_run
 
 
 def plain_gradient(inverter: Inverter, seen: Observation, net: torch.nn.Module) -> Observation:

@@ -24,7 +24,7 @@ from .methods import (
     Scaffold,
 )
 from .module import FederatedModule, Net
-from .strategy import FederatedStrategy
+from .training.strategy import FederatedStrategy
 
 __all__ = [
     "FedAvg",

@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from fl_lightning.subcommands import quick_answer
+from fl_lightning.command_line.subcommands import quick_answer
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
     if answer is not None:
         print(answer)
         return 0
-    from fl_lightning import cli
+    from fl_lightning.command_line import cli
 
     if ends_on_ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,205 +1,143 @@
 """FederatedModule: a communication round is a training step.
 
-The round reads top to bottom in :meth:`FederatedModule.training_step`; the hooks that a method may override follow in the
-order in which a round calls them.
+The round reads top to bottom in :meth:`FederatedModule.training_step`; the hooks that a method may override stand in
+:class:`fl_lightning.algorithm.FederatedAlgorithm`, which this class runs under Lightning.
 """
 
 import copy
-import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from fnmatch import fnmatch
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
-from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.checkpoint import AtomicCheckpointIO, check_whole, read_checkpoint
-from fl_lightning.clients import (
-    ENGINES,
-    Client,
-    CohortFit,
-    Reduction,
-    RoundReport,
-    Upload,
-    Visit,
-    Weighted,
-    keep_freed_memory,
-    start_engine,
-)
-from fl_lightning.clients.states import ClientStates, MemoryStates
-from fl_lightning.clients.states_of_run import check_saved_states, open_client_states, saved_client_states
-from fl_lightning.data import Batch
+from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import recorded_inputs
-from fl_lightning.evaluation import EvaluatedModule
-from fl_lightning.functional.aggregation import State, cast_mean
-from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
-from fl_lightning.models import Network, TorchvisionModel
-from fl_lightning.optimizers import optimizer_builder
-from fl_lightning.privacy import DPSGD, Privacy
-from fl_lightning.run_record import RunRecord
-from fl_lightning.run_settings import Settings, check_settings, run_settings
-from fl_lightning.saved_run import build_run, run_config
-from fl_lightning.streams import seeded_layers
-from fl_lightning.trainer_checks import check_trainer
-from fl_lightning.undo import UndoableStep
-from fl_lightning.warm_start import check_same_net, take_initial_weights
+from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.freed_memory import keep_freed_memory
+from fl_lightning.engines.ranks import Ranks
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.selection import Choice, by_measurement, by_rule, start_engine
+from fl_lightning.exchange import CohortFit, RoundReport
+from fl_lightning.exchange.protection import Protection
+from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+from fl_lightning.privacy import Privacy
+from fl_lightning.random_streams import seeded_layers
+from fl_lightning.state.checkpoint import AtomicCheckpointIO, check_whole, read_checkpoint
+from fl_lightning.state.client_states import ClientStates, MemoryStates
+from fl_lightning.training.evaluation import EvaluatedModule
+from fl_lightning.training.run_record import RunRecord
+from fl_lightning.training.run_settings import Settings, check_settings, run_settings
+from fl_lightning.training.saved_run import build_run, run_config
+from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
+from fl_lightning.training.trainer_settings import check_trainer
+from fl_lightning.training.undo import UndoableStep
+from fl_lightning.training.warm_start import check_same_net, take_initial_weights
 
-# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
-Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
+__all__ = ["FederatedModule", "Net", "Update"]
+
+EngineName = Literal["auto", "tune", "sequential", "vectorized", "captured"]
+StorageOfStates = Literal["memory", "disk"]
 _MAX_ROUNDS_WITHOUT_UPDATE = 10
-_MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
-_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
-class Update(NamedTuple):
-    """What the server does with a round's mean."""
-
-    pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
-    buffers: State  # the mean of the clients' buffers, float64
-
-
-class FederatedModule(EvaluatedModule):
-    """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
+class FederatedModule(FederatedAlgorithm, EvaluatedModule):
+    """A federated method under Lightning's trainer. With its defaults it is FedAvg (McMahan et al., AISTATS 2017).
 
     Args:
         net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
-        loss: what clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
-        optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
-        server_optimizer: likewise the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of
-            the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
+        server_optimizer: builds the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of the
+            clients' weights; or its name. SGD with rate 1 is FedAvg, with momentum FedAvgM.
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
-        local_steps: local steps of a visit.
-        local_epochs: or passes over the client's shard; one of the two, by default one epoch.
-        learning_rate_decay: factor on the clients' rate from one round to the next.
-        server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
-        clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
             a step; ``captured``, one after another in compiled steps. ``auto`` goes by a fixed rule, ``tune`` measures.
-        batch_norm_buffers: what becomes of running statistics of BatchNorm: ``averaged`` with the weights; ``local``, they stay
-            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts from those, and they
-            are averaged.
         client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
-        seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
         initial_weights: path of a checkpoint whose global net a new run begins with, weights and buffers; nothing else of that
             run goes on. By default the net is drawn, or as given.
+        common: of :class:`fl_lightning.algorithm.FederatedAlgorithm`.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
-    personal: Sequence[str] = ()
-    """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
-
-    keeps_weights: bool = False
-    """Whether clients keep all their weights between visits, which those that do not receive go on from."""
-
-    keeps_moments: bool = False
-    """Whether clients keep their optimizer's state, such as Adam's moments, between visits."""
-
-    learns_tasks: bool = False
-    """Whether clients learn the tasks of ``data.tasks``, one after another."""
-
-    wants_places: bool = False
-    """Whether a local step asks which samples its batch has: ``batch.places``."""
-
-    sends_nonzeros: bool = False
-    """Whether only what is not 0 is sent, up and down, and counted as bytes: values, without their places."""
+    engine: Engine
 
     def __init__(
         self,
         net: Net,
-        loss: Loss | TorchLosses = CrossEntropy(),
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        server_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        server_optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
         lr_scheduler: LRSchedulerCallable | None = None,
-        local_steps: int | None = None,
-        local_epochs: int | None = None,
-        learning_rate_decay: float = 1.0,
-        server_weighting: Literal["n_weighted", "uniform"] = "n_weighted",
-        clip_local_gradients: float | None = None,
-        engine: Literal["auto", "tune", "sequential", "vectorized", "captured"] = "auto",
-        batch_norm_buffers: Literal["averaged", "local", "reset"] = "averaged",
-        client_state: Literal["memory", "disk"] = "memory",
+        engine: EngineName = "auto",
+        client_state: StorageOfStates = "memory",
         privacy: Privacy | None = None,
-        seed: int = 0,
         initial_weights: str | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(net, **common)
         self.automatic_optimization = False
-        if isinstance(net, nn.Module):
-            self.net = net
-        elif callable(net):
-            self._build_net = net
-        else:
-            raise TypeError(
-                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
-                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
-            )
-        self.loss, self.lr_scheduler = as_loss(loss), lr_scheduler
-        self.optimizer = optimizer_builder("model.optimizer", optimizer)
         self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
-        self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
-        self.clip_local_gradients, self.engine_name, self.seed = clip_local_gradients, engine, seed
-        self.learning_rate_decay, self.client_state, self.privacy = learning_rate_decay, client_state, privacy
-        self.batch_norm_buffers = batch_norm_buffers
+        self.lr_scheduler, self.engine_name, self.client_state = lr_scheduler, engine, client_state
+        self.privacy, self.initial_weights = privacy, initial_weights
         self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
         self.run_folder: Path | None = None  # where this run alone writes, if somebody says so, as the command line does
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.rounds_without_update = 0
-        self.initial_weights = initial_weights
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self._settings: Settings = {}  # of the fit, for its checkpoints
-        self._check_settings()
+        self._check_run_settings()
 
-    def _check_settings(self) -> None:
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise ValueError(
-                f"model.local_steps is {self.local_steps} and model.local_epochs is {self.local_epochs}: "
-                "give one and set the other to null"
-            )
-        for name in ("local_steps", "local_epochs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"model.{name} is {value}, must be at least 1")
-            if value is not None and value > _MOST_STEPS:
-                raise ValueError(f"model.{name} is {value}, must be at most {_MOST_STEPS:,}")
+    def _check_run_settings(self) -> None:
         if self.lr_scheduler is not None and not callable(self.lr_scheduler):
             raise ValueError(
                 f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
                 "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
             )
-        if not 0 < self.learning_rate_decay <= 1:
-            raise ValueError(
-                f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"
-            )
-        if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
-            raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
-        for name, value, known in (
-            ("server_weighting", self.server_weighting, ("n_weighted", "uniform")),
-            ("engine", self.engine_name, ("auto", "tune", *ENGINES)),
-            ("batch_norm_buffers", self.batch_norm_buffers, ("averaged", "local", "reset")),
-            ("client_state", self.client_state, ("memory", "disk")),
+        for name, value, choices in (
+            ("engine", self.engine_name, get_args(EngineName)),
+            ("client_state", self.client_state, get_args(StorageOfStates)),
         ):
-            if value not in known:
-                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(known)}")
-        if isinstance(self.privacy, DPSGD) and self.engine_name not in ("auto", "sequential"):
+            if value not in choices:
+                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(choices)}")
+        if self.privacy is not None and not self.privacy.stackable and self.engine_name not in ("auto", "sequential"):
             raise ValueError(
                 f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "
                 "set model.engine to sequential"
             )
 
+    @property
+    def data(self) -> FederatedDataModule:
+        """The data module of the run.
+
+        Raises:
+            TypeError: if the trainer was given none, or one of another kind.
+        """
+        if self._trainer is None:
+            return super().data
+        data = self.trainer.datamodule
+        if not isinstance(data, FederatedDataModule):
+            raise TypeError(
+                f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
+            )
+        return data
+
+    @property
+    def has_data(self) -> bool:
+        return self._trainer is not None or super().has_data
+
     # The round ------------------------------------------------------------------------------------------------------
 
     def training_step(self, round: int, batch_idx: int) -> None:
         """One communication round."""
+        self.round = round
         self._notify("on_round_start", round)
         visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
         keep_models = bool(visits) and any(
@@ -209,7 +147,7 @@ class FederatedModule(EvaluatedModule):
         if fit.models is not None:
             self._notify("on_cohort_fit_end", round, fit.models)
         report = self._serve(round, fit)
-        if self.is_last(round):
+        if round == self.trainer.max_steps or self.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
         self._count_rounds_without_update(report, any(visit.sends for visit in visits))
@@ -225,7 +163,7 @@ class FederatedModule(EvaluatedModule):
         with seeded_layers(self.seed, round, -1, "server", self.device):
             update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
             if self.privacy is not None:
-                update = self.privacy.release(update, self, round, fit.report.num_updates)
+                update = self.privacy.release(update, self, self.data, fit.report.num_updates)
             self.server_step(update)
             self.after_server_step(fit.probes)
             if fit.report.num_updates == 0 or self._undoable.is_sound():
@@ -240,219 +178,17 @@ class FederatedModule(EvaluatedModule):
         warnings.warn(f"round {round}: {_what_blew_up(report)}, and was undone", stacklevel=2)
         return report
 
-    # Hooks, in the order of a round ---------------------------------------------------------------------------------
+    def sampled_clients(self, round: int) -> list[int]:
+        return self.data.cohort(round) if self.privacy is None else self.privacy.cohort(self.data, round)
 
-    def adapt_net(self) -> None:
-        """Change the net once it is built, before anything is made of it."""
-
-    def cohort(self, round: int) -> list[Visit]:
-        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
-        return [Visit(client) for client in self.data.cohort(round)]
-
-    def broadcast(self, client: int) -> dict[str, Tensor]:
-        """What goes down to a client beside the weights; counted as bytes, read as ``client.broadcast``."""
-        return {}
-
-    def client_start(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        """Prepare a client's fit; ``net`` holds the received weights. The result is ``client.carry``, constant in the fit."""
-        return {}
-
-    def client_learning_rate(self, round: int, client: int) -> float:
-        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
-        return self.learning_rate_decay ** (round - 1)
-
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        """One value a sample, (B,); the mean over the batch is not a method's business."""
-        return self.loss(net(batch.inputs), batch.targets, client.label_counts)
-
-    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        """A scalar that depends on no data, added to the mean loss once a step."""
-        return 0.0
-
-    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
-        """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
-        if isinstance(self.privacy, DPSGD):
-            gradients, loss = self.loss_gradients(net, batch, client)
-            return self._with_penalty(gradients, net, client), loss
-
-        def objective() -> tuple[Tensor, Tensor]:
-            loss = batch.mean(self.client_loss(net, batch, client))
-            return loss + self.client_penalty(net, client), loss
-
-        return client.differentiate(objective)
-
-    def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        """One local step; returns the loss before it."""
-        gradients, loss = self.client_gradients(net, batch, client)
-        if self.clip_local_gradients is not None:
-            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-            factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
-            gradients = [gradient * factor for gradient in gradients]
-        client.apply(gradients)
-        return loss
-
-    def client_result(self, net: nn.Module, client: Client) -> Upload:
-        """What a client sends: the weights that are trained and buffers, weighted by its training samples.
-
-        The tensors are the net's own: the engine reduces them before the net is used again.
-        """
-        weight = self.update_weight(client)
-        return {
-            "weights": Weighted({k: v for k, v in self.trained_weights(net).items() if not self.is_personal(k)}, weight),
-            "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
-        }
-
-    def kept_state(self, client: Client, state: State) -> State:
-        """What stays with a client after a visit, of its ``state`` and, as ``net.<name>``, its weights and buffers."""
-        return state
-
-    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
-        return {}
-
-    def aggregate(self, reduced: Reduction) -> Update:
-        """From the clients' weighted means to what the server does."""
-        weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
-        mean = reduced.mean("weights")
-        gradient = {name: torch.empty_like(weights[name]).copy_(weights[name].double() - value) for name, value in mean.items()}
-        return Update(gradient, reduced.mean("buffers"))
-
-    def server_step(self, update: Update | None) -> None:
-        """Step the server's optimizer with the pseudo-gradient and take over the buffers.
-
-        None, a round without a finite update, steps without gradients: it counts, and nothing moves. A round that is undone
-        comes here a second time, with None.
-        """
-        gradients = update.pseudo_gradient if update is not None else {}
-        for name, parameter in self.net.named_parameters():
-            parameter.grad = gradients.get(name)
+    def step_server_optimizer(self) -> None:
         if not self._undoable.is_undone:  # its step has been counted
             self.optimizers().step()
-        buffers = dict(self.net.named_buffers())
-        for name, mean in (update.buffers if update is not None else {}).items():
-            buffers[name].copy_(cast_mean(mean, buffers[name].dtype))
-
-    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
-        """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
-
-    def after_undo(self) -> None:
-        """Put back what the server holds outside of weights, buffers and its optimizer, which are as before the round again."""
-
-    def is_last(self, round: int) -> bool:
-        """Whether a run ends after a round that is done; by default after ``trainer.max_steps``."""
-        return round == self.trainer.max_steps
-
-    # What hooks and engines ask for ---------------------------------------------------------------------------------
-
-    def loss_gradients(
-        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None
-    ) -> tuple[Sequence[Tensor], Tensor]:
-        """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
-
-        Args:
-            at: trainable weights to take them at, in order; None: the net's own.
-        """
-
-        def losses() -> Tensor:
-            return self.client_loss(net, batch, client)
-
-        if isinstance(self.privacy, DPSGD):
-            return self.privacy.loss_gradients(self, net, losses, len(batch.targets), client, at)
-        return client.differentiate(lambda: (loss := batch.mean(losses()), loss), at=at)
-
-    def _with_penalty(self, gradients: Sequence[Tensor], net: nn.Module, client: Client) -> Sequence[Tensor]:
-        """Gradients plus that of ``client_penalty``."""
-        if not self.overrides("client_penalty"):
-            return gradients
-
-        def penalty() -> tuple[Tensor, Tensor]:
-            value = torch.as_tensor(self.client_penalty(net, client), device=self.device)
-            return value if value.requires_grad else value.clone().requires_grad_(), value
-
-        pulled, _ = client.differentiate(penalty)
-        return [gradient + pull for gradient, pull in zip(gradients, pulled, strict=True)]
-
-    def is_personal(self, name: str) -> bool:
-        """Whether a weight or buffer stays with its client."""
-        if self.batch_norm_buffers == "local" and name in self.initial_statistics:
-            return True
-        return any(fnmatch(name, pattern) for pattern in self.personal)
-
-    def is_constant(self, name: str) -> bool:
-        """Whether a weight is never trained, hence the same at the server and all clients: it neither travels nor is kept."""
-        return name in self._frozen_names
-
-    @cached_property
-    def initial_statistics(self) -> State:
-        """Running statistics of BatchNorm as a fresh layer has them, by name."""
-        fresh: State = {}
-        for name, layer in self.net.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
-                layer = copy.deepcopy(layer)
-                layer.reset_running_stats()
-                fresh |= {f"{name}.{own}".removeprefix("."): buffer for own, buffer in layer.named_buffers()}
-        return fresh
-
-    def trained_weights(self, net: nn.Module) -> State:
-        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
-        return {name: weight for name, weight in net.named_parameters() if name in self._trained_names}
-
-    def add_server_state(self, kind: str) -> None:
-        """Keep at the server a tensor of zeros for each weight that is trained and not personal: buffers, in checkpoints too.
-
-        Args:
-            kind: what they are, such as ``variate``.
-        """
-        for name, weight in self.trained_weights(self.net).items():
-            if not self.is_personal(name):
-                self.register_buffer(f"{kind}:{name.replace('.', '/')}", torch.zeros_like(weight, requires_grad=False))
-
-    def server_state(self, kind: str) -> State:
-        """What :meth:`add_server_state` made, by the weights' names; to be changed in place."""
-        own = self.named_buffers(recurse=False)
-        return {name.split(":", 1)[1].replace("/", "."): buffer for name, buffer in own if name.startswith(f"{kind}:")}
-
-    def overrides(self, hook: str) -> bool:
-        """Whether this method has a hook of its own."""
-        return getattr(type(self), hook) is not getattr(FederatedModule, hook)
-
-    @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        """What clients take from their samples beside the gradients of ``client_loss``, which DP-SGD does not cover."""
-        return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
-
-    def bounded_result(self, net: nn.Module, client: Client) -> Upload:
-        """``client_result``, bounded where privacy asks for it."""
-        result = self.client_result(net, client)
-        return result if self.privacy is None else self.privacy.bound(result, client.received_state)
-
-    def update_weight(self, client: Client) -> float:
-        """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
-        return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
-
-    def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A client's optimizer over its trainable weights; fused where torch has that and nothing else was asked for."""
-        optimizer = self.optimizer(parameters)
-        if type(optimizer) in _FUSED:
-            for group in optimizer.param_groups:
-                if group["fused"] is None and group["foreach"] is None:
-                    group["fused"] = True
-        return optimizer
-
-    def num_local_steps(self, client: int) -> int:
-        """Local steps of a visit."""
-        if self.local_steps is not None:
-            return self.local_steps
-        return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
 
     @property
     def first_round(self) -> int:
         """The round that a fit begins with, or goes on with."""
         return min(self.trainer.global_step + 1, self.trainer.max_steps)
-
-    def expected_work(self, client: int) -> float:
-        """Samples that a visit goes through, by which clients are shared out among processes."""
-        return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
 
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
@@ -469,34 +205,14 @@ class FederatedModule(EvaluatedModule):
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
-        if self._trainer is not None and self.data.tasks is not None and not self.learns_tasks:
+        if self._trainer is not None and self.data.tasks is not None and not self.needs.task_streams:
             raise ValueError(
                 f"data.tasks is {self.data.tasks}, but {type(self).__name__} learns no tasks: use a method of "
                 "fl_lightning.continual, such as FedAvgOnTasks, or set data.tasks to null"
             )
-        if not hasattr(self, "net"):
-            if self._trainer is None:
-                raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            self._make_net(self.data.input_shape, len(self.data.classes))
-        if not hasattr(self, "_trained_names"):
-            with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
-                self.adapt_net()
-        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
-        self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
-        self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
+        super().configure_model()
         if self._trainer is not None:
             self.check_outputs()
-
-    def _make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        build = self._build_net
-        if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
-            build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
-        with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
-            try:
-                self.net = build(input_shape, num_classes)
-            except (RuntimeError, TypeError, OverflowError) as error:
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -518,11 +234,9 @@ class FederatedModule(EvaluatedModule):
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self.net, self.initial_weights)
         self.place_data()
-        self.data.with_places = self.wants_places
+        self.check_data()
         if self.privacy is not None:
-            self.privacy.check(self)
-        for kind in ("poisson_cohorts", "poisson_batches"):
-            setattr(self.data, kind, getattr(self.privacy, kind, False))
+            self.privacy.check(self, self.data, str(self.trainer.precision))
         self._check_batches_of_one()
         cohorts = self.data.cohorts
         if cohorts is not None and self.trainer.max_steps > len(cohorts):
@@ -554,16 +268,51 @@ class FederatedModule(EvaluatedModule):
         for weight in self.net.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        self.client_states = open_client_states(self, self._restored_states)
+        self.client_states = open_client_states(self.trainer, self.client_state, self.run_folder, self._restored_states)
         self._restored_states = None
         self._undoable = UndoableStep(self, self.optimizers(use_pl_optimizer=False), self._never_changes)
-        self.engine = start_engine(self)
+        self.engine = self._start_engine()
+        if self.is_over:
+            self.trainer.should_stop = True
         if self.evaluation_is_missing():
             self.evaluate_now()
 
+    def run_context(self) -> RunContext:
+        """What an engine knows of this run."""
+        strategy = self.trainer.strategy
+        ranks = Ranks(self.global_rank, self.trainer.world_size, partial(strategy.reduce, reduce_op="sum"), strategy.broadcast)
+        return RunContext(
+            device=self.device,
+            states=self.client_states,
+            ranks=ranks,
+            protection=Protection() if self.privacy is None else self.privacy.protection(self.seed, self.data),
+            precision=self.trainer.precision_plugin.train_step_context,
+        )
+
+    def _start_engine(self) -> Engine:
+        context = self.run_context()
+        started = start_engine(self, context, self.engine_name, self._choose_engine(context), self.first_round)
+        self.print(f"Engine: {started.choice.name} ({started.choice.why})")
+        if started.state_bytes > 0:
+            touched = min(self.data.num_clients, self.trainer.max_steps * len(self.cohort(self.first_round)))
+            room = self.client_states.require_room(touched, started.state_bytes)
+            self.print(f"{room}, more with each task" if self.needs.task_streams else room)
+        return started.engine
+
+    def _choose_engine(self, context: RunContext) -> Choice:
+        if self.engine_name == "auto":
+            return by_rule(self, context)
+        if self.engine_name != "tune":
+            return Choice(self.engine_name, "model.engine")
+        if self.tuned_engine is not None:
+            return Choice(self.tuned_engine, "measured when the run began")
+        choice = by_measurement(self, context, self.first_round)
+        self.tuned_engine = choice.name
+        return choice
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["federated"] = {
-            "client_states": saved_client_states(self),
+            "client_states": saved_client_states(self.trainer, self.client_states),
             "settings": self._settings,
             "began_from": self.began_from,
             "inputs": self.data.input_record._asdict(),
@@ -601,11 +350,11 @@ class FederatedModule(EvaluatedModule):
         Raises:
             ValueError: if the checkpoint is of another net, or clients keep models of their own.
         """
-        if self.learns_tasks:
+        if self.needs.task_streams:
             raise ValueError(f"the clients of {type(self).__name__} keep models of their own: a checkpoint has no single net")
         if not hasattr(self, "net"):
             inputs = recorded_inputs(checkpoint)
-            self._make_net(tuple(inputs.net_shape), len(inputs.classes))
+            self.make_net(tuple(inputs.net_shape), len(inputs.classes))
         self.configure_model()
         self.on_load_checkpoint(checkpoint)
         for name, weight in self.state_dict(keep_vars=True).items():

@@ -15,15 +15,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 __all__ = ["FedAdam", "FedYogi"]
 
+OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
 _ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
 
 
-def optimizer_builder(key: str, given: OptimizerCallable | str) -> OptimizerCallable:
+def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuilder:
     """What builds an optimizer from weights: ``given`` itself, or the class that it names, of torch or of this module.
 
     Args:
@@ -44,7 +44,7 @@ def optimizer_builder(key: str, given: OptimizerCallable | str) -> OptimizerCall
     raise ValueError(f"{key} is {shown}, must be the name of an optimizer or build one from weights: {cure}")
 
 
-def _build(key: str, build: OptimizerCallable, weights: Iterable[Tensor]) -> torch.optim.Optimizer:
+def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torch.optim.Optimizer:
     """Build an optimizer; a ValueError for one of its arguments names it as it is given on the command line."""
     try:
         optimizer = build(weights)

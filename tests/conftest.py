@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from fl_lightning import cli
+from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
 
 

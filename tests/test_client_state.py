@@ -1,15 +1,16 @@
 """What stays with a client: weights of its own, tensors that a method keeps, and visits that do not send or receive."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, Needs
 from fl_lightning.callbacks import Communication
-from fl_lightning.clients import Visit
+from fl_lightning.exchange import Visit
 
 
 def norm_net():
@@ -59,7 +60,7 @@ def test_personal_weights_stay_with_the_client(fit, toy_data):
     assert torch.equal(method.net[3].weight, net[3].weight)
     torch.testing.assert_close(method.net[0].weight, body[0].weight, atol=1e-12, rtol=0)
     for client in (0, 1):
-        kept = method.client_states.read(client)["net.3.weight"]
+        kept = method.client_states.read(client).weights["3.weight"]
         torch.testing.assert_close(kept, heads[client].weight.data, atol=1e-12, rtol=0)
 
 
@@ -90,7 +91,7 @@ def test_a_client_that_does_not_send_is_not_averaged(fit, toy_data):
 class ClientOneGoesOn(FedAvg):
     """Client 1 never receives after round 1, in a cohort that others train in before it."""
 
-    keeps_weights = True
+    needs = Needs(client_weights=True)
 
     def cohort(self, round):
         return [Visit(0), Visit(1, receives=round == 1, sends=False)]
@@ -104,30 +105,30 @@ def test_a_client_that_does_not_receive_goes_on_from_its_own_weights(fit, toy_da
     for _ in range(3):
         expected = local_step(expected, data, 1)
     for name, value in expected.state_dict().items():
-        torch.testing.assert_close(method.client_states.read(1)[f"net.{name}"], value, atol=1e-12, rtol=0, msg=name)
+        torch.testing.assert_close(method.client_states.read(1).weights[name], value, atol=1e-12, rtol=0, msg=name)
 
 
 def test_not_receiving_without_kept_weights_is_refused(fit, toy_data):
     """There would be nothing to go on from."""
 
     class Forgetful(ClientOneGoesOn):
-        keeps_weights = False
+        needs = Needs()
 
-    with pytest.raises(ValueError, match="set keeps_weights = True"):
+    with pytest.raises(ValueError, match=r"declare needs = fl_lightning\.Needs\(client_weights=True\)"):
         fit(Forgetful(norm_net()), toy_data(), 2, precision="64-true")
 
 
 class KeepsLess(FedAvg):
-    """All weights but those of the last layer, and a tensor whose name is like those of kept moments."""
+    """All weights but those of the last layer, and a tensor whose name is like those of weights."""
 
-    keeps_weights = True
+    needs = Needs(client_weights=True)
 
     def client_start(self, net, client):
-        client.state["optimizer.visits"] = client.state.get("optimizer.visits", torch.zeros(())) + 1
+        client.state["0.weight"] = client.state.get("0.weight", torch.zeros(())) + 1
         return super().client_start(net, client)
 
     def kept_state(self, client, state):
-        return {name: tensor for name, tensor in state.items() if not name.startswith("net.2.")}
+        return replace(state, weights={name: tensor for name, tensor in state.weights.items() if not name.startswith("2.")})
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
@@ -137,8 +138,8 @@ def test_a_method_may_keep_less_under_every_engine(fit, toy_data, engine):
     fit(method, toy_data(), 3, precision="64-true")
     for client in range(3):
         state = method.client_states.read(client)
-        assert set(state) == {"net.0.weight", "net.0.bias", "optimizer.visits"}
-        assert state["optimizer.visits"] == 3
+        assert set(state.weights) == {"0.weight", "0.bias"}
+        assert state.method == {"0.weight": 3}
 
 
 class LocalOnly(FedAvg):
@@ -201,7 +202,7 @@ def test_a_client_recovers_from_a_round_that_was_not_finite(fit, toy_data):
     method = PoisonedOnce(norm_net())
     fit(method, toy_data(cohorts=[[0, 1]] * 3), 3, precision="64-true")
     assert method.newest["train/nonfinite_clients"] == 0
-    kept = [value for client in (0, 1) for value in method.client_states.read(client).values()]
+    kept = [value for client in (0, 1) for value in method.client_states.read(client).weights.values()]
     assert len(kept) == 4
     assert all(value.isfinite().all() for value in kept)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning import completion
-from fl_lightning.subcommands import SUBCOMMANDS
+from fl_lightning.command_line import completion
+from fl_lightning.command_line.subcommands import SUBCOMMANDS
 
 _DRIVER = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fl_lightning; printf "%s\\n" "${COMPREPLY[@]}"'
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning import cli
-from fl_lightning.config_files import bundled_configs, describe_configs, read_config, whole_configs
+from fl_lightning.command_line import cli
+from fl_lightning.command_line.config_files import bundled_configs, describe_configs, read_config, whole_configs
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 

@@ -92,7 +92,7 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
         c = [cs + m for cs, m in zip(c, mean_variate_change)]
     torch.testing.assert_close(method.net.weight.detach(), x[0], atol=1e-12, rtol=0)
     torch.testing.assert_close(method.c_0, c[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.client_states.read(1)["c_0"], own[1][0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.client_states.read(1).method["c_0"], own[1][0], atol=1e-12, rtol=0)
 
 
 def test_the_documented_command_runs(my_method, command_line):
@@ -196,7 +196,7 @@ def test_links_lead_somewhere():
 
 def test_documented_keys_exist(capsys):
     """Every key in the README's table and every callback it names is one of the command line."""
-    from fl_lightning import cli
+    from fl_lightning.command_line import cli
 
     sys.argv[1:] = []
     with pytest.raises(SystemExit):

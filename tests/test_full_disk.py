@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fl_lightning import FedAvg
+from fl_lightning.command_line.one_line_errors import error_line
 from fl_lightning.data import from_arrays
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.scaling import recorded_inputs
-from fl_lightning.error_line import error_line
 from fl_lightning.export import Classifier, export
 from fl_lightning.sweep.study import SweepStudy
 

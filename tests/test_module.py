@@ -98,7 +98,7 @@ def test_mini_batches_equal_a_plain_loop(fit, toy_data):
     for client, size in ((0, 5), (2, 15)):
         local = copy.deepcopy(net).train()
         optimizer = momentum_sgd(local.parameters())
-        batches = list(data.batches(client, round=1, steps=2 * -(-size // 3)))
+        batches = list(data.client_batches().batches(client, round=1, steps=2 * -(-size // 3)))
         assert sum(len(batch.targets) for batch in batches) == 2 * size
         for batch in batches:
             optimizer.zero_grad()

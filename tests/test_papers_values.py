@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.config_files import bundled_configs, read_config
+from fl_lightning.command_line.config_files import bundled_configs, read_config
 from fl_lightning.report.runs import flatten
 
 CONFIGS = Path(__file__).parent.parent / "configs"

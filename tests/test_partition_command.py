@@ -7,8 +7,8 @@ import torch
 import yaml
 from PIL import Image
 
+from fl_lightning.command_line.partition import report_partition
 from fl_lightning.data import Dirichlet, FederatedDataModule, Fixed
-from fl_lightning.partition_command import report_partition
 
 DIGITS = ["--config", "digits_tce.yaml"]
 FIXED = ["--data.partition", "Fixed", "--data.partition.clients", "partition.json"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fl_lightning import peers
+from fl_lightning.training import peers
 
 PROGRAM = f"""
 import importlib.util, os, signal, sys, time

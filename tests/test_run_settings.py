@@ -10,7 +10,8 @@ import yaml
 from torch.optim.lr_scheduler import ExponentialLR
 
 import fl_lightning
-from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedProx, cli, continual
+from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedProx, continual
+from fl_lightning.command_line import cli
 from fl_lightning.data import from_arrays
 from fl_lightning.losses import TruncatedCrossEntropy
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning import cli
+from fl_lightning.command_line import cli
 
 RECORD = Path(__file__).parent / "same_bits.json"
 DIGITS = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_lightning.saved_run import run_config
+from fl_lightning.training.saved_run import run_config
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fl_lightning import stop_signals
+from fl_lightning.command_line import stop_signals
 
 PROGRAM = f"""
 import importlib.util, signal, sys, time

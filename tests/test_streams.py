@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_lightning.streams import numpy_stream, random_bits, seeded_layers, stream_seed, torch_stream
+from fl_lightning.random_streams import numpy_stream, random_bits, seeded_layers, stream_seed, torch_stream
 
 ADDRESSES = list(itertools.product((0, 1, 12, 2**40), (-1, 0, 1, 23), (-1, 0, 3, 100000), ("cohort", "batch order", "noise")))
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import fl_lightning
-from fl_lightning import cli
-from fl_lightning.config_files import describe_configs
-from fl_lightning.plain_help import plain
-from fl_lightning.subcommands import SUBCOMMANDS, quick_answer
+from fl_lightning.command_line import cli
+from fl_lightning.command_line.config_files import describe_configs
+from fl_lightning.command_line.plain_help import plain
+from fl_lightning.command_line.subcommands import SUBCOMMANDS, quick_answer
 
 _WITHOUT_TORCH = """
 import sys

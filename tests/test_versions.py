@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning.versions import newest_checkpoint, next_version
+from fl_lightning.state.versions import newest_checkpoint, next_version
 
 RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps".split()
 

@@ -5,14 +5,15 @@ ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidatio
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
-from fl_lightning.continual.decomposition import decompose, get_sparse, over_outputs, part_name, put_sparse, threshold
+from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
 from fl_lightning.continual.learner import TaskLearner
+from fl_lightning.exchange import Client, ClientState, SparseTensor
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net
 
@@ -99,20 +100,19 @@ class APD(TaskLearner):
                 adaptive.detach().copy_(base[layer].detach())
         if position > 0:
             bases = self.trained_bases(net).items()
-            client.state.update({f"base.{layer}": base.detach().clone() for layer, base in bases})
+            client.state["base"] = {layer: base.detach().clone() for layer, base in bases}
             earlier = self.parts(net, "earlier").items()
-            client.state.update({f"earlier.{layer}": tensor.detach()[:position].clone() for layer, tensor in earlier})
+            client.state["earlier"] = {layer: tensor.detach()[:position].clone() for layer, tensor in earlier}
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        earlier = self.parts(net, "earlier")
+        earlier, task = self.parts(net, "earlier"), client.tasks[position]
         for layer, adaptive in self.parts(net, "adaptive").items():
-            kept = f"{part_name(layer, 'adaptive')}@{position}"
-            del client.state[kept]
+            del task.tensors[part_name(layer, "adaptive")]
             if layer in earlier and position < len(earlier[layer]):
                 earlier[layer].detach()[position] = adaptive.detach()
             else:
-                put_sparse(client.state, kept, threshold(adaptive.detach(), self.l1))
+                task.sparse[layer] = SparseTensor.of(threshold(adaptive.detach(), self.l1))
 
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         weights = super().task_weights(net, client, position)
@@ -129,15 +129,19 @@ class APD(TaskLearner):
 
     def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
         """A of a task that a client has learned, in the shape of ``like``."""
-        return get_sparse(client.state, f"{part_name(layer, 'adaptive')}@{position}", like)
+        return client.tasks[position].sparse[layer].dense(like.shape)
 
-    def kept_state(self, client: Client, state: State) -> State:
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
         """Of a client at the end of a task without what was for training alone: A in full, and where the task began."""
         state = super().kept_state(client, state)
-        if not self.has_learned(client, self.positions[client.index]):
+        if self.positions[client.index] not in client.tasks:
             return state
-        full = {f"net.{part_name(layer, 'adaptive')}" for layer in self.layers}
-        return {name: t for name, t in state.items() if name not in full and not name.startswith(("base.", "earlier."))}
+        full = {part_name(layer, "adaptive") for layer in self.layers}
+        return replace(
+            state,
+            method={name: part for name, part in state.method.items() if name not in ("base", "earlier")},
+            weights={name: tensor for name, tensor in state.weights.items() if name not in full},
+        )
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         earlier = self.parts(net, "earlier").values()
@@ -148,51 +152,45 @@ class APD(TaskLearner):
 
     def client_start(self, net: nn.Module, client: Client) -> State:
         carry = super().client_start(net, client)
-        if self.has_learned(client, self.positions[client.index]):
+        if self.positions[client.index] in client.tasks:
             raise ValueError(
                 f"client {client.index} was through with its task when the run stopped, and kept what evaluation needs alone: "
                 "go on with model.rounds_per_task, data.cohorts and data.clients_per_round of that run"
             )
-        for layer, base in self.parts(net, "base").items():
-            if self.positions[client.index] > 0:
-                carry[f"masks.{layer}"] = self._earlier_masks(client, layer, base)
-            if f"base.{layer}" in client.state:
-                carry[f"base.{layer}"] = client.state[f"base.{layer}"]
-            if f"earlier.{layer}" in client.state:
-                carry[f"earlier.{layer}"] = client.state[f"earlier.{layer}"]
+        if self.positions[client.index] > 0:
+            bases = self.parts(net, "base").items()
+            carry["masks"] = {layer: self._earlier_masks(client, layer, base) for layer, base in bases}
+            carry |= {name: client.state[name] for name in ("base", "earlier")}
         return carry
 
     def _earlier_masks(self, client: Client, layer: str, base: Tensor) -> Tensor:
         """``sigmoid(m_j)`` of the tasks before the present one, (t, outputs); 0 for those that were never learned."""
         masks = base.new_zeros(self.positions[client.index], len(base))
         for position in range(len(masks)):
-            if self.has_learned(client, position):
-                kept = client.state.get(f"{part_name(layer, 'mask')}@{position}")
+            if position in client.tasks:
+                kept = client.tasks[position].tensors.get(part_name(layer, "mask"))
                 masks[position] = 1.0 if kept is None else kept.sigmoid()
         return masks
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         bases, adaptives = self.parts(net, "base"), self.parts(net, "adaptive")
+        masks = client.carry.get("masks", {})  # none in the first task
         # Those of tasks to come are 0 and stay so: they are left out, on average half of them.
-        earlier = {
-            layer: tensor[: len(client.carry[f"masks.{layer}"])]
-            for layer, tensor in self.parts(net, "earlier").items()
-            if f"masks.{layer}" in client.carry
-        }
+        earlier = {layer: tensor[: len(masks[layer])] for layer, tensor in self.parts(net, "earlier").items() if masks}
         terms = [super().client_penalty(net, client)]
         terms += [self.l1 * adaptive.abs().sum() for adaptive in (*adaptives.values(), *earlier.values())]
         learned = [*adaptives.values(), *self.parts(net, "mask").values()]
-        if any(name.startswith("masks.") for name in client.carry):
+        if masks:
             terms += [self.l2 / 2 * self._drift(client.carry, layer, base, earlier) for layer, base in bases.items()]
-        else:  # the first task
+        else:
             learned += bases.values()
         return sum(terms) + self.decay / 2 * sum(weight.square().sum() for weight in learned)
 
-    def _drift(self, carry: State, layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
+    def _drift(self, carry: dict[str, State], layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
         """``sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2`` of a layer."""
         # A base that is not trained is where it was.
-        way, masks = base - carry.get(f"base.{layer}", base), carry[f"masks.{layer}"]
+        change, masks = base - carry["base"].get(layer, base), carry["masks"][layer]
         if layer not in earlier:  # the masks' squares add up, however many tasks there are
-            return (over_outputs(masks.square().sum(dim=0), way) * way.square()).sum()
-        masks = masks.reshape(*masks.shape, *[1] * (way.ndim - 1))
-        return (torch.addcmul(earlier[layer], masks, way) - carry[f"earlier.{layer}"]).square().sum()
+            return (over_outputs(masks.square().sum(dim=0), change) * change.square()).sum()
+        masks = masks.reshape(*masks.shape, *[1] * (change.ndim - 1))
+        return (torch.addcmul(earlier[layer], masks, change) - carry["earlier"][layer]).square().sum()

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fl_lightning.functional.aggregation import State
-
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_BLOCK = 1 << 16  # entries of a tensor within which two bytes say where a value is
 
 
 class Decomposition(nn.Module):
@@ -83,27 +80,3 @@ def over_outputs(values: Tensor, weight: Tensor) -> Tensor:
 def threshold(adaptive: Tensor, limit: float) -> Tensor:
     """Entries whose size is not above ``limit`` become 0."""
     return adaptive.masked_fill(adaptive.abs() <= limit, 0.0)
-
-
-def put_sparse(state: State, name: str, tensor: Tensor) -> None:
-    """Keep a tensor with few values that are not 0 in a state: these and, for each, two bytes that say where it is."""
-    flat = tensor.reshape(-1)
-    positions = flat.nonzero().flatten()
-    state[f"{name}:values"] = flat[positions]
-    state[f"{name}:places"] = (positions % _BLOCK - _BLOCK // 2).to(torch.int16)
-    state[f"{name}:blocks"] = torch.bincount(positions // _BLOCK, minlength=-(-len(flat) // _BLOCK)).to(torch.int32)
-
-
-def sparse_positions(state: State, name: str) -> Tensor:
-    """Of the values that :func:`put_sparse` kept, (n,), where they are in the flattened tensor."""
-    places, blocks = state[f"{name}:places"], state[f"{name}:blocks"]
-    starts = _BLOCK * torch.arange(len(blocks), device=blocks.device) + _BLOCK // 2
-    return torch.repeat_interleave(starts, blocks, output_size=len(places)) + places
-
-
-def get_sparse(state: State, name: str, like: Tensor) -> Tensor:
-    """What :func:`put_sparse` kept, in the shape of ``like``."""
-    values = state[f"{name}:values"]
-    flat = values.new_zeros(like.numel())
-    flat[sparse_positions(state, name)] = values
-    return flat.reshape(like.shape)

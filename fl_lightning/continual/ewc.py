@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
 from fl_lightning.continual.learner import TaskLearner
+from fl_lightning.exchange import Client
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net
@@ -43,18 +43,19 @@ class EWC(TaskLearner):
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = [super().client_penalty(net, client)]
-        for name, weight in self.trained_weights(net).items():
-            if f"fisher.{name}" in client.state:
-                fisher, anchor = client.state[f"fisher.{name}"], client.state[f"anchor.{name}"]
-                terms.append(self.penalty * (fisher * weight.square() / 2 - anchor * weight).sum())
+        weights, anchors = self.trained_weights(net), client.state.get("anchor", {})
+        for name, fisher in client.state.get("fisher", {}).items():
+            weight, anchor = weights[name], anchors[name]
+            terms.append(self.penalty * (fisher * weight.square() / 2 - anchor * weight).sum())
         return sum(terms)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
+        sums = {kind: client.state.setdefault(kind, {}) for kind in ("fisher", "anchor")}
         for name, fisher in self._fisher(net, client).items():
             weight = net.get_parameter(name).detach()
-            for key, term in ((f"fisher.{name}", fisher), (f"anchor.{name}", fisher * weight)):
-                client.state[key] = client.state.get(key, torch.zeros_like(weight)) + term
+            for kind, term in (("fisher", fisher), ("anchor", fisher * weight)):
+                sums[kind][name] = sums[kind].get(name, torch.zeros_like(weight)) + term
 
     def _fisher(self, net: nn.Module, client: Client) -> State:
         """Of the weights that tasks share."""

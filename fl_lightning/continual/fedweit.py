@@ -6,28 +6,33 @@ earlier tasks is fixed by default, as in the code, and the mask has no l1 term, 
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
 
-from fl_lightning.clients import Client, Gathered, Reduction, Upload, Weighted
 from fl_lightning.continual.apd import APD
-from fl_lightning.continual.decomposition import (
-    decompose,
-    get_sparse,
-    over_outputs,
-    part_name,
-    put_sparse,
-    sparse_positions,
-    threshold,
+from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
+from fl_lightning.exchange import (
+    Batch,
+    Client,
+    ClientState,
+    Gathered,
+    LearnedTask,
+    Reduction,
+    SparseTensor,
+    Upload,
+    Weighted,
 )
-from fl_lightning.data import Batch
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net, Update
-from fl_lightning.streams import numpy_stream
+from fl_lightning.random_streams import numpy_stream
+
+KnowledgeBase = dict[int, dict[int, dict[str, SparseTensor]]]  # client -> position of its task -> layer -> A
 
 
 class FedWeIT(APD):
@@ -59,7 +64,7 @@ class FedWeIT(APD):
     federated = True
     per_task = (*APD.per_task, "*.attention")
     personal = ("*",)  # B goes through broadcast and client_result: the server's does not replace it, but is worked in
-    sends_nonzeros = True
+    needs = replace(APD.needs, nonzeros_alone=True)
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class FedWeIT(APD):
             raise ValueError(f"model.num_foreign is {num_foreign}, must be at least 0: 0 leaves other clients' tasks alone")
         self.density, self.upload, self.knowledge, self.num_foreign = density, upload, knowledge, num_foreign
         self.share_base, self.mask, self.adaptive, self.penalize_mask = share_base, mask, adaptive, penalize_mask
-        self.knowledge_base: dict[int, dict[int, State]] = {}  # client -> position -> sparse A of each layer
+        self.knowledge_base: KnowledgeBase = {}
         self._knowledge_before = self.knowledge_base  # the present round
 
     def adapt_net(self) -> None:
@@ -116,8 +121,8 @@ class FedWeIT(APD):
         if not hasattr(self, "served"):
             # The task for which each client got, when it first received in it, what others know; -1 for none.
             self.register_buffer("served", torch.full((self.data.num_clients,), -1))
-            for layer, base in self.trained_bases(self.net).items():
-                self.register_buffer(f"initial:{layer.replace('.', '/')}", base.detach().clone())
+            bases = self.trained_bases(self.net).items()
+            self.add_server_state("initial", {layer: base.detach().clone() for layer, base in bases})
 
     def configure_optimizers(self) -> Any:
         configured = super().configure_optimizers()
@@ -132,14 +137,13 @@ class FedWeIT(APD):
 
     # Down -----------------------------------------------------------------------------------------------------------
 
-    def broadcast(self, client: int) -> State:
-        """The server's B and, when a client first receives in a task, what it gets of others."""
+    def broadcast(self, client: int) -> dict[str, Any]:
+        """The server's B and, when a client first receives in a task, the values of what it gets of others."""
         bases = self.trained_bases(self.net).items() if self.share_base else ()
-        down = {f"base.{layer}": base.detach() for layer, base in bases}
+        down: dict[str, Any] = {"base": {layer: base.detach() for layer, base in bases}}
         if self._is_to_be_served(client):
-            for place, (other, position) in enumerate(self._choose(client)):
-                known = self.knowledge_base[other][position]
-                down |= {f"knowledge.{place}.{layer}": known[f"{layer}:values"] for layer in self.layers}
+            known = [self.knowledge_base[other][position] for other, position in self._choose(client)]
+            down["knowledge"] = {str(i): {layer: part[layer].values for layer in self.layers} for i, part in enumerate(known)}
         return down
 
     def _is_to_be_served(self, client: int) -> bool:
@@ -165,14 +169,14 @@ class FedWeIT(APD):
                 bases[layer].copy_(initial)
         carry = super().client_start(net, client)
         for layer, base in bases.items():
-            if f"base.{layer}" in client.broadcast:
-                received = client.broadcast[f"base.{layer}"]
+            if layer in client.broadcast.get("base", {}):
+                received = client.broadcast["base"][layer]
                 base.copy_(torch.where(received != 0, received, base))
         if client.broadcast and self._is_to_be_served(client.index):
             self._take_knowledge(net, client, self._choose(client.index))
         known = client.state["known"].tolist()
-        for layer in self.parts(net, "attention") if known else ():
-            carry.update({f"foreign.{layer}.{key}": part for key, part in self._foreign(known, layer).items()})
+        if known:
+            carry["foreign"] = {layer: self._foreign(known, layer) for layer in self.parts(net, "attention")}
         return carry
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
@@ -186,19 +190,19 @@ class FedWeIT(APD):
             attention.detach().fill_(1 / len(known))
 
     def _foreign(self, known: list[list[int]], layer: str) -> State:
-        """A of some tasks in one list: places in the flattened weight, values, and which of the tasks each is of."""
+        """A of some tasks in one list: positions in the flattened weight, values, and which of the tasks each is of."""
         parts = [self.knowledge_base[client][position] for client, position in known]
-        places = [sparse_positions(part, layer) for part in parts]
-        owners = [torch.full((len(part),), place, device=part.device) for place, part in enumerate(places)]
-        values = torch.cat([part[f"{layer}:values"] for part in parts])
-        return {"positions": torch.cat(places), "values": values, "owners": torch.cat(owners)}
+        positions = [part[layer].positions for part in parts]
+        owners = [torch.full((len(some),), index, device=some.device) for index, some in enumerate(positions)]
+        values = torch.cat([part[layer].values for part in parts])
+        return {"positions": torch.cat(positions), "values": values, "owners": torch.cat(owners)}
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        attention = self.parts(net, "attention")
+        attention, foreign = self.parts(net, "attention"), client.carry.get("foreign", {})
         composed = {
-            part_name(layer, "adaptive"): _add_foreign(adaptive, attention[layer], client.carry, f"foreign.{layer}")
+            part_name(layer, "adaptive"): _add_foreign(adaptive, attention[layer], foreign[layer])
             for layer, adaptive in self.parts(net, "adaptive").items()
-            if f"foreign.{layer}.values" in client.carry
+            if layer in foreign
         }
         # Each A lies in one place, in which a layer with two names would have it replaced twice.
         logits = functional_call(net, composed, (batch.inputs,), tie_weights=False) if composed else net(batch.inputs)
@@ -210,39 +214,41 @@ class FedWeIT(APD):
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        client.state[f"known@{position}"] = client.state["known"]
+        client.tasks[position].tensors["known"] = client.state["known"]
 
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         weights = super().task_weights(net, client, position)
         is_present = position == self.positions[client.index]
-        known = client.state["known" if is_present else f"known@{position}"].tolist()
+        known = (client.state if is_present else client.tasks[position].tensors)["known"].tolist()
         for layer in self.parts(net, "attention") if known else ():
             adaptive, attention = (part_name(layer, part) for part in ("adaptive", "attention"))
-            foreign = {f".{key}": part for key, part in self._foreign(known, layer).items()}
-            weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], foreign, "")
+            weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], self._foreign(known, layer))
         return weights
 
-    def _at_server(self, client: Client) -> dict[int, State]:
+    def _at_server(self, client: Client) -> dict[int, dict[str, SparseTensor]]:
         """What the knowledge base has of a client, by position, unless the client goes on changing it."""
         return {} if self.retroactive else self.knowledge_base.get(client.index, {})
 
     def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
         at_server = self._at_server(client)
         if position in at_server:
-            return get_sparse(at_server[position], layer, like)
+            return at_server[position][layer].dense(like.shape)
         return super().learned_adaptive(client, layer, position, like)
 
-    def kept_state(self, client: Client, state: State) -> State:
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
         """Without the client's own A that the knowledge base has: one copy does for both."""
-        twice = {f"{part_name(layer, 'adaptive')}@{position}" for layer in self.layers for position in self._at_server(client)}
-        return {name: t for name, t in super().kept_state(client, state).items() if name.rpartition(":")[0] not in twice}
+        state, at_server = super().kept_state(client, state), self._at_server(client)
+        tasks = {
+            position: LearnedTask(task.tensors) if position in at_server else task for position, task in state.tasks.items()
+        }
+        return replace(state, tasks=tasks)
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         elsewhere = [
-            len(parts[f"{layer}:values"])
+            len(parts[layer].values)
             for position, parts in self._at_server(client).items()
             for layer in self.layers
-            if f"{part_name(layer, 'adaptive')}@{position}:values" not in client.state
+            if layer not in client.tasks[position].sparse
         ]
         return super().num_values(net, client) + sum(elsewhere)
 
@@ -256,7 +262,7 @@ class FedWeIT(APD):
             values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
             upload["base"] = Weighted(values, self.update_weight(client))
             upload["contributors"] = Weighted(sent, self.update_weight(client), derived=True)
-        if self.num_foreign > 0 and self.has_learned(client, self.positions[client.index]):
+        if self.num_foreign > 0 and self.positions[client.index] in client.tasks:
             adaptive = self.parts(net, "adaptive").items()
             upload["adaptive"] = Gathered({layer: threshold(tensor.detach(), self.l1) for layer, tensor in adaptive})
         return upload
@@ -280,10 +286,8 @@ class FedWeIT(APD):
         self._knowledge_before = self.knowledge_base
         self.knowledge_base = {client: dict(tasks) for client, tasks in self.knowledge_base.items()}
         for client, adaptive in reduced.gathered("adaptive").items():
-            entry: State = {}
-            for layer, tensor in adaptive.items():
-                put_sparse(entry, layer, tensor)
-            self.knowledge_base.setdefault(client, {})[self.positions[client]] = entry
+            sparse = {layer: SparseTensor.of(tensor) for layer, tensor in adaptive.items()}
+            self.knowledge_base.setdefault(client, {})[self.positions[client]] = sparse
         if not self.share_base:
             return Update({}, {})
         mean, contributors = reduced.mean("base"), reduced.mean("contributors")
@@ -295,7 +299,7 @@ class FedWeIT(APD):
         return Update(gradient, {})
 
     def after_server_step(self, probes: list[State]) -> None:
-        sampled = set(self.data.cohort(self.trainer.global_step))
+        sampled = set(self.sampled_clients(self.round))
         for client in (int(probe["client"]) for probe in probes):
             if client in sampled:
                 self.served[client] = self.positions[client]
@@ -311,15 +315,24 @@ class FedWeIT(APD):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()  # what a checkpoint held lies on the CPU
-        self.knowledge_base = tree_map_only(Tensor, lambda part: part.to(self.device), self.knowledge_base)
+        self.knowledge_base = tree_map(lambda part: part.to(self.device), self.knowledge_base)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["federated"]["knowledge_base"] = self.knowledge_base
+        checkpoint["federated"]["knowledge_base"] = _over_parts(self.knowledge_base, vars)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self.knowledge_base = checkpoint["federated"]["knowledge_base"]
+        stored = checkpoint["federated"]["knowledge_base"]
+        self.knowledge_base = _over_parts(stored, lambda parts: SparseTensor(**parts))
+
+
+def _over_parts(knowledge: Any, function: Callable[[Any], Any]) -> Any:
+    """What a function gives of every sparse A of a knowledge base, in the same places."""
+    return {
+        client: {position: {layer: function(part) for layer, part in parts.items()} for position, parts in tasks.items()}
+        for client, tasks in knowledge.items()
+    }
 
 
 def _larger_than_share(mask: Tensor, share: float) -> Tensor:
@@ -328,7 +341,7 @@ def _larger_than_share(mask: Tensor, share: float) -> Tensor:
     return sizes > sizes.sort().values[math.floor(share * len(sizes))]
 
 
-def _add_foreign(adaptive: Tensor, attention: Tensor, carry: State, name: str) -> Tensor:
+def _add_foreign(adaptive: Tensor, attention: Tensor, foreign: State) -> Tensor:
     """``A + sum_i attention_i A_i`` with what :meth:`FedWeIT._foreign` made."""
-    weighted = carry[f"{name}.values"] * attention[carry[f"{name}.owners"]]
-    return adaptive.reshape(-1).index_add(0, carry[f"{name}.positions"], weighted).reshape(adaptive.shape)
+    weighted = foreign["values"] * attention[foreign["owners"]]
+    return adaptive.reshape(-1).index_add(0, foreign["positions"], weighted).reshape(adaptive.shape)

@@ -6,6 +6,7 @@ so that synchronous and asynchronous streams, and resumed ones, run through the 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any, Literal
 
@@ -13,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fl_lightning.clients import Client, Upload, Visit
-from fl_lightning.clients.sequential import OPTIMIZER_STATE
 from fl_lightning.continual.clock import Clock
 from fl_lightning.data import EvaluationInputs
+from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
-from fl_lightning.streams import torch_stream
+from fl_lightning.random_streams import torch_stream
 
 
 class TaskLearner(FederatedModule):
@@ -53,8 +53,7 @@ class TaskLearner(FederatedModule):
     drawn_anew: Sequence[str] = ("classifier.*",)
     """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
 
-    keeps_weights = True
-    learns_tasks = True
+    needs = Needs(client_weights=True, task_streams=True)
 
     def __init__(
         self,
@@ -83,7 +82,8 @@ class TaskLearner(FederatedModule):
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
-        self.reset_adam_each_round, self.keeps_moments = reset_adam_each_round, not reset_adam_each_round
+        self.reset_adam_each_round = reset_adam_each_round
+        self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
 
     def configure_model(self) -> None:
         if self.data.streams is None:
@@ -115,17 +115,13 @@ class TaskLearner(FederatedModule):
 
     # Who is where ---------------------------------------------------------------------------------------------------
 
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
+    def check_data(self) -> None:
+        super().check_data()
         self.read_clocks()
 
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        if self.is_last(self.trainer.global_step):
-            self.trainer.should_stop = True
-
-    def is_last(self, round: int) -> bool:
-        return super().is_last(round) or min(self.positions) == self.data.num_tasks
+    @property
+    def is_over(self) -> bool:
+        return min(self.positions) == self.data.num_tasks
 
     def read_clocks(self) -> None:
         """Clients' places on the host, for what is decided there, and for the data module."""
@@ -139,7 +135,7 @@ class TaskLearner(FederatedModule):
 
     def cohort(self, round: int) -> list[Visit]:
         """The sampled clients that still learn and, where they train without the server, the others."""
-        sampled = set(self.data.cohort(round)) if self.federated else set()
+        sampled = set(self.sampled_clients(round)) if self.federated else set()
         return [
             Visit(client, receives=client in sampled, sends=client in sampled)
             for client in range(self.data.num_clients)
@@ -174,8 +170,7 @@ class TaskLearner(FederatedModule):
         Args:
             position: of the task in the client's sequence, from 0.
         """
-        for name in [name for name in client.state if name.startswith(OPTIMIZER_STATE)]:
-            del client.state[name]
+        client.moments = {}
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.own_tensors(net).items():
             tensor.copy_(initial[name].detach())
@@ -185,9 +180,8 @@ class TaskLearner(FederatedModule):
                 tensor.copy_(tensor.flatten()[order].view_as(tensor))
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
-        """A client's last visit in a task, after its fit: what the task has of its own is kept as ``<name>@<position>``."""
-        for name, tensor in self.own_tensors(net).items():
-            client.state[f"{name}@{position}"] = tensor.clone()
+        """A client's last visit in a task, after its fit: what the task has of its own is kept in ``client.tasks``."""
+        client.tasks[position] = LearnedTask({name: tensor.clone() for name, tensor in self.own_tensors(net).items()})
 
     def own_tensors(self, net: nn.Module) -> State:
         """Weights and buffers that each task has of its own."""
@@ -224,7 +218,7 @@ class TaskLearner(FederatedModule):
         if self.schedule == "asynchronous" or self.train_unsampled or not self.federated:
             return False
         last = client.round + left if self.data.cohorts is None else min(client.round + left, len(self.data.cohorts))
-        return not any(client.index in self.data.cohort(round) for round in range(client.round + 1, last + 1))
+        return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     def _validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
         inputs, targets = self.data.task_samples(client.index, position, "validation")
@@ -251,31 +245,31 @@ class TaskLearner(FederatedModule):
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         """All weights and buffers of a client's model for a task that it learns, or has learned."""
         weights = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
-        if position != self.positions[client.index]:
-            kept = {name: client.state.get(f"{name}@{position}") for name in self.own_tensors(net)}
-            weights |= {name: tensor for name, tensor in kept.items() if tensor is not None}
+        if position != self.positions[client.index] and position in client.tasks:
+            kept, own = client.tasks[position].tensors, self.own_tensors(net)
+            weights |= {name: tensor for name, tensor in kept.items() if name in own}
         return weights
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
         weights, own = dict(net.named_parameters()), self.own_tensors(net)
         shared = sum(weight.numel() for name, weight in weights.items() if name not in own)
-        kept = {name: t for name, t in client.state.items() if "@" in name and not name.endswith((":places", ":blocks"))}
-        return shared + sum(tensor.numel() for name, tensor in kept.items() if name.split("@")[0] in weights)
+        for task in client.tasks.values():
+            shared += sum(tensor.numel() for name, tensor in task.tensors.items() if name in weights)
+            shared += sum(tensor.values.numel() for tensor in task.sparse.values())
+        return shared
 
-    def kept_state(self, client: Client, state: State) -> State:
-        """Of a client at the end of a task without its optimizer's state."""
-        if not self.has_learned(client, self.positions[client.index]):
-            return state
-        return {name: tensor for name, tensor in state.items() if not name.startswith(OPTIMIZER_STATE)}
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """Of a client at the end of a task without its optimizer's moments."""
+        return replace(state, moments={}) if self.positions[client.index] in client.tasks else state
 
     def probe(self, net: nn.Module, client: Client) -> State:
         """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
         position, num_tasks = self.positions[client.index], self.data.num_tasks
         accuracy = torch.full((num_tasks,), float("nan"), dtype=torch.float64, device=client.label_counts.device)
-        if self.has_learned(client, position) or client.round % self.evaluate_every == 0:
+        if position in client.tasks or client.round % self.evaluate_every == 0:
             for seen in range(position + 1):
-                if seen == position or self.has_learned(client, seen):
+                if seen == position or seen in client.tasks:
                     inputs, targets = self.data.task_samples(client.index, seen, "test")
                     hits = self.predict_task(net, client, seen, inputs).argmax(dim=1) == targets
                     accuracy[seen] = hits.double().mean()
@@ -286,11 +280,6 @@ class TaskLearner(FederatedModule):
             "task_accuracy": accuracy,
             "model_values": torch.tensor(self.num_values(net, client)),
         }
-
-    @staticmethod
-    def has_learned(client: Client, position: int) -> bool:
-        """Whether a client has come to the end of a task."""
-        return any(name.endswith(f"@{position}") for name in client.state)
 
     # The clocks of all ----------------------------------------------------------------------------------------------
 
@@ -305,7 +294,7 @@ class TaskLearner(FederatedModule):
             self.model_values[client] = probe["model_values"]
         synchronous, num_tasks = self.schedule == "synchronous", self.data.num_tasks
         # Those whose update was not finite too, who sent no probe: they might never come to their end.
-        visited = [visit.client for visit in self.cohort(self.trainer.global_step)]
+        visited = [visit.client for visit in self.cohort(self.round)]
         self.rounds_in_task[slice(None) if synchronous else visited] += 1
         stopped = self.rate_factor < self._smallest_factor
         done = (self.rounds_in_task >= self.rounds_per_task) | (stopped.all() if synchronous else stopped)

@@ -7,10 +7,10 @@ NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, which is
 from typing import Any
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.module import Net
+from fl_lightning.optimizers import OptimizerBuilder
 
 
 class StableSGD(TaskLearner):
@@ -33,7 +33,7 @@ class StableSGD(TaskLearner):
     def __init__(
         self,
         net: Net,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.8),
+        optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.8),
         task_decay: float = 0.8,
         lowest_rate: float = 5e-5,
         **common: Any,

@@ -26,7 +26,7 @@ from fl_lightning.data.partitions import (
     PowerLaw,
     Shards,
 )
-from fl_lightning.data.samples import Batch, Dataset, Samples
+from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.sources import (
     Arrays,
     Digits,
@@ -39,6 +39,7 @@ from fl_lightning.data.sources import (
     Superclasses,
     TorchvisionDataset,
 )
+from fl_lightning.exchange import Batch
 
 __all__ = [
     "IID",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fl_lightning.streams import random_bits, stream_seed
+from fl_lightning.random_streams import random_bits, stream_seed
 
 _EPOCH = 1 << 32  # draws of a stream that one epoch may take
 

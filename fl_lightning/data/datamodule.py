@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import tee
 from pathlib import Path
@@ -12,16 +13,18 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.batches import Visits
+from fl_lightning.data.batches import Step, Visits
+from fl_lightning.data.client_sampler import ClientSampler, FixedSampler, UniformSampler
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
 from fl_lightning.data.partitions import Dirichlet, Partition
-from fl_lightning.data.samples import Batch, Dataset, are_whole, type_name
+from fl_lightning.data.samples import Dataset, are_whole, type_name
 from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.shards import split_clients
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, place
 from fl_lightning.data.tasks import Streams, TaskStream
-from fl_lightning.streams import numpy_stream, random_bits, stream_seed
+from fl_lightning.exchange import Batch
+from fl_lightning.random_streams import numpy_stream, random_bits, stream_seed
 
 
 class FederatedDataModule(LightningDataModule):
@@ -90,9 +93,7 @@ class FederatedDataModule(LightningDataModule):
         self.storage, self.num_workers, self.public_size, self.tasks = storage, num_workers, public_size, tasks
         self._check_settings()
         self.cohort_size = _cohort_size(clients_per_round, num_clients) if cohorts is None else None
-        self.with_places = False  # whether batches say which samples they have; methods that ask for it set it
-        self.poisson_cohorts = False  # by coins, clients_per_round on average; methods with accounting set it
-        self.poisson_batches = False  # likewise the batches of a client
+        self.client_sampler = self._client_sampler()
         self.device: torch.device | None = None
         self.dtype: torch.dtype | None = None
         self._dataset: Dataset | None = None
@@ -264,18 +265,12 @@ class FederatedDataModule(LightningDataModule):
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round (counted from 1), ascending; a function of the seed and the round alone."""
+        return self.client_sampler.cohort(round)
+
+    def _client_sampler(self) -> ClientSampler:
         if self.cohorts is not None:
-            if not 1 <= round <= len(self.cohorts):
-                raise ValueError(
-                    f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
-                )
-            return sorted(self.cohorts[round - 1])
-        # NumPy's draw without replacement takes time in proportion to the cohort, not to the population.
-        rng = numpy_stream(self.seed, round, -1, "cohort")
-        size = self.cohort_size
-        if self.poisson_cohorts:  # a coin for every client: so many come up, and any that many are as likely
-            size = rng.binomial(self.num_clients, self.cohort_size / self.num_clients)
-        return sorted(rng.choice(self.num_clients, size, replace=False).tolist())
+            return FixedSampler(self.cohorts)
+        return UniformSampler(self.num_clients, self.cohort_size, self.seed)
 
     def steps_per_epoch(self, client: int) -> int:
         return -(-self.num_train(client) // (self.batch_size or self.num_train(client)))
@@ -296,53 +291,40 @@ class FederatedDataModule(LightningDataModule):
         batch, reaches_last = min(self.batch_size or size, size), steps >= self.steps_per_epoch(client)
         return size % batch or batch if reaches_last else batch
 
-    def batches(self, client: int, round: int, steps: int, full: bool = False, purpose: str = "batch order") -> Iterator[Batch]:
-        """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
+    def client_batches(
+        self, sample_indices: bool = False, poisson: bool = False, batch_size: int | None = None
+    ) -> "ShardBatches":
+        """What serves clients their batches.
 
         Args:
-            full: fill short batches up with samples that do not count, so that all have one shape.
-            purpose: names the order.
+            sample_indices: whether batches say which samples they have.
+            poisson: whether every sample is in a batch by a coin of its own.
+            batch_size: samples of a local step; None: as many as ``data.batch_size`` says.
         """
-        for stacked in self.stacked_batches([client], round, [steps], full, purpose):
-            yield Batch(*(None if part is None else part[0] for part in stacked))
+        return ShardBatches(self, sample_indices, poisson, batch_size or self.batch_size)
 
-    def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
-        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
-        return self.batches(client, round, self.steps_per_epoch(client), full=True, purpose=purpose)
-
-    def stacked_batches(
-        self,
-        clients: Sequence[int],
-        round: int,
-        steps: Sequence[int],
-        full: bool = False,
-        purpose: str = "batch order",
-    ) -> Iterator[Batch]:
-        """The batches of several clients side by side, the same as each alone would get.
-
-        Args:
-            clients: who.
-            steps: of each, in descending order.
-            full: fill short batches up to ``batch_size``; else to the longest of the step.
-            purpose: names the order.
-
-        Yields:
-            Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
-        """
+    def visits(self, clients: Sequence[int], round: int, steps: Sequence[int], batch_size: int | None) -> Visits:
+        """Which samples the steps of some clients see; ``steps`` of each, in descending order."""
         starts = [self._train_start[self._rows[client]] for client in clients]
         sizes = [self.num_train(client) for client in clients]
-        visits = Visits(self.seed, round, clients, starts, sizes, steps, self.batch_size, self._train_indices.device)
-        changes = "augmentation" if purpose == "batch order" else f"augmentation, {purpose}"
-        start = torch.tensor(starts, device=self._train_indices.device)[:, None] if self.with_places else None
+        return Visits(self.seed, round, clients, starts, sizes, steps, batch_size, self._train_indices.device)
+
+    def read(self, visits: Visits, planned: Iterator[Step], changes: str, sample_indices: bool) -> Iterator[Batch]:
+        """The batches of planned steps, augmented and normalised.
+
+        Args:
+            changes: names the draws of augmentation.
+            sample_indices: whether batches say which samples they have.
+        """
+        start = torch.tensor(visits.starts, device=self._train_indices.device)[:, None] if sample_indices else None
         change_keys = visits.keys(changes).to(self.device) if self.augment else None
-        poisson = self.poisson_batches and purpose == "batch order"
-        planned, ahead = tee(visits.poisson_plan() if poisson else visits.plan(full, purpose))
+        planned, ahead = tee(planned)
         stored = self.train_set.read(self._train_indices[step.indices] for step in ahead)
         for step, (inputs, targets) in zip(planned, stored, strict=True):
             if change_keys is not None:
                 inputs = self._augmented(inputs, change_keys[: len(targets)], step.draw_counters.to(self.device))
             inputs = self.normalise(inputs).reshape(*targets.shape, *self.input_shape)
-            others = (step.real, step.indices - start[: len(targets)] if self.with_places else None)
+            others = (step.real, step.indices - start[: len(targets)] if start is not None else None)
             yield Batch(inputs, targets, *(None if other is None else other.to(self.device) for other in others))
 
     def _augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
@@ -455,6 +437,66 @@ class FederatedDataModule(LightningDataModule):
         part, indices = ("train", self.shards.validation) if name == "val" else ("test", torch.arange(len(self.test_set)))
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return EvaluationBatches(partial(self._evaluation_batches, part), indices, self.eval_batch_size, due, *ranks)
+
+
+@dataclass(frozen=True)
+class ShardBatches:
+    """Serves clients their training samples.
+
+    Args:
+        data: whose clients these are.
+        sample_indices: whether batches say which samples they have.
+        poisson: whether every sample is in a batch by a coin of its own.
+        batch_size: samples of a local step; None: a client's shard is one batch.
+    """
+
+    data: FederatedDataModule
+    sample_indices: bool
+    poisson: bool
+    batch_size: int | None
+
+    def expected_size(self, client: int) -> float | None:
+        """Samples of a client's Poisson batch on average; None where batches have known sizes."""
+        return self.data.sampling_rate(client) * self.data.num_train(client) if self.poisson else None
+
+    def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
+        """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
+
+        Args:
+            full: fill short batches up with samples that do not count, so that all have one shape.
+        """
+        return map(_first, self.stacked_batches([client], round, [steps], full))
+
+    def stacked_batches(
+        self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False
+    ) -> Iterator[Batch]:
+        """The batches of several clients side by side, the same as each alone would get.
+
+        Args:
+            clients: who.
+            steps: of each, in descending order.
+            full: fill short batches up to ``batch_size``; else to the longest of the step.
+
+        Yields:
+            Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
+        """
+        visits = self.data.visits(clients, round, steps, self.batch_size)
+        planned = visits.poisson_plan() if self.poisson else visits.plan(full, "batch order")
+        return self.data.read(visits, planned, "augmentation", self.sample_indices)
+
+    def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
+        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        size = self.data.num_train(client)
+        visits = self.data.visits([client], round, [-(-size // (self.batch_size or size))], self.batch_size)
+        return map(_first, self.data.read(visits, visits.plan(True, purpose), f"augmentation, {purpose}", self.sample_indices))
+
+    def client_samples(self, client: int) -> Iterator[Batch]:
+        """A client's training samples, each once and nothing about them random, in batches of at most ``eval_batch_size``."""
+        return self.data.client_samples(client)
+
+
+def _first(stacked: Batch) -> Batch:
+    return Batch(*(None if part is None else part[0] for part in stacked))
 
 
 def _cohort_size(clients_per_round: int | float, num_clients: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from fl_lightning.data.samples import Batch
+from fl_lightning.exchange import Batch
 
 
 class Rounds:

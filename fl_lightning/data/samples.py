@@ -1,7 +1,6 @@
 """What data looks like on its way from a source to a client."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,24 +9,6 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
 _CLASSES_WITHOUT_SAMPLES = 1000  # of a small part of a large set: more classes than samples are a mistake beyond that
 _SAMPLES_AT_ONCE = 4096
-
-
-class Batch(NamedTuple):
-    """What one step sees: inputs (B, ...) as the net takes them, targets (B,).
-
-    Where batches of several sizes are stacked, the shorter ones are filled up with samples that do not count.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    real: Tensor | None = None  # (B,), false where a sample only fills up; None: all count
-    places: Tensor | None = None  # (B,), of the samples in their client's shard; None where nobody asks for them
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of one value a sample, (B,), over the samples that count."""
-        if self.real is None:
-            return values.mean()
-        return (values * self.real).sum() / self.real.sum()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
-from fl_lightning.streams import numpy_stream
+from fl_lightning.random_streams import numpy_stream
 
 
 @dataclass(frozen=True)

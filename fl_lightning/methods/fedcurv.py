@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Reduction, Upload, Weighted
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
@@ -52,10 +51,10 @@ class FedCurv(FederatedModule):
     def beside_gradients(self) -> tuple[str, ...]:
         return (*super().beside_gradients, "the Fisher information")
 
-    def broadcast(self, client: int) -> State:
-        return {f"{kind}.{name}": tensor for kind in _KINDS for name, tensor in self.server_state(kind).items()}
+    def broadcast(self, client: int) -> dict[str, State]:
+        return {kind: self.server_state(kind) for kind in _KINDS}
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """The sums over the other clients; a client that does not receive knows of none."""
         others = self._others(client) if self.penalty > 0 else {}
         return {**super().client_start(net, client), **others}
@@ -64,19 +63,23 @@ class FedCurv(FederatedModule):
         """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added as it is, which spares many passes."""
         gradients, loss = super().client_gradients(net, batch, client)
         pulled = []
+        fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
-            if f"fisher.{name}" in client.carry:
-                gradient = gradient.addcmul(client.carry[f"fisher.{name}"], weight.detach(), value=2 * self.penalty)
-                gradient.sub_(client.carry[f"anchor.{name}"], alpha=2 * self.penalty)
+            if name in fisher:
+                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.penalty)
+                gradient.sub_(anchor[name], alpha=2 * self.penalty)
             pulled.append(gradient)
         return pulled, loss
 
-    def _others(self, client: Client) -> State:
+    def _others(self, client: Client) -> dict[str, State]:
         """The server's sums without what the client itself has sent."""
         if "round" not in client.state:
             return client.broadcast
         counts = client.state["round"] == client.round - 1 if self.remember == "last_round" else client.state["round"] > 0
-        return {name: total.addcmul(client.state[name], counts, value=-1) for name, total in client.broadcast.items()}
+        return {
+            kind: {name: total.addcmul(client.state[kind][name], counts, value=-1) for name, total in totals.items()}
+            for kind, totals in client.broadcast.items()
+        }
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if not client.broadcast:  # nor does the server learn of it
@@ -92,11 +95,12 @@ class FedCurv(FederatedModule):
         for kind, new in zip(_KINDS, (fisher, anchor), strict=True):
             change = new
             if self.remember == "all":
-                change = {name: new[name] - client.state.get(f"{kind}.{name}", 0.0) for name in new}
+                old = client.state.get(kind, {})
+                change = {name: tensor - old.get(name, 0.0) for name, tensor in new.items()}
             # The server has F theta from F and the weights, where both are this round's.
             derived = kind == "anchor" and self.remember == "last_round"
             upload[kind] = Weighted(change, 1.0, derived)
-            client.state.update({f"{kind}.{name}": tensor for name, tensor in new.items()})
+            client.state[kind] = new
         client.state["round"] = torch.full((), client.round, device=client.label_counts.device)
         return upload
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
-from fl_lightning.clients.engine import predict_in_batches
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, predict_in_batches
 from fl_lightning.functional import ensemble_distillation
 from fl_lightning.module import FederatedModule, Net
 
@@ -58,13 +56,13 @@ class FedDF(FederatedModule):
         if not temperature > 0:
             raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")
 
-    def on_fit_start(self) -> None:
+    def check_data(self) -> None:
         if self.data.public_size < 10:
             raise ValueError(
                 f"data.public_size is {self.data.public_size}, but FedDF distils on public samples and holds a tenth of them "
                 "out: set aside at least 10, such as 1250 of CIFAR-10"
             )
-        super().on_fit_start()
+        super().check_data()
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public_inputs())}

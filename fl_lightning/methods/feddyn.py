@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Reduction, Upload, Weighted
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
 
 
@@ -46,8 +45,8 @@ class FedDyn(FederatedModule):
         return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        way = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
-        moved = {name: way[name] for name in self.server_state("h")}
+        change = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
+        moved = {name: change[name] for name in self.server_state("h")}
         for name in moved:
             client.state[name] = client.state.get(name, 0.0) - self.alpha * moved[name]
         # The plain sum that h takes: the server has it from the models.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
 
 

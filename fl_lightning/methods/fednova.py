@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fl_lightning.clients import Client, Reduction, Upload, Weighted
+from fl_lightning.exchange import Client, Reduction, Upload, Weighted
+from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import Net, Update
 
@@ -70,6 +71,10 @@ class FedNova(FedProx):
         accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
         sent = {"changes": changes, "accumulation": accumulation}
         return {**upload, **{name: Weighted(tensors, models.weight) for name, tensors in sent.items()}}
+
+    def observed_change(self, upload: Upload, client: Client) -> State:
+        changes, a = upload["changes"].tensors, upload["accumulation"].tensors["a"]
+        return {name: change * a for name, change in changes.items()}
 
     def accumulation(self, steps: int, rate: float) -> float:
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""

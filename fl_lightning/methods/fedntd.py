@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import not_true_distillation
 from fl_lightning.module import FederatedModule, Net
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
+from fl_lightning.exchange import Client
 from fl_lightning.module import FederatedModule, Net
 
 

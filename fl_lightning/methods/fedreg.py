@@ -9,13 +9,13 @@ pass before the fit, where augmentation may have shown it otherwise than now.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
@@ -65,7 +65,8 @@ class FedReg(FederatedModule):
         if not 0 <= gamma <= 1:
             raise ValueError(f"model.gamma is {gamma}, must be between 0 and 1: the paper uses 0.25 to 0.5")
         self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
-        self.modified_gradients = self.wants_places = modified_gradients
+        self.modified_gradients = modified_gradients
+        self.needs = replace(self.needs, sample_indices=modified_gradients)
         self.skip_flat = skip_flat
         self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
@@ -81,7 +82,7 @@ class FedReg(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self._trainer is not None and self.data.inputs_are_whole:
+        if self.has_data and self.data.inputs_are_whole:
             raise ValueError(
                 "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
                 "pseudo data with them: use another method, or give floats"
@@ -107,17 +108,17 @@ class FedReg(FederatedModule):
         net.train()
         carry = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         if self.modified_gradients:
-            # Where the pseudo data of each sample are, by its place in the shard: samples that only fill up come last.
-            places = torch.where(carry["real"], carry.pop("places"), torch.iinfo(torch.int64).max)
-            carry["found_at"] = places.flatten().argsort()
+            # Where the pseudo data of each sample are, by its index in the shard: samples that only fill up come last.
+            indices = torch.where(carry["real"], carry.pop("sample_indices"), torch.iinfo(torch.int64).max)
+            carry["found_at"] = indices.flatten().argsort()
         return carry
 
     def _perturbed(self, net: nn.Module, batch: Batch, client: Client) -> State:
         pseudo, perturbed = (self._climb(net, batch, client, length) for length in (self.pseudo_step, self.perturbed_step))
         with torch.no_grad():
             labels = net(pseudo).softmax(dim=-1)
-        known = {"targets": batch.targets, "real": batch.real, **({"places": batch.places} if self.wants_places else {})}
-        return {"pseudo": pseudo, "labels": labels, "perturbed": perturbed, **known}
+        row = {"pseudo": pseudo, "labels": labels, "perturbed": perturbed, "targets": batch.targets, "real": batch.real}
+        return row if batch.sample_indices is None else {**row, "sample_indices": batch.sample_indices}
 
     def _climb(self, net: nn.Module, batch: Batch, client: Client, length: float) -> Tensor:
         """Inputs after steps of so much along the sign of the loss' gradient."""
@@ -174,7 +175,8 @@ class FedReg(FederatedModule):
         Without augmentation a sample's pseudo data depend on it and the received weights alone, so those made when the visit
         began are the batch's.
         """
-        pseudo = client.carry["pseudo"].flatten(0, 1).index_select(0, client.carry["found_at"].index_select(0, batch.places))
+        found_at = client.carry["found_at"].index_select(0, batch.sample_indices)
+        pseudo = client.carry["pseudo"].flatten(0, 1).index_select(0, found_at)
 
         def uniform_loss() -> Tensor:
             return -_log_probabilities(net(pseudo)).mean(dim=-1)

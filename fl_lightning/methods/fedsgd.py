@@ -24,9 +24,9 @@ class FedSGD(FederatedModule):
                     f"model.{name} is {getattr(self, name)}, but FedSGD takes one step: leave it out, or use FedAvg"
                 )
 
-    def on_fit_start(self) -> None:
+    def check_data(self) -> None:
         if self.data.batch_size is not None:
             raise ValueError(
                 f"data.batch_size is {self.data.batch_size}, but a step of FedSGD sees all samples: set it to null"
             )
-        super().on_fit_start()
+        super().check_data()

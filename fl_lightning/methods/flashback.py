@@ -8,16 +8,13 @@ appendix with the rates is not known to us: their defaults are assumptions.
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Upload, Weighted
-from fl_lightning.clients.engine import predict_in_batches
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, Upload, Weighted, predict_in_batches
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.optimizers import optimizer_builder
+from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 
 
 class Flashback(FederatedModule):
@@ -44,7 +41,7 @@ class Flashback(FederatedModule):
         gamma: float = 0.1,
         distillation_epochs: int = 1,
         distillation_batch_size: int = 50,
-        distillation_optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+        distillation_optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
         distillation_schedule: Literal["decayed", "constant"] = "decayed",
         **common: Any,
     ) -> None:
@@ -60,14 +57,14 @@ class Flashback(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self._trainer is not None:
+        if self.has_data:
             self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes)))
             self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
 
-    def on_fit_start(self) -> None:
+    def check_data(self) -> None:
         if self.data.public_size < 1:
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
-        super().on_fit_start()
+        super().check_data()
 
     @property
     def beside_gradients(self) -> tuple[str, ...]:
@@ -119,7 +116,7 @@ class Flashback(FederatedModule):
         optimizer = self.distillation_optimizer(list(self.trained_weights(self.net).values()))
         if self.distillation_schedule == "decayed":
             for group in optimizer.param_groups:
-                group["lr"] *= self.learning_rate_decay ** (self.trainer.global_step - 1)  # which counts this round already
+                group["lr"] *= self.learning_rate_decay ** (self.round - 1)
         self.net.train()
         for _ in range(self.distillation_epochs):
             places = torch.randperm(self.data.public_size).split(self.distillation_batch_size)

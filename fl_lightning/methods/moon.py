@@ -9,13 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Upload
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, Upload
 from fl_lightning.functional import model_contrastive_loss
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
-
-_PREVIOUS = "previous."
 
 
 class Moon(FederatedModule):
@@ -50,7 +47,7 @@ class Moon(FederatedModule):
         loss = self.loss(net.classifier(z), batch.targets, client.label_counts)
         if self.mu == 0:
             return loss
-        previous = {name: client.state.get(_PREVIOUS + name, tensor) for name, tensor in client.received_state.items()}
+        previous = {**client.received_state, **client.state.get("previous", {})}
         z_global, z_previous = (
             client.evaluate(state, lambda model: model.features(batch.inputs)) for state in (client.received_state, previous)
         )
@@ -58,5 +55,5 @@ class Moon(FederatedModule):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         model: State = {**self.trained_weights(net), **dict(net.named_buffers())}
-        client.state.update({_PREVIOUS + name: tensor.detach().clone() for name, tensor in model.items()})
+        client.state["previous"] = {name: tensor.detach().clone() for name, tensor in model.items()}
         return super().client_result(net, client)

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients import Client, Reduction, Upload, Weighted
-from fl_lightning.data import Batch
+from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
 
@@ -66,15 +65,15 @@ class Scaffold(FederatedModule):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
         old = {name: client.state.get(name, torch.zeros_like(c)) for name, c in client.broadcast.items()}
-        new = dict(client.carry) if self.option == "I" else self._from_the_way(net, client, old)
+        new = dict(client.carry) if self.option == "I" else self._from_the_change(net, client, old)
         client.state.update(new)
         return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
 
-    def _from_the_way(self, net: nn.Module, client: Client, old: State) -> State:
+    def _from_the_change(self, net: nn.Module, client: Client, old: State) -> State:
         """Option II: the mean gradient of the local steps, from how far they led."""
         length = client.num_steps * client.learning_rate
-        way = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
-        return {name: old[name] - client.broadcast[name] + way[name] / length for name in old}
+        change = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
+        return {name: old[name] - client.broadcast[name] + change[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:
         """Option I: the gradient on all the client's samples, which leaves no trace in the net's buffers."""

@@ -2,16 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from fl_lightning.clients.reduction import Upload
-from fl_lightning.functional.aggregation import State
-
-if TYPE_CHECKING:
-    from fl_lightning.module import FederatedModule, Update
+from fl_lightning.algorithm import FederatedAlgorithm, Update
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.exchange.protection import Protection
 
 
 class Privacy(ABC):
@@ -26,14 +23,8 @@ class Privacy(ABC):
         ValueError: if a value is out of range.
     """
 
-    poisson_cohorts: bool = False
-    """Whether every client takes part by a coin of its own, as accounting by client wants it."""
-
-    poisson_batches: bool = False
-    """Whether every sample is in a batch by a coin of its own, as accounting by sample wants it."""
-
-    clips_samples: bool = False
-    """Whether local gradients are bounded sample by sample."""
+    stackable: bool = True
+    """Whether local gradients can be estimated for many clients at once, and compiled."""
 
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
         for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
@@ -46,31 +37,41 @@ class Privacy(ABC):
         self.noise_multiplier, self.clipping_norm, self.delta = noise_multiplier, clipping_norm, delta
 
     @property
+    @abstractmethod
     def accounts(self) -> bool:
         """Whether epsilon is kept."""
-        return self.poisson_cohorts or self.poisson_batches
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"
 
     @abstractmethod
-    def check(self, method: "FederatedModule") -> None:
+    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
         """Refuse by name what this defence cannot cover.
+
+        Args:
+            method, data: of the run; the data lie where the net is.
+            precision: of the trainer, such as ``32-true``.
 
         Raises:
             ValueError: with the cure.
         """
 
-    def not_covered(self, method: "FederatedModule") -> tuple[str, ...]:
+    def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
         """What of a client's data reaches the server without noise."""
         return ()
 
-    def bound(self, upload: Upload, received: State) -> Upload:
-        """What a client sends, with its influence bounded; by default as it is."""
-        return upload
+    @abstractmethod
+    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
+        """This defence's part at the clients: how gradients are estimated, or uploads bounded."""
 
-    def release(self, update: "Update | None", method: "FederatedModule", round: int, num_updates: int) -> "Update | None":
-        """What the server does with a round's mean, with noise; by default as it is.
+    def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
+        """The clients that are drawn for a round, ascending; by default the data module's sample."""
+        return data.cohort(round)
+
+    def release(
+        self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int
+    ) -> Update | None:
+        """What the server does with the mean of the present round, with noise; by default as it is.
 
         Args:
             update: None in a round without a finite update.
@@ -78,12 +79,14 @@ class Privacy(ABC):
         """
         return update
 
-    def charges(self, method: "FederatedModule", clients: Iterable[int]) -> dict[int, tuple[float, int]]:
+    @abstractmethod
+    def charges(
+        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+    ) -> dict[int, tuple[float, int]]:
         """What a round with these clients spends: by client the sampling rate and how many noisy sums were released.
 
         Everybody is client -1. Empty where nothing is accounted for.
         """
-        return {}
 
 
 def refuse_batch_norm(net: nn.Module, defence: str) -> None:

@@ -9,19 +9,20 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.exchange import Batch, Client
+from fl_lightning.exchange.client import Gradients, Losses, Penalty
+from fl_lightning.exchange.protection import Protection
 from fl_lightning.privacy.base import Privacy, refuse_batch_norm
-from fl_lightning.streams import stream_seed
-
-if TYPE_CHECKING:
-    from fl_lightning.clients import Client
-    from fl_lightning.module import FederatedModule
+from fl_lightning.random_streams import stream_seed
 
 _TINY = 1e-6  # Opacus's, beside norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision
@@ -43,20 +44,23 @@ class DPSGD(Privacy):
         ValueError: if a value is out of range.
     """
 
-    clips_samples = True
+    stackable = False
 
     def __init__(
         self, noise_multiplier: float, clipping_norm: float = 1.0, accounting: bool = False, delta: float = 1e-5
     ) -> None:
         super().__init__(noise_multiplier, clipping_norm, delta)
-        self.accounting = self.poisson_batches = accounting
+        self.accounting = accounting
 
-    def check(self, method: "FederatedModule") -> None:
+    @property
+    def accounts(self) -> bool:
+        return self.accounting
+
+    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
         refuse_batch_norm(method.net, "DP-SGD")
-        precision = method.trainer.precision
         if "mixed" in precision or precision in ("bf16-true", "16-true"):
             raise ValueError(f"trainer.precision is {precision}, but DP-SGD takes norms in full precision: use 32-true")
-        if self.accounting and method.data.tasks is not None:
+        if self.accounting and data.tasks is not None:
             raise ValueError(
                 "model.privacy.accounting is true, but a client's samples change with its tasks in data.tasks: set it to false"
             )
@@ -66,48 +70,72 @@ class DPSGD(Privacy):
                     f"model.net under {type(method).__name__} has the layer {name}, whose weights are made of several, which "
                     "DP-SGD cannot clip by sample: use a method that trains layers as they are, such as FedAvgOnTasks"
                 )
-        _try_layers(method)
+        _try_layers(method.net, data.first_inputs(2))
 
-    def not_covered(self, method: "FederatedModule") -> tuple[str, ...]:
+    def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
         return method.beside_gradients
 
-    def loss_gradients(
-        self,
-        method: "FederatedModule",
-        net: nn.Module,
-        losses: Callable[[], Tensor],
-        batch_size: int,
-        client: "Client",
-        at: Sequence[Tensor] | None,
-    ) -> tuple[list[Tensor], Tensor]:
-        """Clipped and noisy mean gradient by the weights that are trained, and the mean loss without noise.
+    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
+        estimate = NoisyGradient(self.noise_multiplier, self.clipping_norm, seed)
+        return Protection(estimate, stackable=False, poisson_batches=self.accounting)
 
-        Args:
-            losses: of ``net``, one value a sample, (batch_size,).
-            batch_size: may be 0.
-            at: values of the weights to take them at, in order; None: the net's own.
-        """
-        weights = list(method.trained_weights(net).values())
-        purpose = f"noise of step {client.step}"
-        noise = torch.Generator(method.device).manual_seed(stream_seed(method.seed, client.round, client.index, purpose))
-        divisor = batch_size
-        if method.data.poisson_batches:
-            divisor = method.data.sampling_rate(client.index) * client.num_train
+    def charges(
+        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+    ) -> dict[int, tuple[float, int]]:
+        if not self.accounting:
+            return {}
+        return {client: (data.sampling_rate(client), method.num_local_steps(client)) for client in clients}
+
+
+@dataclass(frozen=True)
+class NoisyGradient:
+    """The clipped and noisy mean gradient, and the mean loss without noise; of Poisson batches by their expected size.
+
+    Args:
+        noise_multiplier, clipping_norm: of :class:`DPSGD`.
+        seed: of the noise.
+    """
+
+    noise_multiplier: float
+    clipping_norm: float
+    seed: int
+
+    def __call__(
+        self,
+        net: nn.Module,
+        batch: Batch,
+        client: Client,
+        losses: Losses,
+        penalty: Penalty | None = None,
+        at: Sequence[Tensor] | None = None,
+    ) -> Gradients:
+        """As a :class:`~fl_lightning.exchange.client.GradientEstimator`; a batch may be empty."""
+        weights = [weight for weight in net.parameters() if weight.requires_grad]
+        batch_size = len(batch.targets)
+        divisor = batch_size if client.expected_batch_size is None else client.expected_batch_size
         if batch_size == 0:  # many nets cannot take none
             losses, at = partial(weights[0].new_zeros, 0), None
         with _holding(weights, at):
             clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
+        noise = self._noise(client, weights[0].device)
         scale = self.noise_multiplier * self.clipping_norm
         noisy = [
             (total + scale * torch.randn(total.shape, generator=noise, dtype=total.dtype, device=total.device)) / divisor
             for total in clipped
         ]
-        return noisy, values.detach().sum() / divisor
+        return self._with_penalty(noisy, client, penalty), values.detach().sum() / divisor
 
-    def charges(self, method: "FederatedModule", clients: Iterable[int]) -> dict[int, tuple[float, int]]:
-        if not self.accounting:
-            return {}
-        return {client: (method.data.sampling_rate(client), method.num_local_steps(client)) for client in clients}
+    def _noise(self, client: Client, device: torch.device) -> torch.Generator:
+        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
+        return torch.Generator(device).manual_seed(seed)
+
+    @staticmethod
+    def _with_penalty(gradients: Sequence[Tensor], client: Client, penalty: Penalty | None) -> Sequence[Tensor]:
+        value = 0.0 if penalty is None else penalty()
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return gradients
+        pulled, _ = client.differentiate(lambda: (value, value))
+        return [gradient + pull for gradient, pull in zip(gradients, pulled, strict=True)]
 
 
 def clipped_sum(
@@ -183,19 +211,22 @@ def _silent_hooks() -> Iterator[None]:
         yield
 
 
-def _try_layers(method: "FederatedModule") -> None:
+def _try_layers(net: nn.Module, inputs: Tensor) -> None:
     """Compare Opacus's norms with those of plain gradients, on two samples: what it cannot handle is refused before training.
 
     It would be silent about samples that see each other, and about weights that are used a second time outside their layer.
+
+    Args:
+        inputs: (2, ...), two samples.
     """
-    net = copy.deepcopy(method.net).train()
+    net = copy.deepcopy(net).train()
     weights = [weight for weight in net.parameters() if weight.requires_grad]
-    draws = torch.Generator(method.device).manual_seed(0)
+    draws = torch.Generator(inputs.device).manual_seed(0)
     with torch.no_grad():
         for weight in weights:  # a layer that starts at zero would hide those before it
             weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype, device=weight.device), alpha=0.01)
     try:
-        norms, values = sample_norms(net, weights, lambda: net(method.data.first_inputs(2)).square().sum(dim=1))
+        norms, values = sample_norms(net, weights, lambda: net(inputs).square().sum(dim=1))
     except Exception as error:  # whatever the layer does to Opacus
         raise ValueError(
             f"model.net has a layer that Opacus cannot take gradients of by sample ({type(error).__name__}: "

@@ -5,18 +5,18 @@ H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: Learning Differentially Private R
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fl_lightning.clients.reduction import Upload
+from fl_lightning.algorithm import FederatedAlgorithm, Update, overridden
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.client_sampler import PoissonSampler
+from fl_lightning.exchange import Upload
+from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
 from fl_lightning.privacy.base import Privacy, refuse_batch_norm
-from fl_lightning.streams import stream_seed
-
-if TYPE_CHECKING:
-    from fl_lightning.module import FederatedModule, Update
+from fl_lightning.random_streams import stream_seed
 
 _EVERYBODY = -1
 
@@ -29,28 +29,34 @@ class UserLevelDP(Privacy):
     client's whole data, is logged every round. The server is trusted: it sees changes before noise.
     """
 
-    poisson_cohorts = True
+    accounts = True
 
-    def check(self, method: "FederatedModule") -> None:
-        name = type(method).__name__
+    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
+        name, ours = type(method).__name__, FederatedAlgorithm
         refuse_batch_norm(method.net, "UserLevelDP")
-        if method.server_weighting != "uniform" or method.overrides("update_weight"):
+        if method.server_weighting != "uniform" or overridden(method, ours.update_weight):
             raise ValueError(
                 f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "
                 "set it to uniform, with a method that does not weight by itself"
             )
-        if method.data.cohorts is not None or method.overrides("cohort"):
+        if data.cohorts is not None or overridden(method, ours.cohort):
             raise ValueError(
                 f"model.privacy is UserLevelDP, which draws cohorts by coin, but {name} or data.cohorts names them: use DPSGD"
             )
-        beside = [hook for hook in ("client_result", "aggregate", "probe") if method.overrides(hook)]
-        if beside:
+        if changed := overridden(method, ours.client_result, ours.aggregate, ours.probe):
             raise ValueError(
                 f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has its own "
-                f"{' and '.join(beside)}: use DPSGD, or another method"
+                f"{' and '.join(changed)}: use DPSGD, or another method"
             )
 
+    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
+        return Protection(bound=self.bound)
+
+    def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
+        return PoissonSampler(data.num_clients, data.cohort_size, data.seed).cohort(round)
+
     def bound(self, upload: Upload, received: State) -> Upload:
+        """What a client sends, its change from what it received clipped."""
         sent = upload["weights"]
         change = {name: weight.detach() - received[name] for name, weight in sent.tensors.items()}
         norm = torch.stack([part.norm() for part in change.values()]).norm()
@@ -58,13 +64,14 @@ class UserLevelDP(Privacy):
         clipped = {name: received[name] + factor * part for name, part in change.items()}
         return {**upload, "weights": sent._replace(tensors=clipped)}
 
-    def release(self, update: "Update | None", method: "FederatedModule", round: int, num_updates: int) -> "Update":
-        from fl_lightning.module import Update
-
-        expected = method.data.cohort_size
+    def release(
+        self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int
+    ) -> Update:
+        expected = data.cohort_size
         weights = method.trained_weights(method.net)
         shared = {name: weight for name, weight in weights.items() if not method.is_personal(name)}
-        noise = torch.Generator(method.device).manual_seed(stream_seed(method.seed, round, -1, "user-level noise"))
+        device = next(iter(weights.values())).device
+        noise = torch.Generator(device).manual_seed(stream_seed(method.seed, method.round, -1, "user-level noise"))
         scale = self.noise_multiplier * self.clipping_norm
         gradient: dict[str, Tensor] = {}
         for name, weight in shared.items():
@@ -73,5 +80,7 @@ class UserLevelDP(Privacy):
             gradient[name] = (total + drawn) / expected
         return Update(gradient, {} if update is None else update.buffers)
 
-    def charges(self, method: "FederatedModule", clients: Iterable[int]) -> dict[int, tuple[float, int]]:
-        return {_EVERYBODY: (method.data.cohort_size / method.data.num_clients, 1)}
+    def charges(
+        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+    ) -> dict[int, tuple[float, int]]:
+        return {_EVERYBODY: (data.cohort_size / data.num_clients, 1)}

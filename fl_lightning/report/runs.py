@@ -12,7 +12,7 @@ import yaml
 
 from fl_lightning.report.events import EVENT_FILES, Log, read_log
 from fl_lightning.report.text import shortened
-from fl_lightning.strict_yaml import load_yaml
+from fl_lightning.state.strict_yaml import load_yaml
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,3 +171,8 @@ def _unquoted(value: str) -> str:
 
 def _repeated(items: Sequence[str]) -> str | None:
     return next((item for place, item in enumerate(items) if item in items[:place]), None)
+
+
+def as_options(point: Mapping[str, str]) -> list[str]:
+    """A point as options of ``fit``."""
+    return [f"--{key}={value}" for key, value in point.items()]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fl_lightning.sweep.check import as_options
-from fl_lightning.sweep.points import point_name
+from fl_lightning.sweep.points import as_options, point_name
 from fl_lightning.sweep.run_folder import RunFolder, final_metrics
 from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.study import Claim, Search, SweepStudy
@@ -121,7 +120,7 @@ class Worker:
         with open(folder.output, "wb") as output:
             return subprocess.Popen(
                 # -P: a file of the working folder does not stand in for a library's, as it does not in fl-lightning fit.
-                [sys.executable, "-P", "-m", "fl_lightning.sweep.child", "fit", *options],
+                [sys.executable, "-P", "-m", "fl_lightning.command_line.run_of_sweep", "fit", *options],
                 stdin=subprocess.PIPE,  # closes when this process ends, and with it the run
                 stdout=output,
                 stderr=subprocess.STDOUT,

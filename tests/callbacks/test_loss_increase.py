@@ -64,7 +64,7 @@ def mean_loss(net, data, client):
 def local_fit(net, data, client, round, rate=0.1):
     """Two epochs of plain SGD from a net's weights."""
     local = copy.deepcopy(net)
-    for batch in data.batches(client, round, 2 * -(-data.num_train(client) // 4)):
+    for batch in data.client_batches().batches(client, round, 2 * -(-data.num_train(client) // 4)):
         gradients = torch.autograd.grad(F.cross_entropy(local(batch.inputs), batch.targets), list(local.parameters()))
         for weight, gradient in zip(local.parameters(), gradients):
             weight.data -= rate * gradient

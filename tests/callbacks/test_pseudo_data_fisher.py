@@ -72,12 +72,12 @@ def gradient_of(net, vector, inputs, targets):
 def one_local_step(net, data, client, round):
     """FedReg's five steps on the first batch, and all pseudo data with their soft labels."""
     rows = []
-    for batch in data.epoch(client, round, "pseudo data"):
+    for batch in data.client_batches().epoch(client, round, "pseudo data"):
         inputs, targets = batch.inputs[batch.real], batch.targets[batch.real]
         pseudo = climb(net, inputs, targets, STEP)
         rows.append((pseudo, net(pseudo).detach().softmax(dim=1), climb(net, inputs, targets, STEP / 100), targets))
     pseudo, soft, perturbed, hard = rows[0]
-    batch = next(data.batches(client, round, 1))
+    batch = next(data.client_batches().batches(client, round, 1))
     t0 = nn.utils.parameters_to_vector(net.parameters()).detach()
     t = t0 - RATE * gradient_of(net, t0, batch.inputs, batch.targets)
     g_s, g_p = gradient_of(net, (t + t0) / 2, pseudo, soft), gradient_of(net, (t + t0) / 2, perturbed, hard)

@@ -9,6 +9,13 @@ from torch.testing import assert_close
 
 from fl_lightning.callbacks import TaskAttention
 from fl_lightning.callbacks.task_attention import attention, shortened
+from fl_lightning.exchange import LearnedTask
+
+
+def learned(known, weights=None):
+    """A task: the foreign ones that it was given, by client and position, and its attention by weight."""
+    tensors = {name: torch.tensor(values) for name, values in (weights or {}).items()}
+    return LearnedTask({"known": torch.tensor(known, dtype=torch.int64).reshape(-1, 2), **tensors})
 
 
 def test_attention_is_the_mean_over_layers_of_each_given_task():
@@ -16,16 +23,12 @@ def test_attention_is_the_mean_over_layers_of_each_given_task():
 
     Columns ascend: (1, 0), (2, 0), (2, 1). Layers a and b give task 1 (.5, .1) and (.3, .3): means .4 for client 2, .2 for 1.
     """
-    state = {
-        "known@0": torch.empty(0, 2, dtype=torch.int64),
-        "known@1": torch.tensor([[2, 0], [1, 0]]),
-        "known@2": torch.tensor([[2, 1]]),
-        "a.attention@1": torch.tensor([0.5, 0.1, 9.0]),  # room for three, two are used
-        "b.attention@1": torch.tensor([0.3, 0.3, 9.0]),
-        "a.attention@2": torch.tensor([-0.2, 9.0, 9.0]),
-        "b.attention@2": torch.tensor([0.6, 9.0, 9.0]),
+    tasks = {
+        0: learned([]),
+        1: learned([[2, 0], [1, 0]], {"a.attention": [0.5, 0.1, 9.0], "b.attention": [0.3, 0.3, 9.0]}),  # room for three
+        2: learned([[2, 1]], {"a.attention": [-0.2, 9.0, 9.0], "b.attention": [0.6, 9.0, 9.0]}),
     }
-    table, columns = attention(state, num_tasks=4)
+    table, columns = attention(tasks, num_tasks=4)
     nan = float("nan")
     assert columns == [(1, 0), (2, 0), (2, 1)]
     expected = torch.tensor([[nan, nan, nan], [0.2, 0.4, nan], [nan, nan, 0.2], [nan, nan, nan]])
@@ -34,10 +37,8 @@ def test_attention_is_the_mean_over_layers_of_each_given_task():
 
 def test_attention_of_one_layer():
     """That of Figure 8: of b alone, (.3, .2) for task 1."""
-    names = {layer: f"{layer}.parametrizations.weight.0.attention@1" for layer in ("a", "b")}
-    known = {"known@1": torch.tensor([[1, 0], [2, 0]])}
-    state = {**known, names["a"]: torch.tensor([0.5, 0.1]), names["b"]: torch.tensor([0.3, 0.2])}
-    table, columns = attention(state, num_tasks=2, layer="b")
+    weights = {f"{layer}.parametrizations.weight.0.attention": row for layer, row in (("a", [0.5, 0.1]), ("b", [0.3, 0.2]))}
+    table, columns = attention({1: learned([[1, 0], [2, 0]], weights)}, num_tasks=2, layer="b")
     assert columns == [(1, 0), (2, 0)]
     assert_close(table[1], torch.tensor([0.3, 0.2]))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        *("fl_lightning.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
+        *("fl_lightning.command_line.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
         *("opacus", "sklearn.datasets"),  # which the package imports where it uses them
     ]
 )
@@ -33,6 +33,6 @@ def _main(arguments: list[str], folder: str) -> None:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     sys.argv = ["fl-lightning"]
-    from fl_lightning.cli import main
+    from fl_lightning.command_line.cli import main
 
     sys.exit(main(arguments))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from forked import start
 
-from fl_lightning.clients.states import MemoryStates
+from fl_lightning.state.client_states import MemoryStates
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def final_state(version: Path) -> dict[str, Any]:
         "net": checkpoint["state_dict"],
         "server": checkpoint["optimizer_states"],
         "schedule": checkpoint["lr_schedulers"],
-        "clients": {client: states.read(client) for client in sorted(states.clients())},
+        "clients": {client: states.read(client).to_plain() for client in sorted(states.clients())},
         "newest": checkpoint["federated"]["newest"],
         "results": (version / "results.json").read_text(),
     }

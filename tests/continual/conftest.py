@@ -16,7 +16,8 @@ from fl_lightning import FederatedModule, FederatedStrategy
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import Arrays, FederatedDataModule
 from fl_lightning.data.tasks import TaskStream
-from fl_lightning.streams import torch_stream
+from fl_lightning.exchange import ClientState, SparseTensor
+from fl_lightning.random_streams import torch_stream
 
 NUM_CLIENTS, NUM_TASKS, ROUNDS_PER_TASK, BATCH_SIZE = 3, 3, 2, 7
 RATE, MOMENTUM = 0.1, 0.5
@@ -153,7 +154,7 @@ class Tiny:
     def samples(self, client: int, position: int, part: str) -> tuple[Tensor, Tensor]:
         """A client's ``train`` (of its present task), ``validation`` or ``test`` samples of a task."""
         if part == "train":
-            (batch,) = self.data.client_samples(client)
+            (batch,) = self.data.client_batches().client_samples(client)
             return batch.inputs, batch.targets
         inputs, targets = self.data.task_samples(client, position, part)
         return torch.cat([*inputs.split(100)]), targets
@@ -180,7 +181,7 @@ class Tiny:
         """Weights after an epoch of SGD with momentum; those given are left alone."""
         weights = {name: weight.detach().clone() for name, weight in weights.items()}
         velocity = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        for batch in self.data.batches(client, round, -(-self.data.num_train(client) // BATCH_SIZE)):
+        for batch in self.data.client_batches().batches(client, round, -(-self.data.num_train(client) // BATCH_SIZE)):
             leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
             value = objective(leaves, batch.inputs, batch.targets)
             gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
@@ -293,19 +294,33 @@ class Tiny:
         self.assert_same(actual.state_dict(), expected.state_dict(), atol)
         assert sorted(actual.client_states.clients()) == sorted(expected.client_states.clients())
         for client in expected.client_states.clients():
-            self.assert_same(actual.client_states.read(client), expected.client_states.read(client), atol)
+            self.assert_same_state(actual.client_states.read(client), expected.client_states.read(client), atol)
         bases = [getattr(method, "knowledge_base", {}) for method in (actual, expected)]
         self.assert_same(*map(_flat, bases), atol)
+
+    def assert_same_state(self, actual: ClientState, expected: ClientState, atol: float = 0.0) -> None:
+        """All parts of what a client keeps, by default bit for bit."""
+        torch.testing.assert_close(actual.to_plain(), expected.to_plain(), atol=atol, rtol=0, equal_nan=True)
 
     def assert_plain(self, method: FederatedModule, expected: SimpleNamespace) -> None:
         """A method ends as :meth:`plain` did: server, clients, what they keep of each task, and accuracies."""
         self.assert_same(dict(method.net.named_parameters()), expected.server)
         for client, weights in expected.now.items():
             state = method.client_states.read(client)
-            self.assert_same({n.removeprefix("net."): t for n, t in state.items() if n.startswith("net.")}, weights)
-            kept = {f"{n}@{at}": t for (owner, at), own in expected.kept.items() if owner == client for n, t in own.items()}
-            self.assert_same({n: t for n, t in state.items() if "@" in n}, kept)
+            self.assert_same(state.weights, weights)
+            kept = {position: own for (owner, position), own in expected.kept.items() if owner == client}
+            assert state.tasks.keys() == kept.keys()
+            for position, own in kept.items():
+                self.assert_same(state.tasks[position].tensors, own)
+                assert not state.tasks[position].sparse
         self.assert_outputs(method, expected.outputs)
+
+    @staticmethod
+    def dense(sparse: SparseTensor, like: Tensor) -> Tensor:
+        """What is kept sparse, of a single block, in the shape of a weight."""
+        tensor = torch.zeros_like(like)
+        tensor.view(-1)[sparse.offsets.long() + 2**15] = sparse.values
+        return tensor
 
     def assert_outputs(self, method: FederatedModule, expected: dict[tuple[int, int, int], Tensor]) -> None:
         """What clients say of their test samples, of every task that they can do, and the accuracies that the server keeps."""
@@ -324,8 +339,14 @@ class Tiny:
 
 
 def _flat(knowledge_base: dict) -> Weights:
-    """``client/position/name`` -> tensor."""
-    return {f"{c}/{p}/{n}": t for c, tasks in knowledge_base.items() for p, parts in tasks.items() for n, t in parts.items()}
+    """``client/position/layer/part`` -> tensor."""
+    return {
+        f"{c}/{p}/{layer}/{n}": t
+        for c, tasks in knowledge_base.items()
+        for p, parts in tasks.items()
+        for layer, sparse in parts.items()
+        for n, t in vars(sparse).items()
+    }
 
 
 @pytest.fixture

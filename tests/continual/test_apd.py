@@ -100,22 +100,20 @@ def test_all_tasks_equal_the_objective(tiny, method, retroactive, adaptive_start
     for c in range(3):
         state, size = trained.client_states.read(c), 0
         for layer in LAYERS:
-            tiny.assert_same({"B": state[f"net.{weight(layer, 'original')}"]}, {"B": B[c][layer]})
+            tiny.assert_same({"B": state.weights[weight(layer, "original")]}, {"B": B[c][layer]})
             size += B[c][layer].numel()
             for j, task in enumerate(tasks[c]):
-                kept = {"m": state[f"{weight(layer, '0.mask')}@{j}"], "bias": state[f"{layer}.bias@{j}"]}
+                tensors = state.tasks[j].tensors
+                kept = {"m": tensors[weight(layer, "0.mask")], "bias": tensors[f"{layer}.bias"]}
                 tiny.assert_same(kept, {"m": task[f"m{j}.{layer}"], "bias": task[f"{layer}.bias"]})
                 adaptive = task[f"A{j}.{layer}"]
-                name = f"{weight(layer, '0.adaptive')}@{j}"
                 if retroactive and j < 2:
-                    tiny.assert_same({"A": state[f"net.{weight(layer, '0.earlier')}"][j]}, {"A": adaptive})
+                    tiny.assert_same({"A": state.weights[weight(layer, "0.earlier")][j]}, {"A": adaptive})
                 else:
-                    dense = torch.zeros(adaptive.numel(), dtype=torch.float64)
-                    dense[state[f"{name}:places"].long() + 2**15] = state[f"{name}:values"]  # of a single block
-                    tiny.assert_same({"A": dense.reshape(adaptive.shape)}, {"A": hard(adaptive)})
+                    tiny.assert_same({"A": tiny.dense(state.tasks[j].sparse[layer], adaptive)}, {"A": hard(adaptive)})
                 size += int(hard(adaptive).count_nonzero()) + len(task[f"m{j}.{layer}"]) + len(task[f"{layer}.bias"])
         for j, task in enumerate(tasks[c]):
-            tiny.assert_same({n: state[f"{n}@{j}"] for n in tiny.head}, {n: task[n] for n in tiny.head})
+            tiny.assert_same({n: state.tasks[j].tensors[n] for n in tiny.head}, {n: task[n] for n in tiny.head})
             size += sum(task[n].numel() for n in tiny.head)
         assert trained.model_values[c] == size
     zeros = sum(int((hard(task[f"A{j}.conv"]) == 0).sum()) for j, task in enumerate(tasks[0]))
@@ -128,9 +126,9 @@ def test_a_task_that_was_never_learned_holds_nothing_back(tiny):
     """Client 2 first comes in the second task: however large l2 is, it trains as without it, bit for bit. Client 0 does not."""
     data = tiny.new_data(cohorts=[[0, 1], [0, 1], [0, 1, 2]])
     free, bound = (tiny.train(FedAvgAPD, data, l2=l2) for l2 in (0.0, 100.0))
-    tiny.assert_same(bound.client_states.read(2), free.client_states.read(2), atol=0)
-    name = "net.conv.parametrizations.weight.original"
-    assert (bound.client_states.read(0)[name] - free.client_states.read(0)[name]).abs().max() > 1e-3
+    tiny.assert_same_state(bound.client_states.read(2), free.client_states.read(2))
+    one, other = (trained.client_states.read(0).weights["conv.parametrizations.weight.original"] for trained in (bound, free))
+    assert (one - other).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("method", [APD, FedAvgAPD, FedWeIT])
@@ -141,19 +139,16 @@ def test_a_norm_is_of_each_task(tiny, method):
     assert trained.net.norm.running_mean.count_nonzero() == 0 == (trained.net.norm.weight != 1).sum()
     for c in range(3):
         state = trained.client_states.read(c)
-        own = {name.removesuffix("@0"): value for name, value in state.items() if name.endswith("@0")}
-        adaptive = torch.zeros(3, 18, dtype=torch.float64)
-        kept = "body.parametrizations.weight.0.adaptive@0" if method is not FedWeIT else "body"
-        parts = state if method is not FedWeIT else trained.knowledge_base[c][0]
-        adaptive.view(-1)[parts[f"{kept}:places"].long() + 2**15] = parts[f"{kept}:values"]
-        base = state["net.body.parametrizations.weight.original"]
+        own = state.tasks[0].tensors
+        base = state.weights["body.parametrizations.weight.original"]
+        adaptive = tiny.dense((state.tasks[0].sparse if method is not FedWeIT else trained.knowledge_base[c][0])["body"], base)
         theta = over_outputs(own["body.parametrizations.weight.0.mask"], base) + adaptive
         hidden = tiny.samples(c, 0, "test")[0].flatten(1) @ theta.T + own["body.bias"]
         hidden = (hidden - own["norm.running_mean"]) / (own["norm.running_var"] + 1e-5).sqrt()
         hidden = hidden * own["norm.weight"] + own["norm.bias"]
         expected = hidden @ own["classifier.weight"].T + own["classifier.bias"]
         torch.testing.assert_close(trained.outputs[c, 6, 0], expected, atol=1e-9, rtol=0)
-        assert (own["norm.running_mean"] - state["norm.running_mean@2"]).abs().max() > 1e-3
+        assert (own["norm.running_mean"] - state.tasks[2].tensors["norm.running_mean"]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])
@@ -175,10 +170,10 @@ def test_weights_are_composed_once_for_all_parts_of_an_evaluation(tiny, method, 
 @pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])
 def test_what_serves_training_alone_goes_with_the_task(tiny, method):
     """A in full and B as the task began: there in the midst of the second task, not at its end."""
-    dense, start = "net.conv.parametrizations.weight.0.adaptive", "base.conv"
+    dense = "conv.parametrizations.weight.0.adaptive"
     for rounds, is_there in ((3, True), (4, False)):
         state = tiny.train(method, rounds=rounds).client_states.read(0)
-        assert (dense in state) == (start in state) == is_there
+        assert (dense in state.weights) == ("conv" in state.method.get("base", {})) == is_there
 
 
 def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fl_lightning import continual
-from fl_lightning.clients import Gathered, Reduction, Weighted
 from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
-from fl_lightning.undo import UndoableStep
+from fl_lightning.exchange import Gathered, Reduction, Weighted
+from fl_lightning.training.undo import UndoableStep
 
 NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"})
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
@@ -148,7 +148,7 @@ def test_clients_that_train_alone_do_not_notice_one_that_is_not_finite(tiny, nam
     assert [report.nonfinite for report in poisoned.seen.rounds] == [[2]] * 6
     assert poisoned.client_states.clients() == [0, 1]
     for client in (0, 1):
-        tiny.assert_same(poisoned.client_states.read(client), healthy.client_states.read(client), atol=0)
+        tiny.assert_same_state(poisoned.client_states.read(client), healthy.client_states.read(client))
     tiny.assert_same({"accuracy": poisoned.task_accuracy[:2]}, {"accuracy": healthy.task_accuracy[:2]}, atol=0)
     assert poisoned.task_accuracy[2].isnan().all()
 
@@ -189,9 +189,7 @@ def test_a_task_whose_last_update_is_lost_is_not_learned(tiny, name, engine):
     """Round 2 ends the first task. Client 2 goes on with the second, and nobody builds on its first."""
     method = tiny.train(breaks(name, 2), engine=engine)
     assert [report.nonfinite for report in method.seen.rounds] == [[], [2], [], [], [], []]
-    state = method.client_states.read(2)
-    assert not any("@0" in key for key in state)
-    assert {"classifier.weight@1", "classifier.weight@2"} <= state.keys()
+    assert method.client_states.read(2).tasks.keys() == {1, 2}
     assert (~method.task_accuracy[2].isnan()).tolist() == [[True, False, False], [False, True, False], [False, True, True]]
     if name == "FedWeIT":
         assert {client: sorted(tasks) for client, tasks in method.knowledge_base.items()} == {
@@ -199,17 +197,17 @@ def test_a_task_whose_last_update_is_lost_is_not_learned(tiny, name, engine):
             1: [0, 1, 2],
             2: [1, 2],
         }
-        assert method.client_states.read(0)["known@1"].tolist() == [[1, 0]]
-        assert method.client_states.read(0)["known@2"].tolist() == [[1, 1], [2, 1]]
+        known = {position: task.tensors["known"].tolist() for position, task in method.client_states.read(0).tasks.items()}
+        assert known == {0: [], 1: [[1, 0]], 2: [[1, 1], [2, 1]]}
 
 
 def test_knowledge_is_sent_again_where_its_taker_was_lost(tiny):
     """Client 2 gets what others know in round 3, which it does not survive, and then in round 4: begins there as others did."""
     lost, whole = (tiny.train(method, rounds=5) for method in (breaks("FedWeIT", 3), method_of("FedWeIT")))
-    knowledge = sum(int(lost.knowledge_base[c][0][f"{layer}:values"].numel()) for c in (0, 1) for layer in ("conv", "hidden"))
+    knowledge = sum(lost.knowledge_base[c][0][layer].values.numel() for c in (0, 1) for layer in ("conv", "hidden"))
     assert knowledge > 0
     assert lost.seen.rounds[2].bytes_down == whole.seen.rounds[2].bytes_down
-    assert lost.client_states.read(2)["known@1"].tolist() == [[0, 0], [1, 0]]
+    assert lost.client_states.read(2).tasks[1].tensors["known"].tolist() == [[0, 0], [1, 0]]
     base = sum(int(lost.net.get_parameter(f"{layer}.parametrizations.weight.original").numel()) for layer in ("conv", "hidden"))
     assert lost.seen.rounds[3].bytes_down >= 8 * knowledge
     assert lost.seen.rounds[3].bytes_down <= 8 * (knowledge + 3 * base)
@@ -219,9 +217,7 @@ def test_a_lost_round_counts_for_an_asynchronous_client(tiny):
     """Or it might never come to its end: client 2, whose round 2 is lost, goes on to its second task with the others."""
     method = tiny.train(breaks("FedAvgOnTasks", 2), schedule="asynchronous")
     assert [report.clients for report in method.seen.rounds] == [[0, 1, 2]] * 6
-    state = method.client_states.read(2)
-    assert "classifier.weight@0" not in state
-    assert {"classifier.weight@1", "classifier.weight@2"} <= state.keys()
+    assert method.client_states.read(2).tasks.keys() == {1, 2}
 
 
 def test_what_is_gathered_decides_like_the_rest():
@@ -229,9 +225,10 @@ def test_what_is_gathered_decides_like_the_rest():
     reduction, ones = Reduction(torch.device("cpu")), torch.ones(2)
     for value, counts in ((float("inf"), False), (1.0, True)):
         upload = {"weights": Weighted({"w": ones}, 1.0), "own": Gathered({"a": torch.tensor([value])})}
-        assert bool(reduction.add(upload, torch.tensor(True)).finite) == counts
+        assert bool(reduction.add(upload, torch.tensor(True))) == counts
     assert float(reduction.total_weight("weights")) == 1.0
-    reduction.letters = {3: {"own": {"a": ones}}, 1: {"other": {}}, 0: {"own": {"a": ones}}}
+    for client, kept in ((3, {"own": {"a": ones}}), (1, {"other": {}}), (0, {"own": {"a": ones}})):
+        reduction.keep(client, kept)
     assert list(reduction.gathered("own")) == [0, 3]
 
 

@@ -1,12 +1,10 @@
 """B * sigmoid(m) + A, its parts, and what is kept of it."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
-from fl_lightning.continual.decomposition import decompose, get_sparse, part_name, put_sparse, sparse_positions, threshold
+from fl_lightning.continual.decomposition import decompose, part_name, threshold
 
 LAYERS = [nn.Linear(5, 3), nn.Conv1d(2, 3, 2), nn.Conv2d(2, 3, 2), nn.Conv3d(2, 3, 1), nn.Conv2d(4, 6, 1, groups=2)]
 
@@ -84,22 +82,3 @@ def test_the_threshold_is_hard():
     values = torch.tensor([-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3])
     assert threshold(values, 0.2).tolist() == values.where(values.abs() > 0.2, 0).tolist()
     assert torch.equal(threshold(values, 0.0), values)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("shape", "share"), [((3, 2, 4, 5), 0.5), ((7, 10, 33, 64), 0.001), ((4, 4, 256, 64), 0.0001)])
-def test_what_is_kept_sparse_comes_back(memory_format, shape, share):
-    """Whatever the memory format, in one block or in several, of which some are empty: six bytes a value and four a block."""
-    generator = torch.Generator().manual_seed(3)
-    values, kept = torch.randn(shape, generator=generator), torch.rand(shape, generator=generator) < share
-    kept.view(-1)[2**16 : 2**17] = False
-    kept.view(-1)[[0, -1]] = True
-    tensor = (values * kept).to(memory_format=memory_format)
-    state = {}
-    put_sparse(state, "a", tensor)
-    assert torch.equal(get_sparse(state, "a", tensor), tensor)
-    assert torch.equal(sparse_positions(state, "a"), tensor.flatten().nonzero().flatten())
-    num_blocks = math.ceil(tensor.numel() / 65536)
-    assert sum(part.nbytes for part in state.values()) == 6 * int(tensor.count_nonzero()) + 4 * num_blocks
-    put_sparse(state, "a", torch.zeros(3, 2))
-    assert torch.equal(get_sparse(state, "a", torch.ones(3, 2)), torch.zeros(3, 2))

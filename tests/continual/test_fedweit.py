@@ -250,46 +250,44 @@ def test_all_tasks_equal_the_equations(tiny, settings):
     )
 
 
-def dense(parts, name, tiny):
-    tensor = torch.zeros_like(tiny.weights[f"{name.split('.')[0]}.weight"])
-    tensor.view(-1)[parts[f"{name}:places"].long() + 2**15] = parts[f"{name}:values"]  # of a single block
-    return tensor
+def dense(parts, layer, tiny):
+    return tiny.dense(parts[layer], tiny.weights[f"{layer}.weight"])
 
 
 def assert_client(tiny, method, c, me, settings):
     """B, and of every task m, A, biases, head, attention and what it is paid to; and how many numbers that is."""
     state, size = method.client_states.read(c), 0
     assert method.positions[c] == method.data.num_tasks
-    for name in state:  # what was for training alone is gone
-        assert not name.endswith("0.adaptive")
-        assert not name.startswith(("base.", "earlier."))
+    assert not any(name.endswith("0.adaptive") for name in state.weights)  # what was for training alone is gone
+    assert not {"base", "earlier"} & state.method.keys()
     for layer in LAYERS:
-        tiny.assert_same({"B": state[f"net.{weight(layer, 'base')}"]}, {"B": me.B[layer]})
+        tiny.assert_same({"B": state.weights[weight(layer, "base")]}, {"B": me.B[layer]})
         size += me.B[layer].numel()
     for t, task in me.tasks.items():
         assert task.over
-        tiny.assert_same({name: state[f"{name}@{t}"] for name in task.own}, task.own)
+        kept = state.tasks[t]
+        tiny.assert_same({name: kept.tensors[name] for name in task.own}, task.own)
         size += sum(tensor.numel() for tensor in task.own.values())
         for layer in LAYERS:
             if settings.get("mask", True):
-                tiny.assert_same({"m": state[f"{weight(layer, 'mask')}@{t}"]}, {"m": task.m[layer]})
+                tiny.assert_same({"m": kept.tensors[weight(layer, "mask")]}, {"m": task.m[layer]})
                 size += len(task.m[layer])
             if not settings.get("adaptive", True):
                 continue
             if settings.get("retroactive") and t < 2:
-                tiny.assert_same({"A": state[f"net.{weight(layer, 'earlier')}"][t]}, {"A": task.A[layer]})
+                tiny.assert_same({"A": state.weights[weight(layer, "earlier")][t]}, {"A": task.A[layer]})
             else:
-                name, at_server = f"{weight(layer, 'adaptive')}@{t}", method.knowledge_base.get(c, {}).get(t)
+                at_server = method.knowledge_base.get(c, {}).get(t)
                 # The last task's A stays with the client: nothing was kept of it after the server had it.
-                assert (f"{name}:values" in state) == (at_server is None or t == max(me.tasks))
-                kept = dense(at_server, layer, tiny) if at_server is not None else dense(state, name, tiny)
-                tiny.assert_same({"A": kept}, {"A": hard(task.A[layer])})
-            attention = state[f"{weight(layer, 'attention')}@{t}"]
+                assert (layer in kept.sparse) == (at_server is None or t == max(me.tasks))
+                A = dense(kept.sparse if at_server is None else at_server, layer, tiny)
+                tiny.assert_same({"A": A}, {"A": hard(task.A[layer])})
+            attention = kept.tensors[weight(layer, "attention")]
             size += int(hard(task.A[layer]).count_nonzero()) + len(attention)
             if task.known:
                 tiny.assert_same({"alpha": attention[: len(task.known)]}, {"alpha": task.alpha[layer]})
         if settings.get("adaptive", True):
-            assert [tuple(entry) for entry in state[f"known@{t}"].tolist()] == task.known
+            assert [tuple(entry) for entry in kept.tensors["known"].tolist()] == task.known
     assert method.model_values[c] == size
 
 
@@ -323,18 +321,19 @@ def test_all_earlier_tasks_may_be_known(tiny):
     """``knowledge: all`` with room for 3 of 4 in the third task: drawn by the seed, never its own, none twice."""
     method = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
     for c in range(3):
-        state = method.client_states.read(c)
+        known_in = {t: task.tensors["known"] for t, task in method.client_states.read(c).tasks.items()}
         others = [[other, t] for other in range(3) if other != c for t in range(2)]
-        assert state["known@0"].shape == (0, 2)
-        assert state["known@1"].tolist() == [entry for entry in others if entry[1] == 0]
-        known = state["known@2"].tolist()
+        assert known_in[0].shape == (0, 2)
+        assert known_in[1].tolist() == [entry for entry in others if entry[1] == 0]
+        known = known_in[2].tolist()
         assert len(known) == 3
         assert all(entry in others for entry in known)
         assert len(set(map(tuple, known))) == 3
-        attention = state[f"{weight('conv', 'attention')}@1"]
+        attention = method.client_states.read(c).tasks[1].tensors[weight("conv", "attention")]
         assert attention[2] == 0.5 != attention[0]  # begins at 1 over the two that there are; the third place is not trained
     again = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
-    assert all(torch.equal(again.client_states.read(c)["known@2"], method.client_states.read(c)["known@2"]) for c in range(3))
+    for c in range(3):
+        tiny.assert_same_state(again.client_states.read(c), method.client_states.read(c))
 
 
 def test_the_room_for_knowledge_is_a_cohort_without_oneself(tiny):

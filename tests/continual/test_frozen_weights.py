@@ -26,6 +26,8 @@ def test_what_is_frozen_stays_where_it_is(tiny, name, sent, layer):
     assert method.seen.rounds[0].bytes_up == 3 * sent
     frozen = [key for key in method.net.state_dict() if key.startswith((layer, "conv.bias"))]
     for client in method.client_states.clients():
-        kept = {key.split("@")[0].removeprefix("net.") for key in method.client_states.read(client)}
-        assert not kept & {*frozen, "base.conv"}
+        state = method.client_states.read(client)
+        kept = [state.weights, *(task.tensors for task in state.tasks.values())]
+        assert not {name for part in kept for name in part} & {*frozen}
+        assert "conv" not in state.method.get("base", {})
     assert torch.equal(method.net.conv.bias, tiny.new_net().conv.bias)

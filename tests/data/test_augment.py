@@ -534,7 +534,7 @@ def test_training_and_evaluation_have_the_shape_that_the_net_is_built_for(chain,
         "grey": (1, 6, 7),
     }[chain]
     assert data.input_shape == shape
-    assert all(batch.inputs.shape[1:] == shape for batch in data.batches(0, 1, 4))
+    assert all(batch.inputs.shape[1:] == shape for batch in data.client_batches().batches(0, 1, 4))
     assert all(batch.inputs.shape[1:] == shape for loader in data.val_dataloader() for batch in loader)
     assert all(part.shape[1:] == shape for part in data.test_inputs().split(2))
     assert data.first_inputs(2).shape == (2, *shape)
@@ -549,13 +549,13 @@ def test_changed_channels_are_normalised_by_their_own_numbers():
     labels, clients = torch.zeros(50, dtype=torch.int64), [list(range(50))]
     grey = from_arrays(images, labels, clients, augment=[Grayscale()])
     grey.setup()
-    inputs = next(grey.batches(0, 1, 1)).inputs
+    inputs = next(grey.client_batches().batches(0, 1, 1)).inputs
     assert inputs.shape == (50, 1, 6, 7)
     assert inputs.mean().item() == pytest.approx(0, abs=1e-5)
     assert inputs.std(correction=0).item() == pytest.approx(1, abs=1e-5)
     colour = from_arrays(images[:, :1], labels, clients, augment=[ToRGB()])
     colour.setup()
-    inputs = next(colour.batches(0, 1, 1)).inputs
+    inputs = next(colour.client_batches().batches(0, 1, 1)).inputs
     assert inputs.std(dim=(0, 2, 3), correction=0).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
 
 
@@ -566,7 +566,7 @@ def test_given_numbers_are_for_the_channels_that_the_net_sees():
     data = from_arrays(grey, labels, clients, augment=[ToRGB()], **three)
     data.setup()
     expected = [(0.2 - 0.1) / 0.5, 0.0, (0.2 - 0.3) / 0.1]
-    assert next(data.batches(0, 1, 1)).inputs[0, :, 0, 0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert next(data.client_batches().batches(0, 1, 1)).inputs[0, :, 0, 0].tolist() == pytest.approx(expected, abs=1e-6)
     data = from_arrays(grey.expand(-1, 3, -1, -1), labels, clients, augment=[Grayscale()], **three)
     with pytest.raises(ValueError, match=r"data\.mean has 3 values, the data 1 channels: give one a channel"):
         data.setup()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fl_lightning.data import RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.data.batches import Visits
-from fl_lightning.streams import stream_seed
+from fl_lightning.random_streams import stream_seed
 
 CPU = torch.device("cpu")
 
@@ -149,9 +149,9 @@ def test_stacked_batches_are_those_of_each_client():
     clients, steps = [2, 0, 3, 1], [6, 6, 3, 1]
     for settings in ({}, {"augment": [RandomCrop(1), RandomHorizontalFlip()]}, {"batch_size": None}):
         data = images(**settings)
-        alone = [list(data.batches(client, 3, count)) for client, count in zip(clients, steps)]
+        alone = [list(data.client_batches().batches(client, 3, count)) for client, count in zip(clients, steps)]
         for full in (False, True):
-            for number, batch in enumerate(data.stacked_batches(clients, 3, steps, full)):
+            for number, batch in enumerate(data.client_batches().stacked_batches(clients, 3, steps, full)):
                 assert len(batch.targets) == sum(count > number for count in steps)
                 for row in range(len(batch.targets)):
                     own = alone[row][number]
@@ -164,7 +164,7 @@ def test_stacked_batches_are_those_of_each_client():
 
 def test_full_batches_of_one_client_have_one_shape():
     """5 samples in batches of 4: 4 and 1, or 4 and 1 with three that do not count."""
-    plain, full = list(images().batches(0, 1, 4)), list(images().batches(0, 1, 4, full=True))
+    plain, full = list(images().client_batches().batches(0, 1, 4)), list(images().client_batches().batches(0, 1, 4, full=True))
     assert [len(batch.targets) for batch in plain] == [4, 1, 4, 1]
     assert all(batch.real is None for batch in plain)
     assert [tuple(batch.inputs.shape) for batch in full] == [(4, 2, 3, 4)] * 4
@@ -176,7 +176,7 @@ def test_augmentation_draws_are_those_of_a_plain_loop(splitmix64):
     data, padding = images(augment=[RandomCrop(1), RandomHorizontalFlip()], seed=4), 1
     for client in (0, 2):
         key = stream_seed(4, 2, client, "augmentation")
-        for step, batch in enumerate(data.batches(client, 2, 5)):
+        for step, batch in enumerate(data.client_batches().batches(client, 2, 5)):
             for slot, (image, label) in enumerate(zip(batch.inputs, batch.targets.tolist())):
                 draws = [splitmix64(key, 3 * (4 * step + slot) + number) >> 1 for number in range(3)]
                 top, left, flip = draws[0] % 3, draws[1] % 3, draws[2] % 2
@@ -192,10 +192,10 @@ def test_augmentation_draws_are_those_of_a_plain_loop(splitmix64):
 def test_batches_can_be_asked_for_again(full):
     """The same at every call, whatever else was drawn in between."""
     data = images(augment=[RandomCrop(1)])
-    first = list(data.batches(2, 1, 5, full))
+    first = list(data.client_batches().batches(2, 1, 5, full))
     torch.rand(3)
-    list(data.batches(0, 1, 5, full))
-    again = list(data.batches(2, 1, 5, full))
+    list(data.client_batches().batches(0, 1, 5, full))
+    again = list(data.client_batches().batches(2, 1, 5, full))
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.targets, other.targets)
@@ -253,8 +253,8 @@ def test_poisson_batches_differ_between_rounds_clients_and_seeds():
 def test_poisson_batches_can_be_asked_for_again(settings):
     """The same at every call, empty ones among them; passes in an order of another name are whole as ever."""
     data = images(batch_size=1, num_workers=0, **settings)
-    data.poisson_batches = True
-    first, again = list(data.batches(0, 1, 20)), list(data.batches(0, 1, 20))
+    served = data.client_batches(poisson=True)
+    first, again = list(served.batches(0, 1, 20)), list(served.batches(0, 1, 20))
     assert len({len(batch.targets) for batch in first}) >= 3
     assert any(len(batch.targets) == 0 for batch in first)
     for one, other in zip(first, again, strict=True):
@@ -262,40 +262,40 @@ def test_poisson_batches_can_be_asked_for_again(settings):
         assert torch.equal(one.targets, other.targets)
         assert one.inputs.shape == (len(one.targets), 2, 3, 4)
         assert one.real is None
-    labels = [batch.targets.tolist() for batch in data.epoch(2, 1, "pseudo data")]
+    labels = [batch.targets.tolist() for batch in served.epoch(2, 1, "pseudo data")]
     assert sorted(chain(*labels)) == list(range(7, 16))
 
 
-# Places ---------------------------------------------------------------------------------------------------------------
+# Sample indices -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", ["device", "stream"])
 @pytest.mark.parametrize("poisson", [False, True])
-def test_places_name_the_samples(storage, poisson):
-    """Labels are numbers of samples: those that the client's shard has at these places."""
+def test_sample_indices_name_the_samples(storage, poisson):
+    """Labels are numbers of samples: those that the client's shard has at these indices."""
     data = images(storage=storage, num_workers=0)
-    data.with_places, data.poisson_batches = True, poisson
+    served = data.client_batches(sample_indices=True, poisson=poisson)
     for client in range(4):
         shard = data.shards.train_indices(client)
         for full in (False, True):
-            for batch in data.batches(client, 2, 5, full and not poisson):
-                assert batch.places.shape == batch.targets.shape
-                assert torch.equal(shard[batch.places], batch.targets)
-        rows = list(data.epoch(client, 2, "pseudo data"))
-        assert all(torch.equal(shard[batch.places], batch.targets) for batch in rows)
-        assert sorted(chain(*(batch.places[batch.real].tolist() for batch in rows))) == list(range(SIZES[client]))
+            for batch in served.batches(client, 2, 5, full and not poisson):
+                assert batch.sample_indices.shape == batch.targets.shape
+                assert torch.equal(shard[batch.sample_indices], batch.targets)
+        rows = list(served.epoch(client, 2, "pseudo data"))
+        assert all(torch.equal(shard[batch.sample_indices], batch.targets) for batch in rows)
+        assert sorted(chain(*(batch.sample_indices[batch.real].tolist() for batch in rows))) == list(range(SIZES[client]))
 
 
 @pytest.mark.parametrize("storage", ["device", "stream"])
 @pytest.mark.parametrize("full", [False, True])
-def test_places_of_stacked_batches_name_the_samples(storage, full):
+def test_sample_indices_of_stacked_batches_name_the_samples(storage, full):
     """Side by side, clients that are done leaving the stack, short batches filled up with samples of the same client."""
     data, clients = images(storage=storage, num_workers=0), [2, 0, 3, 1]
-    data.with_places = True
-    for batch in data.stacked_batches(clients, 3, [6, 6, 3, 1], full):
-        for client, places, targets in zip(clients, batch.places, batch.targets):
-            assert torch.equal(data.shards.train_indices(client)[places], targets)
+    served = data.client_batches(sample_indices=True)
+    for batch in served.stacked_batches(clients, 3, [6, 6, 3, 1], full):
+        for client, indices, targets in zip(clients, batch.sample_indices, batch.targets):
+            assert torch.equal(data.shards.train_indices(client)[indices], targets)
 
 
-def test_places_are_left_out_where_nobody_asks():
-    assert all(batch.places is None for batch in images().batches(0, 1, 3))
+def test_sample_indices_are_left_out_where_nobody_asks():
+    assert all(batch.sample_indices is None for batch in images().client_batches().batches(0, 1, 3))

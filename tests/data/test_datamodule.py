@@ -25,9 +25,9 @@ from fl_lightning.data import (
     from_arrays,
 )
 from fl_lightning.data.loaders import EvaluationBatches
-from fl_lightning.data.samples import Batch
+from fl_lightning.exchange import Batch
 from fl_lightning.functional import dirichlet_partition
-from fl_lightning.streams import stream_seed
+from fl_lightning.random_streams import stream_seed
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -168,7 +168,7 @@ def test_every_epoch_covers_the_shard_exactly_once(sizes, batch_size, round, epo
     for client, size in enumerate(sizes):
         steps = math.ceil(size / batch_size)
         assert data.steps_per_epoch(client) == steps
-        batches = numbers(data.batches(client, round, epochs * steps))
+        batches = numbers(data.client_batches().batches(client, round, epochs * steps))
         assert [len(batch) for batch in batches] == ([batch_size] * (steps - 1) + [size - batch_size * (steps - 1)]) * epochs
         for epoch in range(epochs):
             seen = [sample for batch in batches[epoch * steps : (epoch + 1) * steps] for sample in batch]
@@ -180,7 +180,7 @@ def test_targets_belong_to_their_inputs():
     data = numbered((30, 20), batch_size=7, val_fraction=0.1)
     for client in range(2):
         held_out = set(data.shards.validation_indices(client).tolist())
-        for batch in data.batches(client, 1, 12):
+        for batch in data.client_batches().batches(client, 1, 12):
             samples = batch.inputs[:, 0].long()
             assert torch.equal(batch.targets, samples % 3)
             assert not held_out & set(samples.tolist())
@@ -191,13 +191,13 @@ def test_whole_shard_as_one_batch(batch_size):
     """batch_size None, or one no smaller than the shard: one batch an epoch, with all samples."""
     data = numbered((12, 3), batch_size=batch_size)
     assert (data.steps_per_epoch(0), data.steps_per_epoch(1)) == (1, 1)
-    batches = numbers(data.batches(0, 1, 3))
+    batches = numbers(data.client_batches().batches(0, 1, 3))
     assert [sorted(batch) for batch in batches] == [list(range(12))] * 3
 
 
 def test_epochs_are_shuffled_anew():
     """The second epoch of a visit has another order than the first, neither is the stored one."""
-    first, second = numbers(numbered((12,), batch_size=None).batches(0, 1, 2))
+    first, second = numbers(numbered((12,), batch_size=None).client_batches().batches(0, 1, 2))
     assert first != second
     assert first != sorted(first)
 
@@ -205,9 +205,9 @@ def test_epochs_are_shuffled_anew():
 def test_steps_may_end_within_an_epoch():
     """Five steps of three an epoch; the first five of six are the same, so asking for fewer changes nothing; none is none."""
     data = numbered((12,), batch_size=5)
-    six = numbers(data.batches(0, 1, 6))
-    assert numbers(data.batches(0, 1, 5)) == six[:5]
-    assert numbers(data.batches(0, 1, 0)) == []
+    six = numbers(data.client_batches().batches(0, 1, 6))
+    assert numbers(data.client_batches().batches(0, 1, 5)) == six[:5]
+    assert numbers(data.client_batches().batches(0, 1, 0)) == []
 
 
 def test_batches_are_a_function_of_seed_round_and_client():
@@ -217,13 +217,13 @@ def test_batches_are_a_function_of_seed_round_and_client():
         """Where in the client's shard the samples of its batches stand."""
         data = numbered((12, 12), batch_size=4, seed=seed)
         shard = data.shards.train_indices(client).tolist()
-        return [[shard.index(sample) for sample in batch] for batch in numbers(data.batches(client, round, 6))]
+        return [[shard.index(sample) for sample in batch] for batch in numbers(data.client_batches().batches(client, round, 6))]
 
     data = numbered((12, 12), batch_size=4)
-    expected = numbers(data.batches(0, 5, 6))
-    numbers(data.batches(1, 5, 6))
+    expected = numbers(data.client_batches().batches(0, 5, 6))
+    numbers(data.client_batches().batches(1, 5, 6))
     torch.manual_seed(1)
-    assert numbers(data.batches(0, 5, 6)) == expected
+    assert numbers(data.client_batches().batches(0, 5, 6)) == expected
     assert places(0, 5) == places(0, 5)
     for client, round, seed in ((1, 5, 0), (0, 6, 0), (0, 5, 1)):
         assert places(client, round, seed) != places(0, 5), (client, round, seed)
@@ -232,8 +232,8 @@ def test_batches_are_a_function_of_seed_round_and_client():
 def test_interleaved_clients_do_not_disturb_each_other():
     """Two clients' batches drawn in turns equal those drawn one client after the other."""
     data = image_data(batch_size=3, augment=[RandomCrop(2), RandomHorizontalFlip()])
-    one_by_one = [list(data.batches(client, 1, 4)) for client in (0, 1)]
-    in_turns = list(zip(data.batches(0, 1, 4), data.batches(1, 1, 4)))
+    one_by_one = [list(data.client_batches().batches(client, 1, 4)) for client in (0, 1)]
+    in_turns = list(zip(data.client_batches().batches(0, 1, 4), data.client_batches().batches(1, 1, 4)))
     for step, pair in enumerate(in_turns):
         for client, batch in enumerate(pair):
             assert torch.equal(batch.inputs, one_by_one[client][step].inputs)
@@ -244,7 +244,7 @@ def test_augmentation_changes_training_batches_only():
     """Same order of samples with and without; images differ in training, never in evaluation; no global draw."""
     state = torch.get_rng_state()
     plain, changed = (image_data(batch_size=None, val_fraction=0.2, augment=list(a)) for a in ((), (RandomCrop(2),)))
-    first, second, again = (list(data.batches(0, 1, 3)) for data in (plain, changed, changed))
+    first, second, again = (list(data.client_batches().batches(0, 1, 3)) for data in (plain, changed, changed))
     for a, b, c in zip(first, second, again, strict=True):
         assert torch.equal(a.targets, b.targets)
         assert not torch.equal(a.inputs, b.inputs)
@@ -259,7 +259,7 @@ def test_augmentation_comes_before_normalisation():
     images = torch.full((8, 1, 3, 3), 255, dtype=torch.uint8)
     data = from_arrays(images, torch.arange(8) % 2, [list(range(8))], mean=[0.5], std=[0.25], augment=[RandomCrop(3)])
     data.setup()
-    inputs = next(data.batches(0, 1, 1)).inputs
+    inputs = next(data.client_batches().batches(0, 1, 1)).inputs
     assert inputs.unique().tolist() == pytest.approx([-2.0, 2.0], abs=1e-6)
 
 
@@ -277,7 +277,7 @@ def test_images_are_normalised_as_torchvision_does():
     torch.testing.assert_close(data.normalise(data.train_set.inputs), expected(data.train_set.inputs), atol=2e-6, rtol=0)
     validation = data.train_set.inputs[data.shards.validation]
     torch.testing.assert_close(next(iter(data.val_dataloader()[0])).inputs, expected(validation), atol=2e-6, rtol=0)
-    batch = next(data.batches(2, 1, 1))
+    batch = next(data.client_batches().batches(2, 1, 1))
     sums = expected(data.train_set.inputs[data.shards.train_indices(2)]).sum(dim=0)
     torch.testing.assert_close(batch.inputs.sum(dim=0), sums, atol=2e-5, rtol=0)
 
@@ -330,7 +330,7 @@ def test_inputs_come_in_the_dtype_of_the_net():
     data = image_data(val_fraction=0.2, **tests)
     for dtype in (torch.float64, torch.bfloat16, torch.float32):
         data.to(torch.device("cpu"), dtype)
-        assert next(data.batches(0, 1, 1)).inputs.dtype == dtype
+        assert next(data.client_batches().batches(0, 1, 1)).inputs.dtype == dtype
         assert next(iter(data.val_dataloader()[0])).inputs.dtype == dtype
         assert next(data.test_inputs().split(1)).dtype == data.first_inputs(2).dtype == dtype
         assert data.train_set.inputs.dtype == torch.uint8

@@ -23,7 +23,7 @@ def test_from_arrays_runs_the_example_of_its_docstring():
     data = from_arrays(X, Y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)
     assert shards(data) == [[0, 1], [2, 3, 4]]
     assert [data.cohort(1), data.cohort(2)] == [[0], [0, 1]]
-    (batch,) = data.batches(1, 2, 1)
+    (batch,) = data.client_batches().batches(1, 2, 1)
     assert sorted(batch.inputs[:, 0].tolist()) == [4.0, 6.0, 8.0]
     assert data.label_counts.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert not data.has_validation
@@ -137,7 +137,7 @@ def test_torch_data_sets(dataset):
     (test,) = data.test_dataloader()
     assert torch.equal(test.inputs, X)
     assert test.targets.tolist() == Y.tolist()
-    assert sorted(row for batch in data.client_samples(1) for row in batch.inputs.tolist()) == X[2:].tolist()
+    assert sorted(row for batch in data.client_batches().client_samples(1) for row in batch.inputs.tolist()) == X[2:].tolist()
 
 
 class Endless(IterableDataset):

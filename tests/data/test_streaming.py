@@ -73,11 +73,11 @@ def test_batches_are_those_from_the_device(streamed, chain):
         for data in (device, stream):
             data.to(CPU, dtype)
         for client in range(4):
-            assert_same(stream.batches(client, 3, 5), device.batches(client, 3, 5))
+            assert_same(stream.client_batches().batches(client, 3, 5), device.client_batches().batches(client, 3, 5))
         for full in (False, True):
-            ragged = [data.stacked_batches([1, 3, 0, 2], 2, [8, 4, 2, 1], full) for data in (stream, device)]
+            ragged = [data.client_batches().stacked_batches([1, 3, 0, 2], 2, [8, 4, 2, 1], full) for data in (stream, device)]
             assert_same(*ragged)
-    assert any(batch.real is not None for batch in stream.stacked_batches([1, 3, 0, 2], 2, [8, 4, 2, 1]))
+    assert any(batch.real is not None for batch in stream.client_batches().stacked_batches([1, 3, 0, 2], 2, [8, 4, 2, 1]))
 
 
 def test_evaluation_is_that_from_the_device(streamed):
@@ -93,7 +93,7 @@ def test_evaluation_is_that_from_the_device(streamed):
         (inputs, *rest), (expected, *others) = (data.validation_samples([3, 1]) for data in (stream, device))
         assert_same(inputs.split(3), expected.split(3))
         assert_same(rest, others)
-        assert_same(stream.client_samples(2), device.client_samples(2))
+        assert_same(stream.client_batches().client_samples(2), device.client_batches().client_samples(2))
     assert_same([stream.first_inputs(2)], [device.first_inputs(2)])
 
 
@@ -101,7 +101,7 @@ def test_training_and_evaluation_may_take_turns(streamed):
     """A pass over validation samples comes between two over training batches of the same stream."""
     device, stream = image_data(storage="device"), image_data(**streamed)
     for round in (1, 2):
-        assert_same(stream.batches(1, round, 6), device.batches(1, round, 6))
+        assert_same(stream.client_batches().batches(1, round, 6), device.client_batches().batches(1, round, 6))
         assert_same(stream.val_dataloader()[0], device.val_dataloader()[0])
 
 
@@ -244,12 +244,12 @@ def test_workers_end_with_the_data():
     others = len(multiprocessing.active_children())
     data = image_data(storage="stream", num_workers=2)
     assert len(multiprocessing.active_children()) == others  # nobody has asked yet
-    list(data.batches(0, 1, 1))
+    list(data.client_batches().batches(0, 1, 1))
     assert len(multiprocessing.active_children()) == others + 2
     data.to(CPU, torch.float64)
     gc.collect()
     assert len(multiprocessing.active_children()) == others
-    list(data.batches(0, 1, 1))
+    list(data.client_batches().batches(0, 1, 1))
     del data
     gc.collect()
     assert len(multiprocessing.active_children()) == others
@@ -261,7 +261,7 @@ def test_workers_end_at_once_with_a_cycle_of_objects():
     others = len(multiprocessing.active_children())
     data = image_data(storage="stream", num_workers=2)
     data.itself = [data]
-    list(data.batches(0, 1, 1))
+    list(data.client_batches().batches(0, 1, 1))
     list(data.test_dataloader())
     assert len(multiprocessing.active_children()) == others + 4
     del data

@@ -187,19 +187,19 @@ def test_the_module_follows_the_positions(data):
             assert data.train_label_counts[client].tolist() == torch.bincount(labels[train], minlength=2).tolist()
             counted = torch.bincount(labels[torch.cat([train, validation])], minlength=2)
             assert data.label_counts[client].tolist() == counted.tolist()
-            batches = list(data.batches(client, round=4, steps=3))
+            batches = list(data.client_batches().batches(client, round=4, steps=3))
             assert sorted(torch.cat([batch.inputs[:, 0] for batch in batches]).int().tolist()) == sorted(train.tolist())
             assert all(torch.equal(batch.targets, labels[batch.inputs[:, 0].long()]) for batch in batches)
-            (samples,) = data.client_samples(client)
+            (samples,) = data.client_batches().client_samples(client)
             assert samples.inputs[:, 0].int().tolist() == train.tolist()
 
 
 def test_the_batches_of_several_clients_are_those_of_each(data):
     """Side by side, at different places of their streams."""
     data.go_to([2, 0, 1])
-    stacked = list(data.stacked_batches([0, 1, 2], 4, [3, 3, 3]))
+    stacked = list(data.client_batches().stacked_batches([0, 1, 2], 4, [3, 3, 3]))
     for client in range(3):
-        for one, all_of_them in zip(data.batches(client, 4, 3), stacked, strict=True):
+        for one, all_of_them in zip(data.client_batches().batches(client, 4, 3), stacked, strict=True):
             assert torch.equal(one.inputs, all_of_them.inputs[client])
 
 

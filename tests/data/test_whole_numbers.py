@@ -72,7 +72,7 @@ def test_batches_have_the_type_that_is_stored(storage, dtype):
     data = token_data(dtype, storage=storage, num_workers=0)
     data.setup()
     data.to(torch.device("cpu"), torch.bfloat16)
-    batches = [*data.batches(0, 1, 2), *data.client_samples(1), *data.test_dataloader()]
+    batches = [*data.client_batches().batches(0, 1, 2), *data.client_batches().client_samples(1), *data.test_dataloader()]
     assert {batch.inputs.dtype for batch in batches} == {dtype}
     assert sorted(torch.cat([batch.inputs.flatten() for batch in batches]).tolist()) == list(range(FIRST, FIRST + COUNT))
 
@@ -82,7 +82,7 @@ def test_unsigned_numbers_become_signed_ones_that_hold_them(dtype):
     """torch looks up no embedding by them."""
     data = token_data(dtype)
     data.setup()
-    (batch,) = data.batches(0, 1, 1)
+    (batch,) = data.client_batches().batches(0, 1, 1)
     assert batch.inputs.dtype == (torch.int32 if dtype is torch.uint16 else torch.int64)
     assert set(batch.inputs.flatten().tolist()) <= set(range(FIRST, FIRST + COUNT))
 
@@ -91,7 +91,7 @@ def test_truth_values_become_floats():
     """0 and 1, as before: fingerprints of molecules, say."""
     data = from_arrays(torch.tensor([[True, False], [False, True]]), torch.tensor([0, 1]), [[0], [1]])
     data.setup()
-    (batch,) = data.batches(0, 1, 1)
+    (batch,) = data.client_batches().batches(0, 1, 1)
     assert batch.inputs.dtype == torch.float32
     assert batch.inputs.tolist() == [[1.0, 0.0]]
 
@@ -151,6 +151,6 @@ def test_changes_of_images_keep_whole_numbers():
     changes = [RandomCrop(padding=0, size=6), RandomResizedCrop(5)]
     data = from_arrays(pictures, torch.tensor([0, 1, 0, 1]), [[0, 1], [2, 3]], augment=changes)
     data.setup()
-    (batch,) = data.batches(0, 1, 1)
+    (batch,) = data.client_batches().batches(0, 1, 1)
     assert batch.inputs.dtype == torch.int32
     assert batch.inputs.unique().tolist() == [1255]

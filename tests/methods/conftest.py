@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fl_lightning import FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import FederatedDataModule, from_arrays
+from fl_lightning.exchange import ClientState
 from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
 
 # Client 1 comes in every round, client 0 pauses for one, client 4 never comes.
@@ -173,7 +175,7 @@ class Tiny:
 
     def batches(self, client: int, round: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Of a visit, in order."""
-        for batch in self.data.batches(client, round, self.num_steps(client)):
+        for batch in self.data.client_batches().batches(client, round, self.num_steps(client)):
             yield batch.inputs, batch.targets
 
     def shard(self, client: int) -> tuple[Tensor, Tensor]:
@@ -236,11 +238,15 @@ class Tiny:
                 actual[name].detach(), value.detach(), atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
             )
 
-    def assert_states(self, method: FederatedModule, expected: dict[int, dict[str, Tensor]], atol: float = 1e-9) -> None:
-        """Each client's state; those that never took part have none."""
+    def assert_states(self, method: FederatedModule, expected: dict[int, dict[str, Any]], atol: float = 1e-9) -> None:
+        """What the method keeps at each client, and nothing beside it; clients that never took part have none."""
         assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
-        for client, state in expected.items():
-            self.assert_same(method.client_states.read(client), state, atol)
+        for client, kept in expected.items():
+            self.assert_same_state(method.client_states.read(client), ClientState(method=kept), atol)
+
+    def assert_same_state(self, actual: ClientState, expected: ClientState, atol: float = 1e-9) -> None:
+        """All parts of what a client keeps, within ``atol``; integers exactly."""
+        torch.testing.assert_close(actual.to_plain(), expected.to_plain(), atol=atol, rtol=0)
 
     def assert_moved(self, net: nn.Module) -> None:
         """Every weight is far from where it began."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fl_lightning import methods
-from fl_lightning.undo import UndoableStep
+from fl_lightning.training.undo import UndoableStep
 
 TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
 
@@ -14,7 +14,7 @@ def assert_same_end(tiny, actual, expected):
     tiny.assert_same(actual.state_dict(), expected.state_dict(), atol=0)
     assert sorted(actual.client_states.clients()) == sorted(expected.client_states.clients())
     for client in expected.client_states.clients():
-        tiny.assert_same(actual.client_states.read(client), expected.client_states.read(client), atol=0)
+        tiny.assert_same_state(actual.client_states.read(client), expected.client_states.read(client), atol=0)
 
 
 @pytest.mark.parametrize("name", methods.__all__)
@@ -32,7 +32,7 @@ def test_a_round_of_such_clients_alone_does_no_harm(tiny, name):
     runs = [tiny.train_any(name, poisoned=3, cohorts=[[0, 1], [3], [0, 1]], rounds=rounds) for rounds in (1, 2, 3)]
     tiny.assert_same(runs[1].net, runs[0].net, atol=0)
     for client in runs[0].client_states.clients():
-        tiny.assert_same(runs[1].client_states.read(client), runs[0].client_states.read(client), atol=0)
+        tiny.assert_same_state(runs[1].client_states.read(client), runs[0].client_states.read(client), atol=0)
     for name, value in runs[2].state_dict().items():
         assert value.isfinite().all(), name
     assert not torch.equal(runs[2].net.classifier.weight, runs[1].net.classifier.weight)
@@ -57,12 +57,12 @@ def test_a_head_stays_at_home(tiny, name):
     if name not in TRAINS_AT_THE_SERVER:
         tiny.assert_same(method.net.classifier, start.classifier, atol=0)
     assert (method.net.features[0].weight - start.features[0].weight).abs().max() > 1e-3
-    heads = [method.client_states.read(client)["net.classifier.weight"] for client in range(4)]
+    heads = [method.client_states.read(client).weights["classifier.weight"] for client in range(4)]
     for i, head in enumerate(heads):
         assert head.isfinite().all()
         assert (head - start.classifier.weight).abs().max() > 1e-3
         assert not any(torch.equal(head, other) for other in heads[:i])
-    assert not any("classifier" in buffer for buffer, _ in method.named_buffers(recurse=False))
+    assert not any("classifier" in buffer for buffer, _ in method.server_states.named_buffers())
 
 
 @pytest.mark.parametrize("name", methods.__all__)

@@ -8,7 +8,7 @@ import torch
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedDF
-from fl_lightning.streams import seeded_layers
+from fl_lightning.random_streams import seeded_layers
 
 PUBLIC, BATCH = 20, 6
 

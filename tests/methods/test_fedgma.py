@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.clients import Reduction, Weighted
+from fl_lightning.exchange import Reduction, Weighted
 from fl_lightning.methods import FedGMA
 
 

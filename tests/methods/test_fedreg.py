@@ -10,7 +10,7 @@ from torch import nn
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedReg, fedreg
 from fl_lightning.privacy import DPSGD
-from fl_lightning.streams import stream_seed
+from fl_lightning.random_streams import stream_seed
 
 GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 3
 
@@ -39,7 +39,7 @@ def climb(tiny, net, client, inputs, targets, length):
 def rehearsal(tiny, net, client, round):
     """Pseudo inputs, what the received net says of them, perturbed inputs and their labels, batch by batch."""
     rows = []
-    for batch in tiny.data.epoch(client, round, "pseudo data"):
+    for batch in tiny.data.client_batches().epoch(client, round, "pseudo data"):
         inputs, targets = batch.inputs[batch.real], batch.targets[batch.real]
         pseudo = climb(tiny, net, client, inputs, targets, STEP)
         perturbed = climb(tiny, net, client, inputs, targets, STEP / 100)
@@ -270,12 +270,18 @@ def test_dp_sgd_at_the_slow_weights(tiny):
     tiny.assert_same(method.net, net)
 
 
-def test_places_are_asked_for_where_they_are_used(tiny):
+def test_sample_indices_are_asked_for_where_they_are_used(tiny):
     """Without MG batches bear none and a visit carries what it always did."""
-    methods = [tiny.train(Keeps, norm=False, rounds=1, modified_gradients=modified) for modified in (True, False)]
-    assert [method.data.with_places for method in methods] == [True, False]
-    with_places, without = (method.kept[3] for method in methods)
-    assert with_places.keys() - without.keys() == {"found_at"}
+
+    class Watches(Keeps):
+        def client_loss(self, net, batch, client):
+            self.have_indices = batch.sample_indices is not None
+            return super().client_loss(net, batch, client)
+
+    methods = [tiny.train(Watches, norm=False, rounds=1, modified_gradients=modified) for modified in (True, False)]
+    assert [method.have_indices for method in methods] == [True, False]
+    with_indices, without = (method.kept[3] for method in methods)
+    assert with_indices.keys() - without.keys() == {"found_at"}
     assert without.keys() == {"pseudo", "labels", "perturbed", "targets", "real"}
 
 
@@ -303,7 +309,7 @@ def test_pseudo_data_lie_uphill_and_stay(tiny):
     net, client, round, made, at_the_end = method.kept
     assert all(torch.equal(value, at_the_end[name]) for name, value in made.items())
     assert not torch.equal(net.classifier.weight, method.net.classifier.weight)
-    batches = list(tiny.data.epoch(client, round, "pseudo data"))
+    batches = list(tiny.data.client_batches().epoch(client, round, "pseudo data"))
     assert len(batches) == len(made["pseudo"]) == 3
     for row, batch in enumerate(batches):
         for name, length in (("perturbed", STEP / 100), ("pseudo", STEP)):

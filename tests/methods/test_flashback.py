@@ -7,7 +7,7 @@ import torch
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import Flashback
-from fl_lightning.streams import seeded_layers
+from fl_lightning.random_streams import seeded_layers
 
 PUBLIC = 12
 DECAY = 0.9  # of the tiny federation

@@ -1,6 +1,7 @@
 """A net with a frozen body against the rest of it alone, on samples that the body has seen: weights, bytes, states."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,10 +49,6 @@ def both(tiny, name, **settings):
         return whole, tiny.train_any(name, **settings)
 
 
-def num_bytes(state):
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-
-
 def assert_alike(tiny, whole, part):
     tiny.assert_same(whole.net.tail, part.net)
     for name, weight in BODY.named_parameters():
@@ -61,7 +58,7 @@ def assert_alike(tiny, whole, part):
     clients = part.client_states.clients()
     assert whole.client_states.clients() == clients
     for client in clients:
-        assert num_bytes(whole.client_states.read(client)) == num_bytes(part.client_states.read(client))
+        assert whole.client_states.read(client).num_bytes() == part.client_states.read(client).num_bytes()
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
@@ -79,7 +76,7 @@ def test_under_the_captured_engine(tiny):
 def test_kept_weights_are_those_that_are_trained(tiny, monkeypatch, engine):
     """Where clients keep all their weights between visits, and where a pattern keeps frozen ones too."""
     assert_alike(tiny, *both(tiny, "FedAvg", engine=engine, personal=("*0.*", "*classifier*")))
-    monkeypatch.setattr(methods.FedAvg, "keeps_weights", True)
+    monkeypatch.setattr(methods.FedAvg, "needs", replace(methods.FedAvg.needs, client_weights=True))
     assert_alike(tiny, *both(tiny, "FedAvg", engine=engine))
 
 

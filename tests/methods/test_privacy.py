@@ -10,7 +10,7 @@ from fl_lightning import FedAvg, methods
 from fl_lightning.functional.aggregation import State
 from fl_lightning.methods import FedCurv, FedDyn, FedProx, Moon, Scaffold
 from fl_lightning.privacy import DPSGD
-from fl_lightning.streams import stream_seed
+from fl_lightning.random_streams import stream_seed
 
 SIGMA, CLIP = 0.3, 1.4
 PRIVACY = DPSGD(SIGMA, CLIP)
@@ -38,11 +38,16 @@ class Clipped:
         return {name: (value + SIGMA * CLIP * draws[name]) / divisor for name, value in total.items()}
 
     def visit(self, net, client, round, pull=lambda name, weight: 0.0, num_steps=None, divisor=None) -> nn.Module:
-        """A client's net after its local steps; ``pull`` is added to the noisy gradients, from a weight's name and value."""
+        """A client's net after its local steps; ``pull`` is added to the noisy gradients, from a weight's name and value.
+
+        Args:
+            divisor: of Poisson batches; None: batches are those without privacy, divided by their sizes.
+        """
         local = copy.deepcopy(net)
         optimizer = self.tiny.optimizer(local.parameters())
         optimizer.param_groups[0]["lr"] = self.tiny.rate(round)
-        for step, batch in enumerate(self.tiny.data.batches(client, round, num_steps or self.tiny.num_steps(client))):
+        batches = self.tiny.data.client_batches(poisson=divisor is not None)
+        for step, batch in enumerate(batches.batches(client, round, num_steps or self.tiny.num_steps(client))):
             gradients = self.gradients(local, client, round, step, batch.inputs, batch.targets, divisor or len(batch.targets))
             for name, weight in local.named_parameters():
                 weight.grad = gradients[name] + pull(name, weight.detach())
@@ -84,7 +89,8 @@ def test_fedavg_on_poisson_batches(tiny, clipped):
     tiny.data, seen = data, []
     for round, cohort in tiny.rounds:
         steps = {client: 2 * -(-sizes[client] // batch_size) for client in cohort}
-        seen += [len(batch.targets) for client in cohort for batch in data.batches(client, round, steps[client])]
+        batches = data.client_batches(poisson=True)
+        seen += [len(batch.targets) for client in cohort for batch in batches.batches(client, round, steps[client])]
         locals = {client: clipped.visit(net, client, round, num_steps=steps[client], divisor=2) for client in cohort}
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(actual.net, net)
@@ -190,7 +196,7 @@ def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
     )
     tiny.assert_same(actual.state_dict(), expected.state_dict())
     for client in expected.client_states.clients():
-        tiny.assert_same(actual.client_states.read(client), expected.client_states.read(client))
+        tiny.assert_same_state(actual.client_states.read(client), expected.client_states.read(client))
     # Frozen nets are made in the middle of a loss, and still bear no hook.
     kept = [actual.engine.net, *(scope.net for scope in [vars(actual.engine).get("frozen")] if scope is not None)]
     assert len(kept) == (2 if name in ("FedNTD", "Flashback", "Moon") else 1)

@@ -18,9 +18,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from fl_lightning import FederatedModule, losses, methods, optimizers
-from fl_lightning.clients import ENGINES
+from fl_lightning.engines.selection import ENGINES
 from fl_lightning.optimizers import FedAdam, FedYogi
 
 PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
@@ -189,7 +190,7 @@ def attempt(tiny, events, traced) -> Callable[..., Outcome]:
             assert value.dtype == dtype, weight
             # bfloat16 has 8 bits: near 1, where norms begin, a step is 0.004 or nothing.
             assert dtype == torch.bfloat16 or (value - start.get_parameter(weight)).abs().max() > 1e-4, weight
-        states = {client: method.client_states.read(client) for client in method.client_states.clients()}
+        states = {client: method.client_states.read(client).to_plain() for client in method.client_states.clients()}
         outcome = Outcome(end=end_of(method.state_dict(), states))
         assert all(value.isfinite().all() for value in outcome.end.values())
         return outcome
@@ -205,9 +206,9 @@ def net_with(tiny, layer: Callable | None, norm: bool) -> nn.Module:
     return net
 
 
-def end_of(server: dict[str, Tensor], states: dict[int, dict[str, Tensor]]) -> dict[str, Tensor]:
+def end_of(server: dict[str, Tensor], states: dict[int, dict[str, Any]]) -> dict[str, Tensor]:
     """All tensors by name, in float64."""
-    kept = {f"client {client}: {name}": value for client, state in states.items() for name, value in state.items()}
+    kept = {f"client {keystr(path)}": value for path, value in tree_leaves_with_path(states)}
     return {name: value.detach().double() for name, value in {**server, **kept}.items()}
 
 

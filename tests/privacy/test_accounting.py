@@ -156,8 +156,7 @@ def test_without_accounting_nothing_is_said_of_epsilon(fit, toy_data, tmp_path, 
         assert method.epsilons == {}
         assert "privacy/epsilon" not in method.newest
         assert "epsilon" not in capsys.readouterr().out
-        assert not method.data.poisson_batches
-        assert not method.data.poisson_cohorts
+        assert not method.engine.context.protection.poisson_batches
         results = json.loads((tmp_path / "results.json").read_text())["privacy"]
         defence = {"defence": "DPSGD(sigma=1.3, C=1)", "epsilon": None, "delta": 1e-5, "not_covered": []}
         assert results == (defence if privacy else {})

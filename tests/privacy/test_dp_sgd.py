@@ -294,7 +294,7 @@ def test_weights_move_by_the_noise_of_a_round(fit):
     pure, method = moved(Nothing())
     assert float(pure.var()) == pytest.approx((0.7 * 2 / 4) ** 2, rel=5 * math.sqrt(2 / 4080))
     learned, _ = moved(FedAvg(noise_net()).loss)
-    (batch,) = method.data.batches(1, 1, 1)
+    (batch,) = method.data.client_batches().batches(1, 1, 1)
     total = sum(
         torch.cat([gradient.flatten() for gradient in single]) * min(1.0, 2 / (norm_of(single) + 1e-6))
         for single in single_gradients(noise_net(), batch.inputs, batch.targets)
@@ -424,7 +424,9 @@ def test_nets_that_cannot_take_an_empty_batch_are_not_asked(fit, toy_data):
 
     data = toy_data(batch_size=1)
     fit(FedAvg(Viewed(), privacy=DPSGD(1.0, accounting=True)), data, 1, precision="64-true")
-    sizes = [len(batch.targets) for client in range(3) for batch in data.batches(client, 1, data.steps_per_epoch(client))]
+    batches = data.client_batches(poisson=True)
+    steps = {client: data.steps_per_epoch(client) for client in range(3)}
+    sizes = [len(batch.targets) for client in steps for batch in batches.batches(client, 1, steps[client])]
     assert 0 in sizes
 
 

@@ -24,9 +24,10 @@ from fl_lightning.callbacks import (
 from fl_lightning.data import from_arrays
 from fl_lightning.methods import FedNTD, FedProx, FedReg, FedSGD
 from fl_lightning.privacy import DPSGD, UserLevelDP
-from fl_lightning.streams import stream_seed
+from fl_lightning.random_streams import stream_seed
 
 SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
+PRIVACY = UserLevelDP(SIGMA, CLIP)
 SEED, FIRST_EMPTY = 16, 2  # whose cohorts are [1], [1, 2], [], [0, 3, 4], [4], and [], [0, 1, 3, 4], [2, 4], [4], [3, 4]
 
 
@@ -55,7 +56,7 @@ def momentum(weights):
 
 def train(fit, method=FedAvg, rounds=5, data=None, net=None, callbacks=(), trainer=None, ckpt_path=None, **settings):
     defaults = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=RATE), "engine": "sequential", "seed": SEED}
-    defaults |= {"server_weighting": "uniform", "server_optimizer": momentum, "privacy": UserLevelDP(SIGMA, CLIP)}
+    defaults |= {"server_weighting": "uniform", "server_optimizer": momentum, "privacy": PRIVACY}
     trained = method(net or new_net(), **{**defaults, **settings})
     trainer = {"precision": "64-true", "callbacks": list(callbacks), **(trainer or {})}
     trained.trainer_after = fit(trained, data or new_data(), rounds, ckpt_path, **trainer)
@@ -65,8 +66,7 @@ def train(fit, method=FedAvg, rounds=5, data=None, net=None, callbacks=(), train
 def cohorts_of(rounds):
     data = new_data()
     data.setup()
-    data.poisson_cohorts = True
-    return [data.cohort(round) for round in range(1, rounds + 1)]
+    return [PRIVACY.cohort(data, round) for round in range(1, rounds + 1)]
 
 
 def plain_rounds(rounds, frozen=()):
@@ -82,7 +82,7 @@ def plain_rounds(rounds, frozen=()):
         total = {name: torch.zeros_like(weights[name]) for name in velocity}
         for client in cohort:
             local = dict(weights)
-            for batch in data.batches(client, round, -(-SIZES[client] // 4)):
+            for batch in data.client_batches().batches(client, round, -(-SIZES[client] // 4)):
                 leaves = {name: local[name].clone().requires_grad_() for name in velocity}
                 loss = F.cross_entropy(torch.func.functional_call(net, {**local, **leaves}, (batch.inputs,)), batch.targets)
                 for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values()))):
@@ -193,8 +193,7 @@ def test_all_clients_on_average_are_all_clients():
     """q = 1: nobody ever stays away."""
     data = new_data(clients_per_round=1.0)
     data.setup()
-    data.poisson_cohorts = True
-    assert all(data.cohort(round) == [0, 1, 2, 3, 4] for round in range(1, 50))
+    assert all(PRIVACY.cohort(data, round) == [0, 1, 2, 3, 4] for round in range(1, 50))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
@@ -213,7 +212,7 @@ def test_rounds_without_a_client_harm_no_callback(fit, tmp_path, engine, capsys)
     ]
     trainer = {"enable_progress_bar": True, "default_root_dir": tmp_path}
     method = train(fit, rounds=3, data=data, callbacks=callbacks, engine=engine, trainer=trainer)
-    assert method.data.cohort(1) == []
+    assert method.sampled_clients(1) == []
     assert method.rounds_without_update == 0
     assert (tmp_path / "results.json").exists()
 
@@ -346,7 +345,6 @@ def test_data_of_a_private_run_serves_others_as_ever(fit):
     data = new_data()
     train(fit, data=data)
     train(fit, data=data, privacy=None)
-    assert not data.poisson_cohorts
     assert all(len(data.cohort(round)) == 2 for round in range(1, 6))
 
 

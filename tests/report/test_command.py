@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.report.command import run
+from fl_lightning.command_line.report import run
 from fl_lightning.report.runs import read_runs
 from fl_lightning.sweep.run_folder import final_metrics
 

@@ -84,7 +84,7 @@ class Nothing:
 @pytest.fixture
 def idle(main, monkeypatch):
     """The command line whose sweeps start no run."""
-    monkeypatch.setattr("fl_lightning.sweep.command.Worker", Nothing)
+    monkeypatch.setattr("fl_lightning.command_line.sweep.Worker", Nothing)
     return main
 
 

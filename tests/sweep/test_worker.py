@@ -37,7 +37,7 @@ def children(folder: Path) -> list[int]:
             here = (process / "cwd").resolve() == folder
         except OSError:
             continue
-        if here and b"fl_lightning.sweep.child" in command:
+        if here and b"fl_lightning.command_line.run_of_sweep" in command:
             found.append(int(process.name))
     return found
 
@@ -126,7 +126,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     assert float(lines[0]["test_accuracy_best"]) == results["test_accuracy"]["best"]
     assert lines[1]["errors"].startswith(f"seed 1: {why}")
 
-    monkeypatch.setattr("fl_lightning.sweep.command.Worker.work", lambda self: None)
+    monkeypatch.setattr("fl_lightning.command_line.sweep.Worker.work", lambda self: None)
     code, out, _ = main(*command, "--retry-failed")
     assert code == 0
     assert "1 waiting" in out
@@ -152,7 +152,7 @@ def test_a_poor_run_is_pruned(main, tmp_path):
 def test_a_run_ends_with_the_process_that_started_it(tmp_path):
     """The pipe at its standard input closes: it is gone before its slow imports are over."""
     run = subprocess.Popen(
-        [sys.executable, "-m", "fl_lightning.sweep.child", "fit", "--config", "digits_tce.yaml"],
+        [sys.executable, "-m", "fl_lightning.command_line.run_of_sweep", "fit", "--config", "digits_tce.yaml"],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

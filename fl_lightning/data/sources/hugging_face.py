@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
-if TYPE_CHECKING:
-    import datasets
-
+# ``datasets`` is an extra, imported where a set is read; its parts are of a type that need not be there.
 
 class HuggingFace(Source):
     """An image classification set of the Hugging Face hub, or of a local folder that ``datasets.load_dataset`` reads.
@@ -92,7 +90,7 @@ class HuggingFace(Source):
                 chosen[key] = of_kind[key][0]
         return chosen["image"], chosen["label"], chosen["client"]
 
-    def _decode(self, parts: Sequence["datasets.Dataset"], image: str, label: str, client: str | None) -> Dataset:
+    def _decode(self, parts: Sequence[Any], image: str, label: str, client: str | None) -> Dataset:
         names = getattr(parts[0].features[label], "names", None)
         mode = mode_of(self._row(parts[0], 0)[image], f"data.source {self.name}: column {image}")
         samples = [self._decode_part(part, image, label, mode) for part in parts]
@@ -101,7 +99,7 @@ class HuggingFace(Source):
         classes = names or numbered_classes(*samples)
         return Dataset(*samples, tuple(classes), None if client is None else self._owners(parts[0], client))
 
-    def _owners(self, part: "datasets.Dataset", client: str) -> torch.Tensor:
+    def _owners(self, part: Any, client: str) -> torch.Tensor:
         """The position of each sample's client among all clients, sorted."""
         clients = part[client][:]
         if None in clients:
@@ -110,14 +108,14 @@ class HuggingFace(Source):
             )
         return torch.from_numpy(np.unique(clients, return_inverse=True)[1])
 
-    def _decode_part(self, part: "datasets.Dataset", image: str, label: str, mode: str) -> Samples:
+    def _decode_part(self, part: Any, image: str, label: str, mode: str) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
             row = self._row(part, i)
             return row[image], row[label]
 
         return decode(read, len(part), lambda i: f"data.source {self.name}: sample {i}", self.size, mode)
 
-    def _row(self, part: "datasets.Dataset", i: int) -> dict[str, Any]:
+    def _row(self, part: Any, i: int) -> dict[str, Any]:
         try:
             return part[i]
         except Exception as error:  # Pillow's decoders, behind the library, raise whatever they stumble over

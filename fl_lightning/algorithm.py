@@ -1,0 +1,432 @@
+"""FederatedAlgorithm: what a federated method does in a round, whoever runs it.
+
+The hooks stand in the order in which a round calls them; with their defaults they are FedAvg. Nothing here knows a trainer: an
+engine runs clients through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.exchange import Batch, Client, ClientState, Federation, Needs, Reduction, Upload, Visit, Weighted
+from fl_lightning.functional.aggregation import State, cast_mean
+from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
+from fl_lightning.models import Network, TorchvisionModel
+from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+from fl_lightning.random_streams import seeded_layers
+
+# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
+Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
+ServerWeighting = Literal["n_weighted", "uniform"]
+BatchNormBuffers = Literal["averaged", "local", "reset"]
+_MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+# Attributes of methods that Needs has replaced.
+_FORMER = {
+    "keeps_weights": "client_weights",
+    "keeps_moments": "client_moments",
+    "wants_places": "sample_indices",
+    "sends_nonzeros": "nonzeros_alone",
+    "learns_tasks": "task_streams",
+}
+
+
+class Update(NamedTuple):
+    """What the server does with a round's mean."""
+
+    pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
+    buffers: State  # the mean of the clients' buffers, float64
+
+
+class NamedTensors(nn.Module):
+    """Tensors by the names of a net's weights, as buffers of the same names.
+
+    Args:
+        tensors: by name; taken as they are, not copied.
+    """
+
+    def __init__(self, tensors: State) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            *path, leaf = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.register_buffer(leaf, tensor)
+
+
+class FederatedAlgorithm(nn.Module):
+    """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
+
+    Args:
+        net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
+        loss: what clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
+        optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
+        local_steps: local steps of a visit.
+        local_epochs: or passes over the client's shard; one of the two, by default one epoch.
+        learning_rate_decay: factor on the clients' rate from one round to the next.
+        server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
+        clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
+        batch_norm_buffers: what becomes of running statistics of BatchNorm: ``averaged`` with the weights; ``local``, they stay
+            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts from those, and they
+            are averaged.
+        seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    personal: Sequence[str] = ()
+    """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
+
+    needs: Needs = Needs()
+    """What the method needs of the engine; of a class, or of an object whose arguments decide."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for former, name in _FORMER.items():
+            if former in vars(cls):
+                raise TypeError(f"{cls.__name__}.{former} is no more: declare needs = fl_lightning.Needs({name}=True)")
+        own_models = cls.client_result, cls.kept_state, cls.probe
+        cls.needs = replace(
+            cls.needs,
+            client_start=cls.client_start is not FederatedAlgorithm.client_start,
+            each_model=own_models != _FEDAVG_READS_NO_MODEL,
+        )
+
+    def __init__(
+        self,
+        net: Net,
+        loss: Loss | TorchLosses = CrossEntropy(),
+        optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        local_steps: int | None = None,
+        local_epochs: int | None = None,
+        learning_rate_decay: float = 1.0,
+        server_weighting: ServerWeighting = "n_weighted",
+        clip_local_gradients: float | None = None,
+        batch_norm_buffers: BatchNormBuffers = "averaged",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if isinstance(net, nn.Module):
+            self.net = net
+        elif callable(net):
+            self._build_net = net
+        else:
+            raise TypeError(
+                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
+                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
+            )
+        self.loss, self.optimizer = as_loss(loss), optimizer_builder("model.optimizer", optimizer)
+        self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
+        self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
+        self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
+        self.round = 0
+        self.server_states = nn.ModuleDict()  # of NamedTensors
+        self._federation: Federation | None = None
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError(
+                f"model.local_steps is {self.local_steps} and model.local_epochs is {self.local_epochs}: "
+                "give one and set the other to null"
+            )
+        for name in ("local_steps", "local_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"model.{name} is {value}, must be at least 1")
+            if value is not None and value > _MOST_STEPS:
+                raise ValueError(f"model.{name} is {value}, must be at most {_MOST_STEPS:,}")
+        if not 0 < self.learning_rate_decay <= 1:
+            raise ValueError(
+                f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"
+            )
+        if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
+            raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
+        for name, choices in (("server_weighting", ServerWeighting), ("batch_norm_buffers", BatchNormBuffers)):
+            value = getattr(self, name)
+            if value not in get_args(choices):
+                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(get_args(choices))}")
+
+    # Before the first round -----------------------------------------------------------------------------------------
+
+    def join(self, federation: Federation) -> None:
+        """Take part in a federation without a trainer: build the net for its data, and check that they fit."""
+        self._federation = federation
+        self.configure_model()
+        self.check_data()
+
+    @property
+    def data(self) -> Federation:
+        """The federation.
+
+        Raises:
+            ValueError: if there is none yet.
+        """
+        if self._federation is None:
+            raise ValueError(f"{type(self).__name__} has no data yet: call join(federation), or fit it with a trainer")
+        return self._federation
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a federation, which there is not where trained weights are used elsewhere."""
+        return self._federation is not None
+
+    def configure_model(self) -> None:
+        """Build the net from the data's shape and classes, with initial weights from the seed."""
+        if not hasattr(self, "net"):
+            if not self.has_data:
+                raise ValueError("net is built from the data, and there is none here: give the built net instead")
+            self.make_net(self.data.input_shape, len(self.data.classes))
+        if not hasattr(self, "_trained_names"):
+            with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
+                self.adapt_net()
+        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
+        self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
+        self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
+
+    def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        """Build the net, with initial weights from the seed.
+
+        Raises:
+            ValueError: if it cannot be built for these.
+        """
+        build = self._build_net
+        if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
+            build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
+        with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
+            try:
+                self.net = build(input_shape, num_classes)
+            except (RuntimeError, TypeError, OverflowError) as error:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
+
+    def check_data(self) -> None:
+        """Refuse by name data that the method cannot do with, before the first round.
+
+        Raises:
+            ValueError: with the cure.
+        """
+
+    # Hooks, in the order of a round ---------------------------------------------------------------------------------
+
+    def adapt_net(self) -> None:
+        """Change the net once it is built, before anything is made of it."""
+
+    def cohort(self, round: int) -> list[Visit]:
+        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
+        return [Visit(client) for client in self.sampled_clients(round)]
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        """What goes down to a client beside the weights, tensors by name or by group and name.
+
+        Counted as bytes, read as ``client.broadcast``.
+        """
+        return {}
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        """Prepare a client's fit; ``net`` holds the received weights. The result is ``client.carry``, constant in the fit."""
+        return {}
+
+    def client_learning_rate(self, round: int, client: int) -> float:
+        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
+        return self.learning_rate_decay ** (round - 1)
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One value a sample, (B,); the mean over the batch is not a method's business."""
+        return self.loss(net(batch.inputs), batch.targets, client.label_counts)
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        """A scalar that depends on no data, added to the mean loss once a step."""
+        return 0.0
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
+
+        def losses() -> Tensor:
+            return self.client_loss(net, batch, client)
+
+        def penalty() -> Tensor | float:
+            return self.client_penalty(net, client)
+
+        return client.estimate(net, batch, client, losses, penalty)
+
+    def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One local step; returns the loss before it."""
+        gradients, loss = self.client_gradients(net, batch, client)
+        if self.clip_local_gradients is not None:
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
+            gradients = [gradient * factor for gradient in gradients]
+        client.apply(gradients)
+        return loss
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        """What a client sends: the weights that are trained and buffers, weighted by its training samples.
+
+        The tensors are the net's own: the engine reduces them before the net is used again.
+        """
+        weight = self.update_weight(client)
+        return {
+            "weights": Weighted({k: v for k, v in self.trained_weights(net).items() if not self.is_personal(k)}, weight),
+            "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
+        }
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """What stays with a client after a visit, of ``client.state``, its weights, its optimizer's moments and its tasks."""
+        return state
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
+        return {}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        """From the clients' weighted means to what the server does."""
+        weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
+        mean = reduced.mean("weights")
+        gradient = {name: torch.empty_like(weights[name]).copy_(weights[name].double() - value) for name, value in mean.items()}
+        return Update(gradient, reduced.mean("buffers"))
+
+    def server_step(self, update: Update | None) -> None:
+        """Step the server's optimizer with the pseudo-gradient and take over the buffers.
+
+        None, a round without a finite update, steps without gradients: it counts, and nothing moves. A round that is undone
+        comes here a second time, with None.
+        """
+        gradients = update.pseudo_gradient if update is not None else {}
+        for name, parameter in self.net.named_parameters():
+            parameter.grad = gradients.get(name)
+        self.step_server_optimizer()
+        buffers = dict(self.net.named_buffers())
+        for name, mean in (update.buffers if update is not None else {}).items():
+            buffers[name].copy_(cast_mean(mean, buffers[name].dtype))
+
+    @torch.no_grad()
+    def step_server_optimizer(self) -> None:
+        """Move the global weights along ``.grad``: here by all of it, which is FedAvg."""
+        for weight in self.net.parameters():
+            if weight.grad is not None:
+                weight.sub_(weight.grad)
+
+    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
+        """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
+
+    def after_undo(self) -> None:
+        """Put back what the server holds outside of weights, buffers and its optimizer, which are as before the round again."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to learn, which ends a fit before its last round."""
+        return False
+
+    # What hooks ask for ---------------------------------------------------------------------------------------------
+
+    def sampled_clients(self, round: int) -> list[int]:
+        """The clients that are drawn for a round (counted from 1), ascending."""
+        return self.data.cohort(round)
+
+    def loss_gradients(
+        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
+
+        Args:
+            at: trainable weights to take them at, in order; None: the net's own.
+        """
+        return client.estimate(net, batch, client, lambda: self.client_loss(net, batch, client), at=at)
+
+    def trained_weights(self, net: nn.Module) -> State:
+        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
+        return {name: weight for name, weight in net.named_parameters() if name in self._trained_names}
+
+    def add_server_state(self, kind: str, tensors: State | None = None) -> None:
+        """Keep tensors at the server, by the names of weights: buffers, in checkpoints too.
+
+        Args:
+            kind: what they are, such as ``variate``.
+            tensors: None: zeros for each weight that is trained and not personal.
+        """
+        if tensors is None:
+            shared = {name: weight for name, weight in self.trained_weights(self.net).items() if not self.is_personal(name)}
+            tensors = {name: torch.zeros_like(weight, requires_grad=False) for name, weight in shared.items()}
+        self.server_states[kind] = NamedTensors(tensors)
+
+    def server_state(self, kind: str) -> State:
+        """What :meth:`add_server_state` made, by the weights' names; to be changed in place."""
+        return dict(self.server_states[kind].named_buffers())
+
+    # What engines ask for -------------------------------------------------------------------------------------------
+
+    def is_personal(self, name: str) -> bool:
+        """Whether a weight or buffer stays with its client."""
+        if self.batch_norm_buffers == "local" and name in self.initial_statistics:
+            return True
+        return any(fnmatch(name, pattern) for pattern in self.personal)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a weight is never trained, hence the same at the server and all clients: it neither travels nor is kept."""
+        return name in self._frozen_names
+
+    @cached_property
+    def initial_statistics(self) -> State:
+        """Running statistics of BatchNorm as a fresh layer has them, by name."""
+        fresh: State = {}
+        for name, layer in self.net.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+                layer = copy.deepcopy(layer)
+                layer.reset_running_stats()
+                fresh |= {f"{name}.{own}".removeprefix("."): buffer for own, buffer in layer.named_buffers()}
+        return fresh
+
+    def update_weight(self, client: Client) -> float:
+        """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
+        return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
+
+    def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """A client's optimizer over its trainable weights; fused where torch has that and nothing else was asked for."""
+        optimizer = self.optimizer(parameters)
+        if type(optimizer) in _FUSED:
+            for group in optimizer.param_groups:
+                if group["fused"] is None and group["foreach"] is None:
+                    group["fused"] = True
+        return optimizer
+
+    def num_local_steps(self, client: int) -> int:
+        """Local steps of a visit."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
+
+    def expected_work(self, client: int) -> float:
+        """Samples that a visit goes through, by which clients are split among processes."""
+        return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
+
+    # What defences and attacks ask for ------------------------------------------------------------------------------
+
+    @property
+    def beside_gradients(self) -> tuple[str, ...]:
+        """What clients take from their samples beside the gradients of ``client_loss``, which DP-SGD does not cover."""
+        return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
+
+    def observed_change(self, upload: Upload, client: Client) -> State:
+        """How far a client's trained weights moved from those it received, as the server can tell from its upload."""
+        sent, trained = upload["weights"].tensors, self.trained_weights(self.net)
+        return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
+
+
+_FEDAVG_READS_NO_MODEL = (FederatedAlgorithm.client_result, FederatedAlgorithm.kept_state, FederatedAlgorithm.probe)
+
+
+def overridden(method: FederatedAlgorithm, *hooks: Callable[..., Any]) -> list[str]:
+    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method has changed."""
+    return [hook.__name__ for hook in hooks if getattr(type(method), hook.__name__) is not hook]

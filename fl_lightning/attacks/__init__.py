@@ -1,0 +1,1 @@
+"""What an observer recovers from the updates that clients send."""

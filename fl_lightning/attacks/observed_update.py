@@ -1,0 +1,213 @@
+"""What the server sees of a client's local step: the run's own method takes it, on the run's own data."""
+
+import copy
+import io
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.exchange import Visit
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule
+from fl_lightning.state.checkpoint import read_checkpoint
+
+_ROUNDING = 1e-3  # of a pixel value in [0, 1], which normalising and going back may cost in half precision
+
+
+class PixelRange(NamedTuple):
+    """The net's inputs for pixels of 0 and of 1, each (1, channels, height, width)."""
+
+    low: Tensor
+    high: Tensor
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Inputs of the net (n, channels, height, width) as pixel values."""
+        return (inputs - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One client's step as the server sees it, and the truth, by which attacks are scored."""
+
+    client: int
+    gradient: State  # by the weight's name: what the update says the gradient is
+    label_counts: Tensor  # (C,), the client's, which its loss may depend on
+    inputs: Tensor  # (n, channels, height, width), as the net takes them: the truth
+    targets: Tensor  # (n,)
+
+
+@dataclass(frozen=True)
+class ObservedRound:
+    """The updates of some clients that all start from the same weights."""
+
+    round: int
+    net: nn.Module  # with the weights that the clients received
+    pixel_range: PixelRange
+    observations: list[Observation]
+    silent: list[int]  # clients whose update is 0, as under TCE with images of a single class: nothing to attack
+
+
+def observe(
+    method: FederatedModule,
+    data: FederatedDataModule,
+    ckpt_path: Path,
+    clients: Sequence[int],
+    num_images: int,
+    **trainer_settings: object,
+) -> ObservedRound:
+    """Let clients take one local step each, in the round after a checkpoint's, and look at what they send.
+
+    A client's step is on the first ``num_images`` samples of its next visit, augmented as in the run. Batches have that many
+    under DP-SGD with accounting too, which in the run would draw their size.
+
+    Args:
+        method, data: of the run, with one local step, and ``cohorts`` null.
+        clients: their indices.
+        num_images: n.
+        trainer_settings: ``accelerator`` and ``precision``.
+
+    Raises:
+        ValueError: if a client or its images cannot be attacked.
+    """
+    data.setup()
+    _check(data, clients, num_images)
+    step = read_checkpoint(ckpt_path)["global_step"]
+    watch = _Watch(clients, num_images)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        trainer = Trainer(
+            max_steps=step + 1,
+            max_epochs=-1,
+            devices=1,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            callbacks=[watch],
+            default_root_dir=folder,
+            **{**quiet, **trainer_settings},
+        )
+        trainer.fit(method, datamodule=data, ckpt_path=ckpt_path)
+    return watch.seen
+
+
+class _Watch(Callback):
+    """Looks at the clients' steps once the engine and what clients keep are there, and ends the fit before its round."""
+
+    only_looks = True
+    """No round is added to the run, whose settings the attack need not have."""
+
+    def __init__(self, clients: Sequence[int], num_images: int) -> None:
+        self.clients, self.num_images = clients, num_images
+
+    def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
+        pixel_range = _pixel_range(module.data)
+        with trainer.precision_plugin.train_step_context():
+            # Batches of known size, under DP-SGD with accounting too.
+            context = module.run_context()
+            protection = replace(context.protection, poisson_batches=False)
+            engine = SequentialEngine(module, replace(context, protection=protection, batch_size=self.num_images))
+            observations = [_observe_client(module, engine, client, pixel_range) for client in self.clients]
+        attackable = [one for one in observations if any(part.any() for part in one.gradient.values())]
+        silent = sorted(set(self.clients) - {one.client for one in attackable})
+        if not attackable:
+            raise ValueError(
+                f"clients is {list(self.clients)}, all with an update of 0, as under TCE with images of a single class: there "
+                "is nothing to attack, choose other clients"
+            )
+        self.seen = ObservedRound(module.first_round, copy.deepcopy(module.net), pixel_range, attackable, silent)
+        trainer.should_stop = True
+        raise StopIteration  # what Lightning does where a module's own hook says that a batch is to be left out
+
+
+def _observe_client(method: FederatedModule, engine: SequentialEngine, index: int, pixel_range: PixelRange) -> Observation:
+    client, _ = engine.fit_one(method.first_round, Visit(index), max_steps=1)
+    change = method.observed_change(engine.upload(client), client)
+    _check_change(change, index)
+    batch = next(engine.samples.batches(index, client.round, 1))
+    _check_pixels(pixel_range.pixels(batch.inputs), index)
+    decay = _weight_decay(engine.optimizer)
+    gradient = {name: part / client.learning_rate - decay * client.received_state[name] for name, part in change.items()}
+    return Observation(index, gradient, client.label_counts, batch.inputs, batch.targets)
+
+
+def _weight_decay(optimizer: torch.optim.Optimizer) -> float:
+    """The factor of the weights in a step, which the server can take out.
+
+    Raises:
+        ValueError: if the first step is not along the gradient.
+    """
+    (group,) = optimizer.param_groups
+    if type(optimizer) is not torch.optim.SGD or group["nesterov"] or group["maximize"]:
+        raise ValueError(
+            f"model.optimizer of the run is {type(optimizer).__name__} with its settings, but the attack reads gradients off "
+            "steps of SGD without nesterov and maximize: attack a run with that"
+        )
+    return group["weight_decay"]
+
+
+def _pixel_range(data: FederatedDataModule) -> PixelRange:
+    white = 255 if data.train_set.inputs.dtype == torch.uint8 else 1
+    blank = torch.zeros(1, *data.input_shape, device=data.device)
+    return PixelRange(data.normalise(blank), data.normalise(blank + white))
+
+
+def check_method(method: FederatedModule) -> None:
+    """Refuse by name what sends no weights of one model for all.
+
+    Raises:
+        ValueError: with the cure.
+    """
+    name = type(method).__name__
+    if method.needs.task_streams:
+        raise ValueError(
+            f"model of the run is {name}, which learns tasks, but the attack is on runs without tasks: choose another"
+        )
+
+
+def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -> None:
+    if len(data.input_shape) != 3 or min(data.input_shape[1:]) < 2:
+        raise ValueError(
+            f"data.source of the run gives samples of shape {data.input_shape}, but the attack is on images "
+            "(channels, height, width): choose another run"
+        )
+    if data.inputs_are_whole:
+        raise ValueError(
+            "data.source of the run gives whole numbers that are no images, of which there are no gradients, but the attack "
+            "follows them: choose another run"
+        )
+    if num_images < 1:
+        raise ValueError(f"num_images is {num_images}, must be at least 1")
+    if not clients:
+        raise ValueError("clients is empty: name at least one client, such as [0]")
+    for client in clients:
+        if not 0 <= client < data.num_clients:
+            raise ValueError(f"clients has {client}, must be between 0 and {data.num_clients - 1}")
+        if num_images > data.num_train(client):
+            raise ValueError(
+                f"num_images is {num_images}, but client {client} has {data.num_train(client)} training samples: lower it"
+            )
+
+
+def _check_change(change: State, client: int) -> None:
+    """Raise a ValueError unless a client sends weights that are numbers."""
+    if not change:
+        raise ValueError("model of the run sends no weight that is trained: there is nothing to attack")
+    if not all(part.isfinite().all() for part in change.values()):
+        raise ValueError(f"the update of client {client} is not finite: choose an earlier checkpoint")
+
+
+def _check_pixels(pixels: Tensor, client: int) -> None:
+    low, high = pixels.min().item(), pixels.max().item()
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        raise ValueError(
+            f"client {client} has an image with values from {low:.4g} to {high:.4g}, must lie in [0, 1]: "
+            "divide the images of data.source by their largest value"
+        )

@@ -1,0 +1,446 @@
+"""The command line: ``fl-lightning fit --config digits_tce.yaml``.
+
+LightningCLI with our defaults, bundled configs found by bare name, run folders, and errors in one line.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    Dashboard,
+    DescribedTensorBoardLogger,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    PredictionWriter,
+    PrivacyBudget,
+    RoundForgetting,
+    RoundProgressBar,
+    RunSummary,
+    TaskAccuracy,
+    TaskAttention,
+)
+from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.command_line.one_line_errors import error_line, parse
+from fl_lightning.command_line.partition import check_out, report_partition
+from fl_lightning.command_line.plain_help import PlainHelpParser
+from fl_lightning.command_line.stop_signals import ends_on_signals
+from fl_lightning.command_line.subcommands import quick_answer
+from fl_lightning.command_line.unknown_option import class_options, parser_options
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+from fl_lightning.state.atomic import atomic_write
+from fl_lightning.state.checkpoint import refuse_code
+from fl_lightning.state.versions import is_complete, newest_checkpoint, next_version
+from fl_lightning.training.launch import decided_by_first, num_started, tell_failure
+from fl_lightning.training.peers import PeerLost
+from fl_lightning.training.strategy import FederatedStrategy
+from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings
+
+_CALLBACKS: dict[str, type[FederatedCallback]] = {
+    callback.key: callback
+    for callback in (
+        PerClassAccuracy,
+        ClientForgetting,
+        RoundForgetting,
+        LabelCounts,
+        TaskAccuracy,
+        TaskAttention,
+        Communication,
+        PrivacyBudget,
+        RunSummary,  # after the others: it reports what they logged
+    )
+}
+# Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
+COMMANDS = {
+    "attack": "fl_lightning.command_line.attack",
+    "completion": "fl_lightning.command_line.completion",
+    "export": "fl_lightning.command_line.export",
+    "report": "fl_lightning.command_line.report",
+    "sweep": "fl_lightning.command_line.sweep",
+}
+_METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
+_GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
+# What ckpt_path may be beside a file -> name of the checkpoint in the newest version.
+_NEWEST: dict[str, Literal["last", "best"]] = {"last": "last", "best": "best", "last_if_any": "last"}
+_PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
+_TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "val_check_interval": 10,
+    "check_val_every_n_epoch": None,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+    "default_root_dir": "runs",
+}
+
+
+class _Trainer(Trainer):
+    """Lightning's, with the options of one more subcommand, which :class:`FederatedCLI` runs without a trainer."""
+
+    def partition(self, out: str = "partition.json", ckpt_path: str | None = None, weights_only: bool | None = None) -> None:
+        """Share the data out without training: a file, a picture and statistics.
+
+        Args:
+            out: the file, which --data.partition Fixed --data.partition.clients reads; the picture lies beside it.
+            ckpt_path: plays no part; the configs that runs leave behind have it.
+            weights_only: likewise.
+        """
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Lightning's, for a file whose folder is known, written with the first round: a fit that is refused leaves the old one."""
+
+    def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
+        """Nothing yet."""
+
+    def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
+        if trainer.is_global_zero and not self.already_saved:
+            # The parser's own ``save`` changes the working folder meanwhile, and TensorBoard's thread writes by relative paths.
+            with atomic_write(self.config_filename) as path:
+                path.write_text(self.parser.dump(self.config, skip_none=False), encoding="utf-8")
+            self.already_saved = True
+
+
+class FederatedCLI(LightningCLI):
+    """LightningCLI for federated runs.
+
+    A run's folder is ``<trainer.default_root_dir>/<name of the config>/version_N``, with event files, ``config.yaml``,
+    ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``. ``--ckpt_path last`` is that
+    of the newest version, in whose folder ``fit`` goes on; with ``last_if_any`` it begins a new run where there is none.
+    """
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {**LightningCLI.subcommands(), "partition": set()}
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if subcommand != sys.argv[1]:
+            return self.init_parser(**kwargs)  # nobody asks for its options, which take time to gather
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "partition":  # builds no net, so it asks for none
+            parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
+        return parser
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for key, callback in _CALLBACKS.items():
+            parser.add_lightning_class_args(callback, key)
+        for target in ("data.seed", "model.init_args.seed"):
+            parser.link_arguments("seed_everything", target, compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: None) -> None:
+        self.config = self.parse(sys.argv[1:])
+
+    def parse(self, arguments: Sequence[str]) -> Namespace:
+        """What a command line that begins with a subcommand says; raises a ValueError of one line if it cannot be parsed."""
+
+        def known() -> list[str]:
+            return [*parser_options(self._parser(arguments[0])), *class_options(_METHOD, "model")]
+
+        return parse(self.parser, arguments, known)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the config as it is: the command line wins over what a checkpoint remembers."""
+
+    def _set_seed(self) -> None:
+        seed = self._get(self.config, "seed_everything")
+        if isinstance(seed, bool) or not 0 <= seed < 2**32:
+            raise ValueError(
+                f"seed_everything is {seed}, must be a whole number from 0 to {2**32 - 1}: a run must be repeatable"
+            )
+        super()._set_seed()
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        refuse_code(config.weights_only)
+        if self.subcommand == "partition":  # needs the data alone
+            check_out(Path(config.out))
+            self._dump_config()  # which LightningCLI would do later, when it is no longer whole
+            del config.model, config.trainer
+            return
+        check_trainer_settings(config.trainer, self.subcommand)
+        if self.subcommand != "fit" and config.ckpt_path is None:
+            raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
+        if config.ckpt_path is not None:
+            config.ckpt_path = decided_by_first("ckpt_path", lambda: self._find_checkpoint(config.ckpt_path))
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the versions of this run lie."""
+        config = self.config[self.subcommand]
+        files = [Path(str(file)) for file in config.get("config") or []]
+        if files and files[0].parent.name.startswith("version_"):  # the config that a run left in its own folder
+            return files[0].parent.parent
+        name = files[0].stem if files else config.model.class_path.rsplit(".", 1)[-1]
+        return Path(config.trainer.default_root_dir) / name
+
+    def _find_checkpoint(self, ckpt_path: str) -> str | None:
+        """A checkpoint file from a path or, of the newest version, a name of ``_NEWEST``; None to begin a new run."""
+        if ckpt_path not in _NEWEST:
+            if not Path(ckpt_path).is_file():
+                raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give {', '.join(_NEWEST)} or a file")
+            return ckpt_path
+        newest = newest_checkpoint(self.run_folder, _NEWEST[ckpt_path], ckpt_path)
+        if newest is None and not (ckpt_path == "last_if_any" and self.subcommand == "fit"):
+            raise FileNotFoundError(
+                f"ckpt_path is {ckpt_path}, but {self.run_folder} holds no such checkpoint: "
+                "leave ckpt_path out to start anew, or set trainer.default_root_dir to where the run lies"
+            )
+        rank_zero_only(print)(f"ckpt_path is {ckpt_path}: {newest or f'none in {self.run_folder}, a new run begins'}")
+        return None if newest is None else str(newest)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer | type[Trainer]:
+        if self.subcommand == "partition":
+            return self.trainer_class  # LightningCLI wants to see its method; there is nothing to train
+        config = self.config_init[self.subcommand].trainer
+        given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
+        config.callbacks = given
+        _share_among_processes(config)
+        if self.subcommand != "fit":
+            self.save_config_callback = None
+            config.logger = config.logger or False
+            config.enable_progress_bar = bool(config.enable_progress_bar)
+            return self._instantiate_trainer(config, self._prediction_writers())
+        self._claim_version()
+        with self._removing_version_on_failure():
+            if config.logger is None:
+                config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
+            # The run's own folder, whatever the logger's is; nobody else writes to it.
+            self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml")}
+            # A callback that the user lists under trainer.callbacks replaces ours of that kind.
+            extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
+            return self._instantiate_trainer({**config, **kwargs}, extra)
+
+    def _instantiate_trainer(self, config: Namespace | dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        with naming_settings(config):
+            return super()._instantiate_trainer(config, callbacks)
+
+    def _claim_version(self) -> None:
+        """Make a folder for this run that no other run has, or take that of the checkpoint it goes on from."""
+        self.version = next_version(self.run_folder)
+        self._made: list[Path] = []  # folders that this run made, innermost first
+        ckpt_path = self.config[self.subcommand].ckpt_path
+        if ckpt_path is not None and self.run_folder.resolve() in Path(ckpt_path).resolve().parents:
+            self.version = self.run_folder / Path(ckpt_path).resolve().relative_to(self.run_folder.resolve()).parts[0]
+        elif rank_zero_only.rank == 0:  # the others never write to it, and are told its name where they ask
+            while not self._made:
+                missing = [folder for folder in (self.version, *self.version.parents) if not folder.exists()]
+                try:
+                    self.version.mkdir(parents=True)
+                    self._made = missing
+                except OSError as error:
+                    if not isinstance(error, FileExistsError):
+                        raise self._no_folder(missing, error) from error
+                    self.version = next_version(self.run_folder)
+
+    def _no_folder(self, missing: Sequence[Path], error: OSError) -> OSError:
+        for folder in missing:
+            with suppress(OSError):  # it was not made either
+                folder.rmdir()
+        root = self.config[self.subcommand].trainer.default_root_dir
+        return OSError(
+            f"trainer.default_root_dir is {root}, where {error.filename} cannot be made ({error.strerror}): give another"
+        )
+
+    @contextmanager
+    def _removing_version_on_failure(self) -> Iterator[None]:
+        """A run that fails before its first round leaves no folder behind."""
+        try:
+            yield
+        except BaseException:  # Ctrl-C and SIGTERM too
+            if self._made and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
+                shutil.rmtree(self.version, ignore_errors=True)
+                for folder in self._made[1:]:
+                    with suppress(OSError):  # another run has something there
+                        folder.rmdir()
+            raise
+
+    def _fit_callbacks(self, config: Namespace) -> list[Callback]:
+        """What watches a fit unless the user says otherwise."""
+        callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
+        callbacks[-1].folder = self.version
+        # Before the summary, whose results.json says that the record is complete.
+        callbacks.insert(-1, dashboard := Dashboard())
+        dashboard.config = self.config_dump
+        if config.enable_progress_bar is not False:
+            callbacks.append(RoundProgressBar())
+        if config.enable_checkpointing is not False:
+            callbacks += self._checkpoints(config)
+        return callbacks
+
+    def _checkpoints(self, config: Namespace) -> list[Callback]:
+        """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
+        common = {"dirpath": self.version / "checkpoints", "enable_version_counter": False}
+        if config.limit_val_batches == 0 or self.datamodule.tasks is not None:
+            # No evaluation to wait for: every so many rounds, and at the end.
+            every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
+            return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
+        best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
+        return [*([best] if self.datamodule.has_validation else []), ModelCheckpoint(filename="last", **common)]
+
+    def fit(self, model: FederatedModule, **kwargs: Any) -> None:
+        """Fit; a run that fails before its first round leaves no folder behind."""
+        model.run_folder = self.version
+        ckpt_path, rounds = kwargs.get("ckpt_path"), self.trainer.max_steps
+        if decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
+            rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
+            return
+        with self._removing_version_on_failure():
+            self.trainer.fit(model, **kwargs)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; one that is stopped by a signal says so, ends in time and does not look finished."""
+        strategy = getattr(self.trainer, "strategy", None)  # partition has no trainer
+        stop_others = strategy.stop_others if isinstance(strategy, FederatedStrategy) else lambda number: None
+        try:
+            with ends_on_signals(_GRACE, stop_others, self._say_stopped):
+                super()._run_subcommand(subcommand)
+        except PeerLost:  # has been said
+            raise
+        except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
+            self._say_stopped()
+            sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
+
+    @rank_zero_only
+    def _say_stopped(self) -> None:
+        line = "stopped"
+        if self.subcommand == "fit" and self.trainer.global_step == 0:
+            line = "stopped before the end of the first round"
+        elif self.subcommand == "fit":
+            line = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+        print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
+
+    def _prediction_writers(self) -> list[Callback]:
+        return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
+
+    def _prediction_path(self) -> Path:
+        """Beside the checkpoints' folder of a run, else beside the checkpoint."""
+        folder = Path(self.config[self.subcommand].ckpt_path).parent
+        return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
+
+    def predict(self, model: FederatedModule, **kwargs: Any) -> None:
+        """Write the predictions and say where."""
+        self.trainer.predict(model, **{**kwargs, "return_predictions": False})
+        rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
+
+    def partition(self, datamodule: FederatedDataModule, out: str, **_: Any) -> None:
+        """Share the data out, write who holds what and say how uneven it is."""
+        report_partition(datamodule, Path(out))
+
+
+def _share_among_processes(config: Namespace) -> None:
+    """Take every process that torchrun started, and our strategy for several, unless the user says otherwise."""
+    if num_started() > 1 and config.devices == "auto" and config.num_nodes == 1:
+        config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    if config.strategy == "auto":
+        asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
+        with naming_settings(asked):
+            trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        if trainer.num_devices * trainer.num_nodes > 1:
+            config.strategy = FederatedStrategy.strategy_name
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of ``fl-lightning``; returns the exit code.
+
+    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
+    """
+    _quiet_lightning()
+    threading.excepthook = _say_thread_failed
+    sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
+    try:
+        arguments = _split_config_option(sys.argv[1:] if args is None else args)
+        if (answer := quick_answer(arguments)) is not None:
+            print(answer)
+        elif arguments[0] in COMMANDS:
+            import_module(COMMANDS[arguments[0]]).run(arguments[1:])
+        else:
+            with whole_configs(arguments) as arguments:
+                _run(arguments)
+    except KeyboardInterrupt:
+        print("fl-lightning: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        line = error_line(error)
+        print(f"fl-lightning: error: {line}", file=sys.stderr)
+        tell_failure(line)
+        return 1
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> None:
+    run_cli(arguments, FederatedCLI)
+
+
+def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
+    """Parse a command line in which configs are paths of whole ones, and do what it says."""
+    # The first word and no default of the parser: as such its own defaults would count as given and stay when another method
+    # takes its place. Processes that Lightning starts get the same arguments.
+    sys.argv[1:] = [*arguments[:1], "--model", _METHOD, *arguments[1:]]
+    return kind(
+        FederatedModule,
+        FederatedDataModule,
+        subclass_mode_model=True,
+        save_config_callback=_SaveConfig,
+        trainer_class=_Trainer,
+        parser_class=PlainHelpParser,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,  # the methods make theirs
+        trainer_defaults=_TRAINER_DEFAULTS,
+        parser_kwargs={
+            **_PARSER,
+            **dict.fromkeys(FederatedCLI.subcommands(), _PARSER),
+        },
+    )
+
+
+def _split_config_option(arguments: Sequence[str]) -> list[str]:
+    """``--config=X`` as two arguments."""
+    return [
+        part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])
+    ]
+
+
+def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """As Python does, but for TensorBoard's thread that writes: its error reaches the main thread, which says it."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        threading.__excepthook__(failed)
+
+
+def _quiet_lightning() -> None:
+    """Leave the screen to the progress bar and the errors."""
+    warnings.filterwarnings("ignore", module="lightning")
+    for name in (
+        "pytorch.utilities.rank_zero",
+        "fabric.utilities.seed",
+        "fabric.utilities.distributed",
+        "pytorch.accelerators",
+        "pytorch.trainer.connectors.signal_connector",
+    ):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Config files: found by bare name, put together from pieces.
+
+A file may name others under ``base``: their values hold where it says nothing itself.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
+
+# Where seed_everything arrives; what stands there is overwritten.
+SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
+_SEEDED = "seed_everything is the seed of every random choice: give that instead"
+
+
+def bundled_configs() -> list[str]:
+    """Names of the configs that come with the package."""
+    return sorted(path.name for path in _bundled_folder().glob("*.yaml"))
+
+
+def describe_configs() -> str:
+    """The bundled configs, one a line, each with the first line of its comment."""
+    names = bundled_configs()
+    width = max(map(len, names))
+    lines = [f"{name:{width}}  {_first_comment(_bundled_folder() / name)}" for name in names]
+    return "\n".join(lines)
+
+
+@contextmanager
+def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """The command line with the path of a whole config in the place of each config's name; paths hold within the block.
+
+    Raises:
+        FileNotFoundError: naming it and the nearest bundled config, if a config is neither a file nor bundled.
+        ValueError: naming the file, if it holds no YAML mapping, one of the traps of :mod:`fl_lightning.state.strict_yaml`, or
+            is its own base; naming the option, if its value holds such a trap.
+    """
+    _check_values(arguments)
+    with TemporaryDirectory() as folder:
+        yield [_whole(value, Path(folder)) if option == "--config" else value for option, value in pairwise(["", *arguments])]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values of a config file and of those that it is based on."""
+    return _read(path, path.name, ())
+
+
+def _whole(name: str, folder: Path) -> str:
+    """The path of a config: its own, or that of a file in ``folder`` where it is put together from several."""
+    path = _find(name, "config", Path())
+    content = _content(path, name)
+    if "base" not in content:
+        return str(path)
+    composed = folder / path.name
+    composed.write_text(yaml.safe_dump(_read(path, name, ()), sort_keys=False), encoding="utf-8")
+    return str(composed)
+
+
+def _read(path: Path, name: str, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in above:
+        raise ValueError(f"config is {name}, which is based on itself: correct the key base")
+    content = _content(path, name)
+    merged: dict[str, Any] = {}
+    for base in _names(content.pop("base", []), name):
+        found = _find(base, f"base in {name}", path.parent)
+        merged = _merge(merged, _read(found, base, (*above, path.resolve())))
+    return _merge(merged, content)
+
+
+def _names(base: object, name: str) -> list[str]:
+    names = [base] if isinstance(base, str) else base
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError(f"base in {name} is {base}, must be the name of a file or a list of names")
+    return names
+
+
+def _merge(base: dict[str, Any], own: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """Both mappings in one; where they differ ``own`` wins, and another class leaves the base's arguments behind.
+
+    Not so another method: all methods have net, loss, optimizers and the like in common.
+    """
+    if key != "model" and own.get("class_path", base.get("class_path")) != base.get("class_path"):
+        base = {key: value for key, value in base.items() if key != "init_args"}
+    merged = dict(base)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _merge(base[key], value, key) if both else value
+    return merged
+
+
+def _find(name: str, key: str, folder: Path) -> Path:
+    """The file that a name means: one beside ``folder``, in the working folder, or a bundled one."""
+    bundled = _bundled_folder()
+    for place in (folder, Path(), bundled, bundled / "pieces"):
+        if (place / name).is_file():
+            return place / name
+    names = bundled_configs()
+    close = difflib.get_close_matches(name, names, n=1)
+    cure = f"did you mean {close[0]}?" if close else "fl-lightning configs lists them"
+    raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
+
+
+def _content(path: Path, name: str) -> dict[str, Any]:
+    if path.stat().st_size > 4 * MAX_CHARACTERS:  # of up to four bytes
+        raise ValueError(f"config is {name} of {path.stat().st_size:,} bytes, too large for a config: shorten it")
+    try:
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+    except ValueError as error:
+        raise ValueError(f"config is {name}, which cannot be taken ({error}): correct the file") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
+    _check_mappings(content, name)
+    return content
+
+
+def _check_mappings(content: dict[str, Any], name: str) -> None:
+    """Raise a ValueError where a value stands in the place of keys: the parser would take the defaults, or fail obscurely."""
+    for key in SEED_KEYS:
+        if _has(content, key.split(".")):
+            raise ValueError(f"{key} is given in {name}, but {_SEEDED}")
+    callbacks = content.get("callbacks")
+    sections = {key: content[key] for key in ("data", "trainer", "callbacks") if key in content}
+    sections |= {f"callbacks.{key}": value for key, value in (callbacks if isinstance(callbacks, dict) else {}).items()}
+    for key, value in [*sections.items(), *_init_args(content)]:
+        if not isinstance(value, dict):
+            shown = "null" if value is None else value
+            raise ValueError(f"{key} is {shown} in {name}, must hold keys and their values: give them, or leave {key} out")
+
+
+def _has(content: object, path: Sequence[str]) -> bool:
+    if not path:
+        return True
+    return isinstance(content, dict) and path[0] in content and _has(content[path[0]], path[1:])
+
+
+def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Every ``init_args`` in a config with its key; raises a ValueError where a key is no text."""
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _init_args(part, f"{key}[{number}]")
+    elif isinstance(value, dict):
+        for own, part in value.items():
+            if not isinstance(own, str):
+                raise ValueError(f"{key or 'the config'} has the key {own}, which is no name: correct it")
+            full = f"{key}.{own}".lstrip(".")
+            if own == "init_args":
+                yield full, part
+            yield from _init_args(part, full)
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Raise a ValueError where the parser would stumble over the YAML that is the value of an option, or in a file it names."""
+    for option, argument in pairwise(["", *arguments]):
+        key, _, value = argument.partition("=") if argument.startswith("--") else (option, "", argument)
+        if key in (f"--{seed}" for seed in SEED_KEYS):
+            raise ValueError(f"{key.removeprefix('--')} is given, but {_SEEDED}")
+        if key != "--config" and value:
+            try:
+                check_yaml(_text_of(value))
+            except yaml.YAMLError:
+                continue  # a text that means itself
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{key.removeprefix('--')} is {_shortened(value)}, which cannot be taken: {error}") from error
+
+
+def _text_of(value: str) -> str:
+    """What the parser reads for a value: itself, or the file that it names."""
+    if not value.endswith((".yaml", ".yml")) or not Path(value).is_file():
+        return value
+    if Path(value).stat().st_size > MAX_CHARACTERS:
+        raise ValueError(f"the file has more than {MAX_CHARACTERS:,} bytes")
+    return Path(value).read_text(encoding="utf-8")
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) < 80 else f"{value[:77]}..."
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+
+
+def _bundled_folder() -> Path:
+    return Path(str(resources.files("fl_lightning.configs")))

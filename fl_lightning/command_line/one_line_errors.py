@@ -1,0 +1,180 @@
+"""What the command line says of an error: one line with the key, the value and the cure."""
+
+import errno
+import math
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from fl_lightning.command_line.known_classes import known_classes
+from fl_lightning.command_line.unknown_option import did_you_mean, parser_options, unknown_option
+
+# Lines of jsonargparse's nested messages that tell a user of the command line nothing.
+_NOISE = re.compile(
+    r"^(Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*"
+    r"|Given value: (?:Namespace|NestedArg|\{).*"
+    r"|Expected a <class 'NoneType'>.*|Expected a path but .*|Problem with given class_path .*|\d+ validation errors?.*)$"
+)
+_ADDED = re.compile(r"Type \S*Callable\[.*\] expects a function or a callable class: |\. Got value: Namespace\(.*\)$")
+# What is said of a key that may be a name or an object, after what is wrong with the object.
+_NO_STRING = "Expected a <class 'str'>"
+# Where a nested message repeats what the user gave, the innermost first.
+_VALUES = (
+    r"Given value: (?!Namespace|NestedArg)(.+?)(?:\. Got value: .*)?$",
+    r"Got value: (?!Namespace|NestedArg)(.+?)(?:\. Got value: .*)?$",
+    r"but got (.+?)(?:\. Got value: .*)?$",
+    r"Expected a path but (.+) either not accessible",
+    r"Unable to load config '(.*)'$",
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a disk that is full
+_TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
+
+
+def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str] = ()) -> str:
+    """The message of an error in one line, with the nearest known name where a class or an option was not found.
+
+    Args:
+        error: of the parser or of anything else.
+        given: the command line.
+        known: the options that it may have.
+    """
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = error.filename or "a file or the standard output"
+        return f"{where} could not be written ({error.strerror}): free some space or choose another folder"
+    text = str(error) or type(error).__name__
+    lines = [_ADDED.sub("", line.strip().removeprefix("- ")) for line in text.splitlines()]
+    kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))
+    if any(not line.startswith(("Parser key", _NO_STRING)) for line in kept):
+        kept.pop(_NO_STRING, None)
+    message = " ".join([*kept, *getattr(error, "__notes__", ())])
+    if isinstance(error, ArgumentError):
+        key = _key_path(text)
+        if match := re.search(_UNKNOWN, text):
+            return unknown_option(key, next(filter(None, match.groups())), text, given, known)
+        if match := re.search(_NO_VALUE, message):
+            return f"{_without_value(match[1], given)} has no value: give one"
+        for pattern, say in _REPHRASED.items():
+            if match := re.search(pattern, message):
+                return say(key, _value(text), match)
+    expected = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ArgumentError)
+    return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
+
+
+def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], Sequence[str]] | None = None) -> Namespace:
+    """What a command line says.
+
+    Args:
+        parser: with ``exit_on_error=False``.
+        arguments: the command line.
+        known: gives the options that it may have; by default the parser's.
+
+    Raises:
+        ValueError: in one line, if it cannot be parsed, or a number is NaN or infinite.
+    """
+    try:
+        config = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        options = parser_options(parser) if known is None else known()
+        raise ValueError(error_line(error, arguments, options)) from error
+    subcommand = config.get("subcommand")
+    _check_finite("", config if subcommand is None else config[subcommand])
+    return config
+
+
+def _check_finite(key: str, value: object) -> None:
+    """No option takes NaN or infinity, which pass for numbers everywhere."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} is {value}, must be a finite number")
+    parts = (
+        value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    for name, part in parts:
+        own = "" if name in ("class_path", "init_args") or isinstance(name, int) else str(name)
+        _check_finite(".".join(filter(None, (key, own.replace("init_args.", "")))), part)
+
+
+def _key_path(text: str) -> str:
+    """The key a nested message is about, such as ``model.net``: the first branch of its alternatives."""
+    path: list[str] = []
+    depth = -1
+    for line in text.splitlines():
+        if match := re.search(r'Parser key "([\w.]+)"', line):
+            indent = len(line) - len(line.lstrip(" -"))
+            if indent <= depth:
+                break
+            path, depth = [*path, *([] if match[1] in path else [match[1]])], indent
+    return ".".join(path)
+
+
+def _value(text: str) -> str:
+    found = (match[1] for pattern in _VALUES if (match := re.search(pattern, text, re.MULTILINE)))
+    value = next(found, "")
+    return value if len(value) < 80 else f"{value[:77]}..."
+
+
+def _is(key: str, value: str) -> str:
+    return f"{key} is {value}," if value else key
+
+
+def _missing(key: str, value: str, match: re.Match[str]) -> str:
+    name = ".".join(filter(None, (key, match[1].split(".", 1)[-1] if match[1].startswith("fit.") else match[1])))
+    return f"{name} is missing: give it, or a config, such as --config digits_tce.yaml"
+
+
+def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
+    if choices := re.findall(r"typing\.Literal\[([^\]]+)\]", match.string):
+        return f"{_is(key, value)} must be one of {', '.join(choices).replace(chr(39), '')}"
+    names = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
+    return f"{_is(key, value)} must be of type {' or '.join(dict.fromkeys(_TYPES.get(name, name) for name in names))}"
+
+
+def _no_seed(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{match[1]} is {match[2]}, must be a whole number: a run must be repeatable"
+
+
+def _no_class(key: str, value: str, match: re.Match[str]) -> str:
+    if re.search(r"Expected a <class '(?:int|float|bool)'>", match.string):
+        return _wrong_type(key, value, match)
+    name = match[1] or value
+    return f"{key} is {name}, which is no class that can be imported: {_near_class(key, name)}"
+
+
+def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} which is no class that fits here: {_near_class(key, value)}"
+
+
+def _no_keys(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} must hold keys and their values: give them one by one, as in --{key}.KEY VALUE"
+
+
+def _without_value(option: str, given: Sequence[str]) -> str:
+    """The option as it was given: of a nested one the parser names the first part alone."""
+    bare = (one for one, after in pairwise([*given, "--"]) if one.startswith(f"--{option}") and after.startswith("--"))
+    return next(bare, option).removeprefix("--")
+
+
+_NO_VALUE = r"argument (?:-\w/)?(?:--)?([\w.-]+): expected one argument"
+_UNKNOWN = (
+    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)|Subcommand '\w+' does not accept option '([\w.]+)'"
+    r"|unrecognized arguments: (\S+)"
+)
+# What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
+_REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
+    r"link '\w+\((\w+)\) --> .*with args \((.*?),?\) failed": _no_seed,
+    r"the following arguments are required: ([\w.]+)": _missing,
+    r"Expected a dot import path string: (.*?)(?: Expected .*| Given .*)?$": _no_class,
+    r"(?:module '[\w.]+' has no attribute '|No fl_lightning attribute )(\w+)": _no_class,
+    r"No module named|does not correspond to a subclass|Unexpected import object|is abstract": _no_such_class,
+    r"Not a valid subclass of|Expected an import path or a subclass spec": _no_such_class,
+    r"Unable to load config": _no_keys,
+    r"Expected an? (?:<class '[\w.]+'>|typing\.Literal)": _wrong_type,
+}
+
+
+def _near_class(key: str, name: str) -> str:
+    names = known_classes(key)
+    if not names:
+        return "give its full import path, such as torch.optim.SGD"
+    return did_you_mean(name, names) or f"there are {', '.join(names)}, or give a full import path"

@@ -1,0 +1,135 @@
+"""``fl-lightning sweep``: many runs of ``fit``, over values and seeds."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from fl_lightning.command_line.checked_points import check_points
+from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.state.atomic import atomic_write
+from fl_lightning.state.strict_yaml import load_yaml
+from fl_lightning.sweep.points import Choices, Run, grid
+from fl_lightning.sweep.screen import open_screen
+from fl_lightning.sweep.settings import Settings, parse_settings
+from fl_lightning.sweep.study import Search, SweepStudy
+from fl_lightning.sweep.table import as_csv, as_table, rows, totals
+from fl_lightning.sweep.worker import Stop, Worker
+
+_WARM_UP = 5  # a fifth of the rounds pass before a run is compared with others
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a sweep, or what is left of it.
+
+    Raises:
+        ValueError: in one line, if the command or the folder does not fit, or runs have failed.
+        SystemExit: with 130 or 143 after Ctrl-C or SIGTERM.
+    """
+    settings = parse_settings(arguments)
+    with Stop() as stop:
+        with whole_configs(["--config", settings.config]) as (_, path):
+            config = check_points(settings, path)
+            _check_validation(settings, config)
+            text = Path(path).read_text(encoding="utf-8")
+        study = SweepStudy(settings.out, settings.prune, config.trainer.max_steps // _WARM_UP)
+        shared = _enter(study, settings, text)
+        with open_screen() as screen:
+            Worker(study, shared, settings.options, settings.jobs, _search(settings), settings.prune, screen, stop).work()
+    _report(study, settings, stop.signals)
+
+
+def _check_validation(settings: Settings, config: Namespace) -> None:
+    asks = "--prune" if settings.prune else "--search tpe" if settings.search == "tpe" else None
+    if asks and (config.data.val_fraction == 0 or config.data.tasks is not None):
+        raise ValueError(f"{asks} goes by validation accuracy, and there is none: set data.val_fraction above 0")
+    if settings.prune and config.trainer.logger not in (None, True):
+        raise ValueError("--prune reads TensorBoard's event files: leave trainer.logger out")
+
+
+def _enter(study: SweepStudy, settings: Settings, config: str) -> Path:
+    """Begin the sweep in its folder or go on with it; gives the path of the config, which is kept there.
+
+    Raises:
+        ValueError: if the folder holds another sweep.
+    """
+    description = _described(settings, config)
+    shared = settings.out / "config" / f"{Path(settings.config).stem}.yaml"
+    with study.alone():
+        _check_same(study.description, description, settings.out)
+        if not study.description:
+            with atomic_write(shared) as path:
+                path.write_text(config, encoding="utf-8")
+        study.describe(description)
+        if settings.search == "grid":
+            choices = [axis for axis in settings.axes if isinstance(axis, Choices)]
+            study.queue(Run(point, seed) for seed in settings.seeds for point in grid(choices))
+        if settings.retry_failed:
+            study.queue_failed()
+    return shared
+
+
+def _described(settings: Settings, config: str) -> dict[str, Any]:
+    varied = {axis.key: list(axis.values) for axis in settings.axes}
+    return {
+        "config": load_yaml(config),
+        "options": list(settings.options),
+        "search": settings.search,
+        "set": varied,
+        "seeds": list(settings.seeds),
+    }
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
+    """Whether ``new`` is the sweep in the folder, or more of it."""
+    if not old:
+        return
+    cure = "give the same, or another --out"
+    if old["config"] != new["config"]:
+        raise ValueError(f"out is {out}, which holds a sweep of another config, or of this one before it was changed: {cure}")
+    if old["options"] != new["options"]:
+        before, now = (" ".join(options) or "none" for options in (old["options"], new["options"]))
+        raise ValueError(f"out is {out}, which holds another sweep: its options for fit are {before}, here {now}: {cure}")
+    if old["search"] != new["search"] or list(old["set"]) != list(new["set"]):
+        before, now = (f"--search {one['search']} over {', '.join(one['set']) or 'nothing'}" for one in (old, new))
+        raise ValueError(f"out is {out}, which holds another sweep: {before}, here {now}: {cure}")
+    for name, before, now in [("--seeds", old["seeds"], new["seeds"]), *((k, v, new["set"][k]) for k, v in old["set"].items())]:
+        fixed = new["search"] != "grid" and name != "--seeds"
+        if not set(before) <= set(now) or (fixed and before != now):
+            has, may = (", ".join(map(str, values)) for values in (before, now))
+            raise ValueError(
+                f"out is {out}, whose sweep has {has} for {name}, here {may}: "
+                + ("a search keeps its values" if fixed else "it may gain values, and lose none")
+                + f": {cure}"
+            )
+
+
+def _search(settings: Settings) -> Search | None:
+    if settings.search == "grid":
+        return None
+    return Search(settings.search, settings.axes, settings.seeds, settings.trials or 0)
+
+
+def _report(study: SweepStudy, settings: Settings, signals: Sequence[int]) -> None:
+    """Show and write the results, and end with the exit code that they ask for."""
+    found = rows(study.records())
+    with study.alone(), atomic_write(settings.out / "results.csv") as path:
+        path.write_text(as_csv(found), encoding="utf-8")
+    if signals:
+        name = signal.Signals(signals[0]).name
+        print(f"fl-lightning: stopped by {name}, {totals(found)}: the same command goes on from here", file=sys.stderr)
+        sys.exit(128 + signals[0])
+    Console().print(as_table(found))
+    print(f"Results: {settings.out / 'results.csv'}")
+    for row in found:
+        for seed, error in row.errors.items():
+            print(f"failed: {Run(row.point, seed).name}: {error}")
+    if any(row.counts["running"] for row in found):
+        print("Other workers are at the runs that are left.")
+    if failed := sum(row.counts["failed"] for row in found):
+        total = sum(sum(row.counts.values()) for row in found)
+        raise ValueError(f"{failed} of {total} runs failed: --retry-failed tries again")

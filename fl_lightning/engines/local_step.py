@@ -1,0 +1,135 @@
+"""A local step as a function of tensors: what ``torch.vmap`` stacks and ``torch.compile`` captures."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.exchange import Batch, Client
+from fl_lightning.exchange.client import GradientEstimator
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.stateless import call_with, tensor_slots
+
+
+class StepResult(NamedTuple):
+    """What a local step leaves behind; the local optimizer has not stepped yet."""
+
+    gradients: tuple[Tensor, ...]  # what the local optimizer gets
+    loss: Tensor
+    untrained: State  # buffers, and frozen weights that tasks draw
+    state: dict[str, Any]  # the client's
+
+
+def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
+    """What the hooks of a local step may know of a client, as tensors on the device; ``dtype`` is the net's."""
+    device = client.label_counts.device
+    numbers = {"index": client.index, "num_train": client.num_train, "num_steps": client.num_steps}
+    return {
+        **{name: torch.tensor(value, device=device) for name, value in numbers.items()},
+        "learning_rate": torch.tensor(client.learning_rate, dtype=dtype, device=device),
+        "label_counts": client.label_counts,
+        "train_label_counts": client.train_label_counts,
+        "received_state": client.received_state,
+        "broadcast": client.broadcast,
+        "carry": client.carry,
+        "state": client.state,
+    }
+
+
+class LocalStep:
+    """A method's ``client_step`` without side effects.
+
+    Args:
+        method: whose hooks are called.
+        net: what they are given, with other tensors in it during the call.
+        estimate: how a gradient is made of a batch's samples.
+    """
+
+    def __init__(self, method: FederatedAlgorithm, net: nn.Module, estimate: GradientEstimator) -> None:
+        self.method, self.estimate = method, estimate
+        self.scope = Scope(net)
+        self._weight_names = [name for name, _ in net.named_parameters()]
+        self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
+
+    def __call__(
+        self, trained: State, untrained: State, batch: Batch, round: int, step: Tensor, facts: dict[str, Any]
+    ) -> StepResult:
+        """One client's step; no argument is changed.
+
+        Args:
+            trained: the weights that require a gradient, by name.
+            untrained: buffers, and frozen weights that tasks draw, by name; the net holds those that are constant.
+            batch: inputs (B, ...) and targets (B,).
+            round: counted from 1.
+            step: of the visit, counted from 0.
+            facts: of :func:`facts_of`.
+
+        Raises:
+            RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.
+        """
+        newest = {name: tensor.clone() for name, tensor in untrained.items()}
+        applied: list[Sequence[Tensor]] = []
+
+        # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
+        def differentiate(objective, at=None):
+            nonlocal newest
+            weights = trained if at is None else dict(zip(trained, at, strict=True))
+
+            def evaluate(trained, untrained):
+                (value, loss), after = self.scope.call({**trained, **untrained}, untrained, objective)
+                return value, (loss.detach(), after)
+
+            gradients, (_, (loss, newest)) = grad_and_value(evaluate, has_aux=True)(weights, newest)
+            return tuple(gradients.values()), loss
+
+        client = Client(
+            **{**facts, "state": _copied(facts["state"])},
+            received=tuple(facts["received_state"][name] for name in self._weight_names),
+            round=round,
+            step=step,
+            data=None,
+            differentiate=differentiate,
+            evaluate=self.frozen.evaluate,
+            apply=applied.append,
+            estimate=self.estimate,
+        )
+
+        def take_step():
+            return self.method.client_step(self.scope.net, batch, client)
+
+        loss, _ = self.scope.call({**trained, **newest}, (), take_step)
+        if len(applied) != 1:
+            raise RuntimeError(f"{type(self.method).__name__}.client_step calls client.apply {len(applied)} times, not once")
+        return StepResult(tuple(applied[0]), loss.detach(), newest, client.state)
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Other dicts with the same tensors: what a hook puts into its state stays out of the caller's."""
+    return {name: _copied(part) if isinstance(part, dict) else part for name, part in state.items()}
+
+
+class Scope(nn.Module):
+    """Calls a function while a net holds other tensors."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self._slots = tensor_slots(self)
+
+    def call(self, tensors: State, watched: Sequence[str], function: Callable[[], Any]) -> tuple[Any, State]:
+        """The function's result, and what the net holds under the ``watched`` names after it."""
+        return call_with(self, self._slots, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
+
+    @torch.no_grad()
+    def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
+        """``client.evaluate`` on this net, which stays in evaluation mode."""
+        return self.call(tensors, (), lambda: function(self.net))[0].detach()
+
+    def forward(self, function: Callable[[], Any], watched: Sequence[str]) -> tuple[Any, State]:
+        result = function()
+        held = (*self.net.named_parameters(), *self.net.named_buffers()) if watched else ()
+        return result, {name: tensor for name, tensor in held if name in watched}

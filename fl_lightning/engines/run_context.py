@@ -1,0 +1,32 @@
+"""RunContext: what an engine knows of the run around it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from fl_lightning.engines.ranks import Ranks
+from fl_lightning.exchange.protection import Protection
+from fl_lightning.state.client_states import ClientStates, MemoryStates
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run, without the trainer that it may have.
+
+    Args:
+        device: where clients are trained.
+        states: where what they keep lies.
+        ranks: the processes that share cohorts.
+        protection: of the clients' samples.
+        precision: in which local steps run, such as autocast.
+        batch_size: samples of a local step; None: as many as the federation has it.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    states: ClientStates = field(default_factory=MemoryStates)
+    ranks: Ranks = field(default_factory=Ranks)
+    protection: Protection = field(default_factory=Protection)
+    precision: Callable[[], AbstractContextManager] = nullcontext
+    batch_size: int | None = None

@@ -1,0 +1,119 @@
+"""Which engine runs the clients: the one that was asked for, a fixed rule, or what measures fastest."""
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.captured import CapturedEngine
+from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
+
+ENGINES: dict[str, type[Engine]] = {
+    "sequential": SequentialEngine,
+    "vectorized": VectorizedEngine,
+    "captured": CapturedEngine,
+}
+"""By the value of ``model.engine``; ``auto`` and ``tune`` choose one of these."""
+
+# Weights times samples of a local step up to which stacking was measured, and won: benchmarks/RESULTS.md.
+_STACKABLE_WORK = 3.5e7
+
+
+class Choice(NamedTuple):
+    """An engine's name, and why it is this one."""
+
+    name: str
+    why: str
+
+
+class StartedEngine(NamedTuple):
+    """An engine that is ready for its first round."""
+
+    engine: Engine
+    choice: Choice
+    state_bytes: int  # the largest state that a client kept in the rehearsal
+
+
+def start_engine(method: FederatedAlgorithm, context: RunContext, asked: str, choice: Choice, round: int) -> StartedEngine:
+    """The engine of a choice, after a rehearsal of what the method's hooks do under it.
+
+    Args:
+        asked: the value of ``model.engine``; where it is ``auto``, an engine that cannot run the method gives way.
+        round: the first one.
+
+    Raises:
+        ValueError: if the method cannot run under the engine that was asked for.
+    """
+    try:
+        return _rehearsed(method, context, choice, round)
+    except Exception as error:
+        if choice.name == "sequential":
+            raise
+        if asked != "auto":
+            raise ValueError(
+                f"model.engine is {choice.name}, under which {type(method).__name__} cannot run ({_error_text(error)}): "
+                "set model.engine to sequential"
+            ) from error
+        why = f"it cannot be {choice.name}: {_error_text(error)}"
+        return _rehearsed(method, context, Choice("sequential", why), round)
+
+
+def _rehearsed(method: FederatedAlgorithm, context: RunContext, choice: Choice, round: int) -> StartedEngine:
+    engine = ENGINES[choice.name](method, context)
+    return StartedEngine(engine, choice, engine.rehearse(round, method.cohort(round)[:2], max_steps=1))
+
+
+def by_rule(method: FederatedAlgorithm, context: RunContext) -> Choice:
+    """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device."""
+    if not context.protection.stackable:
+        return Choice("sequential", "DP-SGD clips with hooks in the layers")
+    if method.needs.client_moments:
+        return Choice("sequential", "clients keep their optimizer's state")
+    layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
+    if layers:
+        return Choice("sequential", f"the net has {len(layers)} convolutions")
+    parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
+    if type(method.local_optimizer(parameters)) not in ELEMENTWISE:
+        return Choice("sequential", f"{type(method.local_optimizer(parameters)).__name__} cannot be stacked")
+    shards = (method.data.num_train(visit.client) for visit in method.cohort(1))
+    samples = method.data.batch_size or max(shards, default=1)  # nobody comes where all tasks are learned
+    work = samples * sum(weight.numel() for weight in method.net.parameters())
+    name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
+    return Choice(name, f"{work:,} weights times samples a step")
+
+
+def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int) -> Choice:
+    """What ``tune`` means: the engine whose second try at a round is the fastest. The first process decides for all.
+
+    Nothing that is measured is kept: no state, no step of the server.
+    """
+    seconds, reasons = {}, {}
+    for name in ENGINES:
+        try:
+            seconds[name] = _seconds(ENGINES[name](method, context), round)
+            reasons[name] = f"{name} {seconds[name]:.4g} s a round"
+        except Exception as error:  # an engine that cannot run this method is out, whatever the reason, which is shown
+            reasons[name] = f"{name} cannot run this: {_error_text(error)}"
+    seconds, reasons = context.ranks.broadcast((seconds, reasons))
+    return Choice(min(seconds, key=seconds.__getitem__, default="sequential"), ", ".join(reasons.values()))
+
+
+def _seconds(engine: Engine, round: int) -> float:
+    visits, seconds = engine.method.cohort(round), 0.0
+    for _ in range(2):  # the first one makes room and compiles
+        start = time.perf_counter()
+        engine.rehearse(round, visits)
+        if engine.context.device.type == "cuda":
+            torch.cuda.synchronize(engine.context.device)
+        seconds = time.perf_counter() - start
+    return seconds
+
+
+def _error_text(error: Exception) -> str:
+    """Kind and first line of an error."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -1,0 +1,313 @@
+"""Many clients a step: their weights stacked, the local step under ``torch.vmap``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.engine import Engine, Share, num_bytes, set_gradients
+from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.net_behaviour import draws
+from fl_lightning.engines.norms import update_norms
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.exchange import Batch, Client, ClientState, Visit
+from fl_lightning.exchange.reduction import are_finite
+from fl_lightning.functional.aggregation import State
+
+# Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if each client had its own.
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
+)
+_CPU_STACK_BYTES = 512 << 20
+
+
+@dataclass
+class _Member:
+    """A client that has received and prepared."""
+
+    position: int
+    visit: Visit
+    client: Client
+    rate: float  # factor on the local optimizer's rate
+    start: State | None  # weights and buffers that its fit starts from; None: those of the server
+
+
+class VectorizedEngine(Engine):
+    """Runs clients side by side. Those that look alike are stacked: same rate, same names and shapes of what they know.
+
+    Clients with fewer local steps leave the stack when they are done. Short batches are filled up with samples that do not
+    count, unless the net mixes samples (BatchNorm in train mode): then only clients with batches of equal sizes are stacked.
+
+    Raises:
+        ValueError: if the local optimizer cannot be stacked or the net draws.
+    """
+
+    def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
+        super().__init__(method, context)
+        optimizer = method.local_optimizer(list(self.trained.values()))
+        if type(optimizer) not in ELEMENTWISE:
+            raise ValueError(
+                f"model.optimizer {type(optimizer).__name__} is not known to treat every entry of a weight by itself"
+            )
+        if method.needs.client_moments:
+            raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
+        if draws(self.net, self._two_samples()):
+            raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
+        self._local_step = LocalStep(method, self.net, context.protection.estimate)
+        self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
+
+    def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
+        members = [(self._likeness(member), member) for member in self._members(round, visits)]
+        members.sort(key=lambda pair: (pair[0], -pair[1].client.num_steps))
+        for _, alike in groupby(members, key=lambda pair: pair[0]):
+            group = [member for _, member in alike]
+            capacity = self._capacity(max(member.client.num_train for member in group))
+            for first in range(0, len(group), capacity):
+                self._fit_stack(round, group[first : first + capacity], share, max_steps)
+
+    def _members(self, round: int, visits: dict[int, Visit]) -> list[_Member]:
+        """Everyone received and prepared, in the order of the cohort."""
+        method, data = self.method, self.data
+        clients = [visit.client for visit in visits.values()]
+        counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
+        members = []
+        for (position, visit), *own_counts in zip(visits.items(), counts, train_counts, strict=True):
+            client, own = self.receive(round, visit, *own_counts)
+            start = None
+            if own or self.needs.client_start:
+                self.start(client, own)
+                start = {name: tensor.clone() for name, tensor in self.own.items()}
+            members.append(_Member(position, visit, client, method.client_learning_rate(round, visit.client), start))
+        return members
+
+    def _likeness(self, member: _Member) -> str:
+        """Equal for members that can be stacked."""
+        client = member.client
+        known = [client.broadcast, client.carry, client.state]
+        shapes = [_shapes(part) if part else () for part in known]
+        batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
+        return repr((member.rate, member.start is None, shapes, batches))
+
+    def _capacity(self, num_samples: int) -> int:
+        """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
+        batch = min(num_samples, self.data.batch_size or num_samples)
+        # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
+        each = 5 * num_bytes(self.own) + 2 * batch * self.activation_bytes
+        device = self.context.device
+        total = torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_STACK_BYTES
+        return max(total // each, 1)
+
+    # One stack --------------------------------------------------------------------------------------------------------
+
+    def _fit_stack(self, round: int, members: Sequence[_Member], share: Share, max_steps: int | None) -> None:
+        indices = [member.client.index for member in members]
+        steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
+        stack = self._stack(members)
+        losses = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
+        try:
+            for batch in self.samples.stacked_batches(indices, round, steps):
+                losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
+        except Exception as error:
+            error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
+            raise
+        losses /= torch.tensor(steps, device=losses.device)
+        if self.needs.each_model or self.needs.nonzeros_alone or self.context.protection.bound is not None:
+            for row, member in enumerate(members):
+                self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
+                member.client.state = _row(stack.state, row)
+                self.leave(member.client, member.visit, member.position, losses[row : row + 1], share)
+        else:
+            self._leave_together(members, stack, losses, share)
+
+    def _stack(self, members: Sequence[_Member]) -> "_Stack":
+        """The members' weights and buffers side by side, in memory that all stacks use in turn."""
+        tensors = {name: self._memory_of(name, len(members)) for name in self.own}
+        for name, tensor in tensors.items():
+            if members[0].start is None:
+                tensor.copy_(self.sent_down[name].expand_as(tensor))
+            else:
+                torch.stack([member.start[name] for member in members], out=tensor)
+        weights = {name: tensors[name].detach() for name in self.trained}  # tensors of their own: they shrink
+        optimizer = self.method.local_optimizer(list(weights.values()))
+        for group in optimizer.param_groups:
+            group["lr"] *= members[0].rate
+        rate = optimizer.param_groups[0]["lr"]
+        for member in members:
+            member.client.learning_rate = rate
+        return _Stack(tensors, weights, optimizer, *self._facts([member.client for member in members], rate))
+
+    def _memory_of(self, name: str, size: int) -> Tensor:
+        """Memory for ``size`` copies of a weight or buffer; what is in it may be anything."""
+        tensor = self.sent_down[name]
+        if name not in self._memory or len(self._memory[name]) < size:
+            self._memory[name] = torch.empty(size, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return self._memory[name][:size]
+
+    def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
+        data, indices = self.data, [client.index for client in clients]
+        column = partial(torch.tensor, device=self.context.device)
+        stacked = {
+            "index": column(indices),
+            "num_train": column([client.num_train for client in clients]),
+            "num_steps": column([client.num_steps for client in clients]),
+            "learning_rate": column([learning_rate] * len(clients), dtype=self.dtype),
+            "label_counts": data.label_counts[indices],
+            "train_label_counts": data.train_label_counts[indices],
+        }
+        facts, dims = dict(stacked), dict.fromkeys(stacked, 0)
+        for name in ("received_state", "broadcast", "carry"):
+            facts[name], dims[name] = _join([getattr(client, name) for client in clients])
+        facts["state"] = _stacked([client.state for client in clients])
+        return facts, dims
+
+    def _leave_together(self, members: Sequence[_Member], stack: "_Stack", losses: Tensor, share: Share) -> None:
+        """``leave`` for all members at once, where the method reads nothing off single models."""
+        method = self.method
+        state = ClientState(stack.state, self.kept_weights(stack.tensors))
+        finite = are_finite(state.tensors(), len(members)).to(self.context.device)
+        norms = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
+        # What the default sends are the net's own tensors: here, those of all members.
+        upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
+        sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
+        rows, weighted = [row for row, member in enumerate(members) if member.visit.sends], set()
+        if rows:
+            chosen = slice(None) if len(rows) == len(members) else torch.tensor(rows, device=self.context.device)
+            weights = [self.weight(members[row].client) for row in rows]
+            uploads = {
+                name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
+                for name, part in upload.items()
+            }
+            finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
+            norms[chosen] = update_norms({name: tensors for name, (tensors, _) in uploads.items()}, self.origins, len(rows))
+            weighted = {row for row, weight in zip(rows, weights, strict=True) if weight > 0}
+        counts = []
+        for row, member in enumerate(members):
+            if state:
+                share.keep_state(member.position, _row(state, row))
+            if share.models is not None:
+                share.models[member.position] = {name: tensor[row].clone() for name, tensor in stack.tensors.items()}
+            up = sent if member.visit.sends else 0
+            counts.append((self.bytes_down(member.visit, member.client), up, bool(state), row in weighted))
+        share.record([member.position for member in members], losses, finite, counts, norms)
+
+
+class _Stack:
+    """Clients in the middle of their fits; those with the most local steps come first.
+
+    Args:
+        tensors: weights and buffers of all of them, (M, ...) by name; changed in place.
+        weights: of those that still have a step left, the weights that are trained; share the memory of ``tensors``.
+        optimizer: steps ``weights``.
+        facts: what the hooks may know, for all of them.
+        dims: which of the facts are stacked.
+    """
+
+    def __init__(
+        self,
+        tensors: State,
+        weights: State,
+        optimizer: torch.optim.Optimizer,
+        facts: dict[str, Any],
+        dims: dict[str, Any],
+    ) -> None:
+        self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
+        self.state = facts.pop("state")
+        self.facts, self.dims = facts, dims
+        self._num_steps = 0
+        self._untrained = [name for name in tensors if name not in weights]
+        self._active = len(next(iter(tensors.values())))
+
+    def step(self, local_step: LocalStep, batch: Batch, round: int) -> Tensor:
+        """One local step of the first ``len(batch.targets)`` clients; returns their losses."""
+        if len(batch.targets) < self._active:
+            self._shrink(len(batch.targets))
+        active = self._active
+        untrained = {name: self.tensors[name][:active] for name in self._untrained}
+        facts = {**self.facts, "state": tree_map(lambda tensor: tensor[:active], self.state)}
+        dims = {**self.dims, "state": tree_map(lambda _: 0, self.state)}
+        batch_dims = Batch(*(None if part is None else 0 for part in batch))
+        stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
+        with torch.no_grad():
+            result = stacked_step(self.weights, untrained, batch, round, self._num_steps, facts)
+            for name, tensor in result.untrained.items():
+                untrained[name].copy_(tensor)
+        self.state = _renewed(result.state, self.state, active)
+        set_gradients(self.weights.values(), result.gradients)
+        self.optimizer.step()
+        self._num_steps += 1
+        return result.loss
+
+    def _shrink(self, active: int) -> None:
+        """Go on with the first ``active`` clients; the others keep what they have in ``tensors``."""
+        for weight in self.weights.values():
+            weight.grad = None
+            for name, moment in self.optimizer.state[weight].items():
+                if isinstance(moment, Tensor) and moment.shape == weight.shape:
+                    self.optimizer.state[weight][name] = moment[:active]
+            weight.data = weight.data[:active]
+        self.facts = tree_map(lambda fact, dim: fact if dim is None else fact[:active], self.facts, self.dims)
+        self._active = active
+
+
+def _join(parts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The clients' tensors by name, stacked unless all have the very same one, and the dimension of each: None if so."""
+    joined, dims = {}, {}
+    for name, first in parts[0].items():
+        values = [part[name] for part in parts]
+        if isinstance(first, dict):
+            joined[name], dims[name] = _join(values)
+        elif all(value is first for value in values):
+            joined[name], dims[name] = first, None
+        else:
+            joined[name], dims[name] = torch.stack(values), 0
+    return joined, dims
+
+
+def _stacked(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The clients' tensors by name."""
+    stacked = {}
+    for name, first in states[0].items():
+        values = [state[name] for state in states]
+        stacked[name] = _stacked(values) if isinstance(first, dict) else torch.stack(values)
+    return stacked
+
+
+def _shapes(tensors: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Names, shapes and types, in the order of names."""
+    return [
+        (name, _shapes(part) if isinstance(part, dict) else (tuple(part.shape), str(part.dtype)))
+        for name, part in sorted(tensors.items())
+    ]
+
+
+def _row(stacked: Any, row: int) -> Any:
+    """What one client has of stacked tensors."""
+    return tree_map(lambda tensor: tensor[row], stacked)
+
+
+def _renewed(new: dict[str, Any], old: dict[str, Any], active: int) -> dict[str, Any]:
+    """States of all clients after a step of the first ``active``."""
+    renewed = {}
+    for name, part in new.items():
+        if isinstance(part, dict):
+            renewed[name] = _renewed(part, old.get(name, {}), active)
+        else:
+            renewed[name] = torch.cat([part, old[name][active:]]) if name in old else part
+    return renewed

@@ -1,0 +1,32 @@
+"""What crosses the wire between server and clients, and what a client is."""
+
+from fl_lightning.exchange.batch import Batch
+from fl_lightning.exchange.client import Client, Objective, Visit
+from fl_lightning.exchange.client_state import ClientState, LearnedTask, SparseTensor
+from fl_lightning.exchange.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
+from fl_lightning.exchange.federation import ClientBatches, Federation
+from fl_lightning.exchange.needs import Needs
+from fl_lightning.exchange.protection import Protection
+from fl_lightning.exchange.reduction import Gathered, Reduction, Upload, Weighted
+
+__all__ = [
+    "Batch",
+    "Client",
+    "ClientBatches",
+    "ClientState",
+    "CohortFit",
+    "CohortModels",
+    "Federation",
+    "Gathered",
+    "LearnedTask",
+    "Needs",
+    "Objective",
+    "Protection",
+    "Reduction",
+    "RoundReport",
+    "SparseTensor",
+    "Upload",
+    "Visit",
+    "Weighted",
+    "predict_in_batches",
+]

@@ -1,0 +1,95 @@
+"""What a cohort's local fits leave behind."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.exchange.reduction import Reduction
+
+
+class Inputs(Protocol):
+    """Inputs of the net, (samples, ...): a tensor, or what is made part by part, as the data module's ``test_inputs`` gives."""
+
+    def split(self, size: int) -> Iterable[Tensor]:
+        """All inputs in order, ``size`` at a time, the last part as many as are left."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """A round in numbers, the same on every process."""
+
+    round: int
+    clients: list[int]
+    losses: list[float]  # mean loss over each client's local steps
+    num_updates: int  # finite updates of a weight above 0 that reached the server
+    nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
+    bytes_down: int  # sent to all clients of the round together
+    bytes_up: int
+    norms: list[float]  # of each client's update: what it sent, weights and buffers less the global ones; 0 of nothing
+    undone: bool = False  # whether the server's step was undone, and all clients' states with it
+
+
+class CohortModels:
+    """The cohort's models after their local fits, to be asked and not to be held: predictions are all they give.
+
+    Args:
+        clients: indices of the clients, in the order of the results.
+        predict_one: position in ``clients`` and inputs to logits; None for models that another process holds.
+        predict_received: inputs to the logits of the weights that the round started from.
+        sum_over_ranks: adds a tensor up over the processes.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        predict_one: dict[int, Callable[[Inputs], Tensor]],
+        predict_received: Callable[[Inputs], Tensor],
+        sum_over_ranks: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.clients = list(clients)
+        self._predict_one = predict_one
+        self._predict_received = predict_received
+        self._sum_over_ranks = sum_over_ranks
+
+    def predict(self, inputs: Inputs) -> Tensor:
+        """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
+
+        Args:
+            inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or what the data module's
+                ``test_inputs`` gives.
+        """
+        received = self.predict_received(inputs)
+        logits = received.new_zeros(len(self.clients), *received.shape)
+        for position, predict in self._predict_one.items():
+            logits[position] = predict(inputs)
+        return self._sum_over_ranks(logits)
+
+    def predict_received(self, inputs: Inputs) -> Tensor:
+        """Logits (samples, classes) of the global model that the round started from, in evaluation mode."""
+        return self._predict_received(inputs)
+
+
+@dataclass(frozen=True)
+class CohortFit:
+    """Result of an engine's ``run``."""
+
+    reduced: Reduction
+    report: RoundReport
+    models: CohortModels | None  # None unless they were asked for
+    kept: list[int]  # clients whose new states count once the server's step stands
+    cleared: list[int]  # clients that keep nothing from then on
+    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite
+
+
+@torch.no_grad()
+def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:
+    """Logits (samples, classes), in evaluation mode; the net's mode is put back."""
+    training = net.training
+    net.eval()
+    logits = torch.cat([net(part) for part in inputs.split(batch_size)])
+    net.train(training)
+    return logits

@@ -1,0 +1,99 @@
+"""What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its own samples."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fl_lightning.exchange.batch import Batch
+
+
+class Federation(Protocol):
+    """N clients, what each of them holds, and who takes part in which round."""
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the C classes, in label order."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one sample as the net takes it."""
+        ...
+
+    @property
+    def label_counts(self) -> Tensor:
+        """(N, C) of each client's training and validation samples."""
+        ...
+
+    @property
+    def train_label_counts(self) -> Tensor:
+        """(N, C) of each client's training samples."""
+        ...
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a local step; None: a client's shard is one batch."""
+        ...
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples of an evaluation step."""
+        ...
+
+    def cohort(self, round: int) -> list[int]:
+        """The clients of a round, counted from 1, ascending."""
+        ...
+
+    def num_train(self, client: int) -> int:
+        """Training samples of a client, n_k."""
+        ...
+
+    def steps_per_epoch(self, client: int) -> int:
+        """Batches of one pass over a client's training samples."""
+        ...
+
+    def first_inputs(self, count: int) -> Tensor:
+        """A few training inputs as the net takes them in evaluation."""
+        ...
+
+    def client_batches(
+        self, sample_indices: bool = False, poisson: bool = False, batch_size: int | None = None
+    ) -> "ClientBatches":
+        """What serves clients their samples.
+
+        Args:
+            sample_indices: whether batches say which samples they have.
+            poisson: whether every sample is in a batch by a coin of its own, as accounting by sample wants it.
+            batch_size: samples of a local step; None: as many as the federation has it.
+        """
+        ...
+
+
+class ClientBatches(Protocol):
+    """Serves clients their samples."""
+
+    def expected_size(self, client: int) -> float | None:
+        """Samples of a client's Poisson batch on average; None where batches have known sizes."""
+        ...
+
+    def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
+        """A client's batches in a round; ``full``: short ones are filled up with samples that do not count."""
+        ...
+
+    def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Iterator[Batch]:
+        """The batches of several clients side by side; ``steps`` of each, in descending order."""
+        ...
+
+    def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
+        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        ...
+
+    def client_samples(self, client: int) -> Iterator[Batch]:
+        """A client's training samples, each once and nothing about them random."""
+        ...

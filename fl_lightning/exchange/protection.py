@@ -1,0 +1,25 @@
+"""What of a client's samples shows in what it sends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fl_lightning.exchange.client import GradientEstimator, mean_gradient
+from fl_lightning.exchange.reduction import Upload
+from fl_lightning.functional.aggregation import State
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A defence's part at the clients; by default there is none.
+
+    Args:
+        estimate: how a gradient is made of a batch's samples.
+        stackable: whether ``estimate`` works for many clients at once, and where it is compiled.
+        poisson_batches: whether every sample is in a batch by a coin of its own.
+        bound: bounds what a client sends, from the upload and what the client received; None: it is sent as it is.
+    """
+
+    estimate: GradientEstimator = mean_gradient
+    stackable: bool = True
+    poisson_batches: bool = False
+    bound: Callable[[Upload, State], Upload] | None = None

@@ -1,0 +1,155 @@
+"""Weighted sums of what clients send, taken as each client finishes, so that no process ever holds all models."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fl_lightning.functional.aggregation import State
+
+
+class Weighted(NamedTuple):
+    """Named tensors and their weight in the mean over clients."""
+
+    tensors: State
+    weight: float
+    derived: bool = False  # what the server can tell from the rest: it does not count as sent
+
+
+class Gathered(NamedTuple):
+    """Named tensors of a client that the server gets as they are, beside those of the other clients."""
+
+    tensors: State
+    derived = False
+
+
+Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
+Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
+# Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
+_CPU_BLOCK = 1 << 18
+
+
+class _Total:
+    """Sum of ``weight * tensor`` and of ``weight`` under one name of an upload, in float64."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.flat = torch.zeros(sum(map(math.prod, layout.values())) + 1, dtype=torch.float64, device=device)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.flat[-1]
+
+    @property
+    def tensors(self) -> State:
+        """The summed tensors, sharing memory with ``flat``."""
+        parts = self.flat[:-1].split([math.prod(shape) for shape in self.layout.values()])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
+
+
+class Reduction:
+    """Sums ``weight * tensor`` and ``weight`` over clients for every name of an upload, in float64.
+
+    An upload with a value that is not finite counts with weight 0 throughout. That is decided on the device: nothing here
+    waits for it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._totals: dict[str, _Total] = {}
+        self.gathered_tensors: dict[int, dict[str, State]] = {}  # client -> name -> tensors
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """What has been counted so far."""
+        return {name: total.layout for name, total in self._totals.items()}
+
+    def add(self, upload: Upload, admissible: Tensor) -> Tensor:
+        """Count one client's upload if it is finite and ``admissible``; gives whether it was, (1,) booleans.
+
+        What is gathered is not counted here, but decides like the rest.
+        """
+        stacked = {
+            name: ({key: tensor.detach()[None] for key, tensor in sent.tensors.items()}, [sent.weight])
+            for name, sent in upload.items()
+            if isinstance(sent, Weighted)
+        }
+        for sent in upload.values():
+            if isinstance(sent, Gathered):
+                admissible = admissible & are_finite([tensor[None] for tensor in sent.tensors.values()], 1)[0]
+        return self.add_stacked(stacked, admissible[None])
+
+    def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
+        """Count the uploads of M clients, tensors (M, ...) and weights (M,) by name; gives who was counted, (M,) booleans."""
+        sent = [tensor for tensors, _ in uploads.values() for tensor in tensors.values()]
+        counted = (admissible & are_finite(sent, len(admissible)).to(admissible.device)).to(self._device)
+        self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
+        for name, (tensors, weights) in uploads.items():
+            factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
+            self._totals[name].weight.add_(factors.sum())
+            for key, total in self._totals[name].tensors.items():
+                _add_weighted(total, tensors[key], factors, counted)
+        return counted
+
+    def keep(self, client: int, gathered: dict[str, State]) -> None:
+        """Copy what a client sent that is gathered, by name."""
+        self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
+
+    def reserve(self, layouts: dict[str, Layout]) -> None:
+        """Make room for names; those known already are left as they are."""
+        for name, layout in layouts.items():
+            if name not in self._totals:
+                self._totals[name] = _Total(layout, self._device)
+
+    def sum_over_ranks(self, extra: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add up the totals of all processes, and ``extra`` with them, in one call of ``reduce``; returns ``extra``."""
+        totals = [self._totals[name] for name in sorted(self._totals)]
+        bucket = reduce(torch.cat([*(total.flat for total in totals), extra.reshape(-1).double()]))
+        *parts, extra_sum = bucket.split([*(len(total.flat) for total in totals), extra.numel()])
+        for total, part in zip(totals, parts, strict=True):
+            total.flat = part
+        return extra_sum.reshape(extra.shape)
+
+    def gathered(self, name: str) -> dict[int, State]:
+        """By client, the tensors that those who sent any under a name sent; without clients whose upload was not finite."""
+        return {client: parts[name] for client, parts in sorted(self.gathered_tensors.items()) if name in parts}
+
+    def total_weight(self, name: str) -> Tensor:
+        """Sum of the weights counted under a name, a float64 scalar."""
+        return self._totals[name].weight
+
+    def mean(self, name: str) -> State:
+        """Weighted mean over clients of the tensors sent under a name, in float64."""
+        total = self._totals[name]
+        return {key: tensor / total.weight for key, tensor in total.tensors.items()}
+
+
+def are_finite(tensors: Iterable[Tensor], num_clients: int) -> Tensor:
+    """Whether each client's values are all finite, (M,) booleans on their device; true without tensors.
+
+    Args:
+        tensors: (M, ...) each.
+        num_clients: M.
+    """
+    # Minimum and maximum pass a NaN on, and need no copy of the values in another precision.
+    values = [value.reshape(num_clients, -1) for value in tensors if value.is_floating_point() and value.numel() > 0]
+    if not values:
+        return torch.ones(num_clients, dtype=torch.bool)
+    largest = torch.stack([value.amax(dim=1) for value in values])
+    smallest = torch.stack([value.amin(dim=1) for value in values])
+    return torch.maximum(largest, -smallest).amax(dim=0).isfinite()
+
+
+def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:
+    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total`` in place."""
+    columns = stacked.reshape(len(stacked), -1)
+    width = max(_CPU_BLOCK // len(stacked), 1) if total.device.type == "cpu" else max(total.numel(), 1)
+    for part, block in zip(total.view(-1).split(width), columns.split(width, dim=1), strict=True):
+        # A factor of 0 is not enough: 0 times NaN is NaN.
+        shown = torch.where(counted[:, None], block, 0)
+        if len(stacked) == 1:
+            part.addcmul_(shown[0], factors)
+        else:
+            part.addmv_(shown.double().t(), factors)

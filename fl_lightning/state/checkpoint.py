@@ -1,0 +1,129 @@
+"""Checkpoints that are there whole or not at all, and as they were written."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from fl_lightning.state.atomic import atomic_save, checked_load
+
+# What every run writes, and what evaluation and warm starts take for granted.
+_LAYOUT = {
+    "pytorch-lightning_version": str,
+    "global_step": int,
+    "epoch": int,
+    "state_dict": dict,
+    "federated": dict,
+}
+# What a fit goes on from besides; ModelCheckpoint's save_weights_only leaves it out.
+_OF_FITS = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
+_FEDERATED = {
+    "client_states": dict,
+    "newest": dict,
+    "evaluated_round": int,
+    "rounds_without_update": int,
+}
+_SINCE_THEN = {"settings": dict}  # older ones lack it
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the final place and renames: a kill in the middle leaves the checkpoint before.
+
+    Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems. What
+    is read is compared with the digest that was written, and never holds code.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: set[Path] = set()  # where this process wrote or tried to
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OSError: naming the file, if it cannot be written; the file of that name is then as it was.
+        """
+        self.written.add(Path(path))
+        atomic_save(checkpoint, path)
+
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint onto the CPU.
+
+        Raises:
+            OSError: if the file cannot be opened.
+            ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written, or if code is to
+                be read.
+        """
+        refuse_code(weights_only)
+        return read_checkpoint(path)
+
+
+def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dict[str, Any]:
+    """A checkpoint of a run, its tensors on the CPU.
+
+    Args:
+        key: the option that gives the path, for messages.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{key} is {path}, which does not exist: give a checkpoint of a run")
+    try:
+        checkpoint = checked_load(path)
+    except ValueError as error:
+        raise ValueError(
+            f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a copy"
+        ) from error
+    misfit = (
+        _first_misfit(checkpoint, _LAYOUT)
+        or _first_misfit(checkpoint, {k: v for k, v in _OF_FITS.items() if k in checkpoint})
+        or _first_misfit(checkpoint["federated"], _FEDERATED)
+        or _first_misfit(checkpoint["federated"], {k: v for k, v in _SINCE_THEN.items() if k in checkpoint["federated"]})
+        or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
+    )
+    if misfit is not None:
+        raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
+    return checkpoint
+
+
+def check_whole(checkpoint: dict[str, Any]) -> None:
+    """Check that a fit can go on from a checkpoint.
+
+    Raises:
+        ValueError: if it holds weights alone.
+    """
+    if absent := [name for name in _OF_FITS if name not in checkpoint]:
+        raise ValueError(
+            f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
+            "save_weights_only, or begin a new run from its weights with model.initial_weights"
+        )
+
+
+def refuse_code(weights_only: bool | None) -> None:
+    """Check ``weights_only``, Lightning's option to run what code a checkpoint holds.
+
+    Raises:
+        ValueError: if it is false.
+    """
+    if weights_only is False:
+        raise ValueError(
+            "weights_only is false, with which a checkpoint could run any code: leave it out, no checkpoint of a run needs it"
+        )
+
+
+def _first_misfit(stored: Any, layout: dict[str, type], prefix: str = "") -> str | None:
+    """What a container of the checkpoint has otherwise than ``layout``, in words; None: nothing."""
+    if not isinstance(stored, dict):
+        return f"it holds a {type(stored).__name__}"
+    for name, kind in layout.items():
+        if name not in stored:
+            return f"it lacks {prefix}{name}"
+        if not isinstance(stored[name], kind):
+            return f"its {prefix}{name} is a {type(stored[name]).__name__}"
+    return None

@@ -1,0 +1,342 @@
+"""Where clients' states lie between visits: in memory, or one file a state on disk.
+
+A round writes new states beside the old ones and commits them at its end; a checkpoint in between holds the old ones. On disk
+a state is never overwritten: each write makes a new file, a checkpoint stores only which file is whose, and a file goes once
+no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints.
+"""
+
+import math
+import os
+import re
+import shutil
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import time_ns
+from typing import Any, NamedTuple
+
+import torch
+
+from fl_lightning.exchange.client_state import ClientState
+from fl_lightning.state.atomic import atomic_save, atomic_write, checked_load
+
+_FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
+
+
+class ClientStates(ABC):
+    """What clients keep between visits. Tensors may come from any device; they are kept and given back on the CPU."""
+
+    shared: bool
+    """Whether every process reads what any process wrote; if not, a client's state lies with one process."""
+
+    @abstractmethod
+    def clients(self) -> list[int]:
+        """Clients that have a committed state here."""
+
+    @abstractmethod
+    def read(self, client: int) -> ClientState:
+        """The committed state, a copy; an empty one for a client without.
+
+        Raises:
+            ValueError: naming the file, if it cannot be read or has changed since it was written.
+        """
+
+    @abstractmethod
+    def write(self, client: int, round: int, state: ClientState) -> None:
+        """Copy a client's new state, which counts once the round is committed; an empty one: it keeps nothing any more.
+
+        Raises:
+            OSError: naming the file, if it cannot be written.
+        """
+
+    @abstractmethod
+    def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
+        """End a round: take over the new states of some clients and forget those of all others, who keep what they had.
+
+        Every process commits the same clients, whichever of them wrote their states.
+
+        Args:
+            clients: whose new states count; each was written in this round, by some process.
+            cleared: who keep nothing from now on, written as an empty state or not at all.
+        """
+
+    @abstractmethod
+    def checkpoint(self) -> dict[str, Any]:
+        """What a checkpoint stores, of containers and tensors only; shares memory. Every process calls it for every one."""
+
+    @abstractmethod
+    def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
+        """Put back what a checkpoint of either kind stored, in place of what is here; shares memory with it.
+
+        Of several processes each does the work for the clients it owns (``client % num_processes == process``): all must have
+        restored before one of them reads.
+
+        Raises:
+            FileNotFoundError: naming the folder, if it lacks files that the checkpoint names.
+            OSError: naming the file, if one cannot be written.
+        """
+
+    @abstractmethod
+    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+        """One line that says what the states of so many clients will take, all processes together.
+
+        Raises:
+            OSError: if the disk lacks the room for those that are not on it yet.
+            MemoryError: if the machine lacks the memory.
+        """
+
+
+class MemoryStates(ClientStates):
+    """Keeps states in memory; each process has what it wrote or restored, and checkpoints no more than that."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._states: dict[int, ClientState] = {}  # tensors in here and in _written are replaced, never changed
+        self._written: dict[int, ClientState] = {}
+
+    def clients(self) -> list[int]:
+        return list(self._states)
+
+    def read(self, client: int) -> ClientState:
+        return _copied(self._states.get(client, ClientState()))
+
+    def write(self, client: int, round: int, state: ClientState) -> None:
+        self._written[client] = _copied(state)
+
+    def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
+        taken = {client: self._written[client] for client in clients if client in self._written}
+        taken |= {client: ClientState() for client in cleared}
+        self._states |= taken
+        for client in [client for client, state in taken.items() if not state]:
+            del self._states[client]
+        self._written = {}
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {"kind": "memory", "states": {client: state.to_plain() for client, state in self._states.items()}}
+
+    def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
+        if saved["kind"] == "memory":
+            clients = saved["states"]
+
+            def read(client: int) -> ClientState:
+                return ClientState.from_plain(saved["states"][client])
+
+        else:
+            source = DiskStates(Path(saved["folder"]))
+            source.restore(saved)
+            clients, read = source.clients(), source.read
+        self._states = {client: read(client) for client in clients if client % num_processes == process}
+        self._written = {}
+
+    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+        has_sysconf = hasattr(os, "sysconf")  # Windows has not, and says nothing
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if has_sysconf else math.inf
+        need = _product(num_clients, bytes_per_client)
+        if num_clients * bytes_per_client > memory:
+            raise MemoryError(
+                f"model.client_state is memory, but up to {need} do not fit into this machine's {_readable(memory)}: "
+                "set model.client_state: disk"
+            )
+        return f"client state: up to {need} in memory"
+
+
+class Record(NamedTuple):
+    """A state on disk. No two differ in content and agree in these, so a file may be linked and never changes."""
+
+    client: int
+    round: int
+    stamp: int  # of the run that wrote it
+
+    @property
+    def name(self) -> str:
+        """In folders of a thousand clients, which stay quick to list and to search."""
+        return f"{self.client // 1000}/{self.client}.{self.round}.{self.stamp:x}.pt"
+
+
+class DiskStates(ClientStates):
+    """Keeps each state in a file that all processes see; in memory only which file is whose.
+
+    Beside one file a client there are those that older checkpoints name. Opening changes nothing on disk.
+
+    Args:
+        folder: for the files; for one run at a time. It need not exist.
+        stamp: tells this run's files from those of an earlier run that went on from the same checkpoint; the same in all
+            processes, new in every run. The default, the time, does for one process.
+    """
+
+    shared = True
+
+    def __init__(self, folder: Path, stamp: int | None = None) -> None:
+        self.folder = Path(folder)
+        self._stamp = time_ns() if stamp is None else stamp
+        self._index: dict[int, Record] = {}
+        self._written: dict[int, Record | None] = {}  # by this process in this round; None: nothing is kept
+        self._round = self._saved_round = 0  # last committed, and last that a checkpoint may name
+        self._named: dict[Path, tuple[tuple[int, ...], set[Record]]] = {}  # by checkpoint, as of which version of it
+
+    def clients(self) -> list[int]:
+        return list(self._index)
+
+    def read(self, client: int) -> ClientState:
+        record = self._index.get(client)
+        if record is None:
+            return ClientState()
+        path = self.folder / record.name
+        try:
+            return ClientState.from_plain(checked_load(path))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{path}, the state of client {client} from round {record.round}, cannot be read ({_reason(error)}): "
+                "put it back from a copy, or go on from an older checkpoint with ckpt_path"
+            ) from error
+
+    def write(self, client: int, round: int, state: ClientState) -> None:
+        record = Record(client, round, self._stamp) if state else None
+        if record is not None:
+            # A copy, as a view would be saved with all of its base.
+            atomic_save(_copied(state).to_plain(), self.folder / record.name)
+        self._written[client] = record
+
+    def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
+        taken = {client: self._written.pop(client, Record(client, round, self._stamp)) for client in clients}
+        taken |= dict.fromkeys(cleared)
+        outdated = [self._index.pop(client) for client in taken if client in self._index]
+        self._index |= {client: record for client, record in taken.items() if record is not None}
+        forgotten = [record for record in self._written.values() if record is not None]
+        # What a checkpoint may name is left to sweep.
+        unsaved = [record for record in outdated if record.stamp == self._stamp and record.round > self._saved_round]
+        for record in (*forgotten, *unsaved):
+            (self.folder / record.name).unlink(missing_ok=True)
+        self._written, self._round = {}, round
+
+    def checkpoint(self) -> dict[str, Any]:
+        self._saved_round = self._round
+        index = torch.tensor(list(self._index.values()), dtype=torch.int64).reshape(-1, 3)
+        return {"kind": "disk", "folder": str(self.folder.absolute()), "index": index}
+
+    def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
+        """Files of another folder are linked or copied into this one, so that the other may be deleted."""
+        self._stamp += 1  # rounds may come again, with other states
+        if saved["kind"] == "disk":
+            records = _records(saved)
+            self._import(records, Path(saved["folder"]), process, num_processes)
+        else:
+            records = [Record(client, 0, self._stamp) for client in saved["states"]]
+            for record in records:
+                if record.client % num_processes == process:
+                    state = ClientState.from_plain(saved["states"][record.client])
+                    atomic_save(_copied(state).to_plain(), self.folder / record.name)
+        self._index, self._written = {record.client: record for record in records}, {}
+        self._round = self._saved_round = 0  # of this stamp's rounds
+
+    def _import(self, records: list[Record], source: Path, process: int, num_processes: int) -> None:
+        """Bring in those of the records that are not here, from the folder where they were written."""
+        # A listing, not a question a file: a tenth of a second for 100,000.
+        here = {f"{part.name}/{name}" for part in self.folder.glob("*/") for name in os.listdir(part)}
+        absent = [record for record in records if record.name not in here]
+        if lost := [record for record in absent if not (source / record.name).exists()]:
+            raise FileNotFoundError(
+                f"ckpt_path names {len(records)} files of client state, of which {source} lacks {len(lost)} (first: "
+                f"{lost[0].name}): put them back, or give another ckpt_path"
+            )
+        for record in absent:
+            if record.client % num_processes == process:
+                _link(source / record.name, self.folder / record.name)
+
+    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+        """Call it after :meth:`restore`: what is on disk already needs no more room."""
+        parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
+        free, present = shutil.disk_usage(parent).free, len(self._index)
+        need = _product(num_clients, bytes_per_client)
+        if (num_clients - present) * bytes_per_client > free:
+            raise OSError(
+                f"model.client_state is disk, but up to {need} ({present:,} clients are there) do not fit into the "
+                f"{_readable(free)} that are free for {self.folder}: free some space, or set trainer.default_root_dir to "
+                "where there is more"
+            )
+        return f"client state: up to {need} on disk in {self.folder}"
+
+    def sweep(self, checkpoints: Iterable[Path]) -> None:
+        """Delete the files that neither this run needs nor one of these checkpoints, and what a kill left half written.
+
+        For the first process alone, while a checkpoint is being made: what the one that it will replace needs is kept till the
+        next time. A checkpoint that is not named here loses its files. One that is gone needs none; where one cannot be read,
+        there is a warning and all files stay.
+        """
+        keep = set(self._index.values())
+        for path in checkpoints:
+            try:
+                keep |= self._named_by(path)
+            except FileNotFoundError:
+                continue
+            except Exception as error:  # whatever lies there under such a name
+                warnings.warn(
+                    f"{path} cannot be read ({_reason(error)}): while it is there, no file in {self.folder} is deleted",
+                    stacklevel=2,
+                )
+                return
+        for record, path in self._files():
+            is_provisional = record.stamp == self._stamp and record.round > self._round  # maybe another process's
+            if not is_provisional and (record not in keep or path.endswith(".tmp")):
+                with suppress(OSError):  # one file too many does no harm
+                    os.unlink(path)
+
+    def _named_by(self, checkpoint: Path) -> set[Record]:
+        """The files that a checkpoint names; read once, until another takes its place."""
+        status = checkpoint.stat()
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known, named = self._named.get(checkpoint, (None, set()))
+        if known != version:
+            stored = checked_load(checkpoint, mmap=True)
+            named = set(_records(stored.get("federated", {}).get("client_states", {})))
+            self._named[checkpoint] = version, named
+        return named
+
+    def _files(self) -> Iterator[tuple[Record, str]]:
+        """All files of ours, with ``.tmp`` at the end those that are being written or never were to their end."""
+        for folder in self.folder.glob("*/"):
+            for name in os.listdir(folder):
+                if match := _FILE.fullmatch(name):
+                    yield Record(int(match[1]), int(match[2]), int(match[3], 16)), f"{folder}/{name}"
+
+
+def _copied(state: ClientState) -> ClientState:
+    return state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
+
+
+def _records(saved: dict[str, Any]) -> list[Record]:
+    """Which files a checkpoint names."""
+    return [Record(*row) for row in saved["index"].tolist()] if "index" in saved else []
+
+
+def _link(source: Path, target: Path) -> None:
+    """One file under two names, or a copy where the file system has no such thing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        with atomic_write(target) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def _reason(error: Exception) -> str:
+    """The gist; torch explains itself at length."""
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0][:100]
+
+
+def _product(num_clients: int, bytes_per_client: int) -> str:
+    return f"{num_clients:,} clients x {_readable(bytes_per_client)} = {_readable(num_clients * bytes_per_client)}"
+
+
+def _readable(count: float) -> str:
+    """Bytes in decimal units."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"

@@ -1,0 +1,169 @@
+"""What a run was made with, as its checkpoints store it, and what of that may change when a fit goes on from one.
+
+These may change: how many rounds there are (``trainer.max_steps``, ``data.cohorts`` for later rounds), when something is
+evaluated, watched, logged or saved (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), where data
+and results lie (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources), where
+clients' states lie (``model.client_state``), and what the run is computed on (``trainer.accelerator``, ``devices``,
+``num_nodes``, ``strategy``, ``model.engine``, ``data.eval_batch_size``). All else decides what is learned and stays.
+"""
+
+import inspect
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning.training.evaluation import EvaluatedModule
+
+Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those
+
+_MAY_CHANGE = {
+    *("model.engine", "model.client_state"),
+    *("data.root", "data.source.path", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
+}
+_BUILT = ("net", "lr_scheduler")  # like optimizers, described by what they build
+_COHORTS = "data.cohorts"
+_HOLDERS = "who holds which samples"
+_LAYERS = "a layer of model.net"
+_LONGEST = 60  # characters of a value in a message
+# Of an optimizer and a schedule: how they compute and how far they are, not what they do.
+_HOW = {"params", "foreach", "fused", "capturable", "differentiable"}
+_HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called_within_step", "_is_initial"}
+
+
+def run_settings(method: EvaluatedModule) -> Settings:
+    """What a fit of this method on its data is made with, once its net is built."""
+    data, settings = method.data, {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
+    for key, value in _options(method):
+        # An engine that runs already holds the method, and with it itself.
+        if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
+            settings |= _described(f"model.{key}", value)
+    settings |= {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)}
+    settings |= _optimizers(method)
+    for key, value in _options(data):
+        settings |= _described(f"data.{key}", value)
+    settings["data.clients_per_round"] = data.cohort_size
+    settings |= {f"{name} of the samples": value for name, value in data.input_record._asdict().items()}
+    settings[_HOLDERS] = _digest(data.shards.train, data.shards.train_start, data.shards.validation, data.train_set.targets)
+    return {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
+
+
+def check_settings(saved: Settings | None, present: Settings, rounds: int) -> None:
+    """Whether a fit with the settings ``present`` is more of the run that saved ``saved``.
+
+    What only one of the two has, as of an option that the package has gained since, is not compared.
+
+    Args:
+        saved: None for a checkpoint from before settings were stored, of which a line warns.
+        rounds: that the run has behind it.
+
+    Raises:
+        ValueError: naming each key that differs, with both values.
+    """
+    if saved is None:
+        rank_zero_only(print)("The checkpoint does not say what its run was made with: nothing holds the settings to it")
+        return
+    shared = {key: (value, saved[key]) for key, value in present.items() if key in saved}
+    differing = {key: pair for key, pair in shared.items() if not _same(*_compared(key, pair, rounds))}
+    for key, cause in ((_LAYERS, "model.net"), (_HOLDERS, "data.")):
+        if any(other.startswith(cause) for other in differing):
+            differing.pop(key, None)
+    if {"model.seed", "data.seed"} <= differing.keys():
+        differing = {"seed_everything": differing.pop("model.seed"), **differing}
+        del differing["data.seed"]
+    if differing:
+        shown = {key: _shown(*pair) for key, pair in differing.items()}
+        values = "; ".join(f"{key} is {here}, {there} in the run" for key, (here, there) in shown.items())
+        raise ValueError(
+            f"ckpt_path is of a run with other settings: {values}: give the run's, or begin a new run from its weights with "
+            "model.initial_weights"
+        )
+
+
+def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
+    """The parts that must be the same: of cohorts, those of the rounds that were."""
+    return tuple(value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
+
+
+def _same(here: Any, there: Any) -> bool:
+    return here == there or repr(here) == repr(there)  # a value may be NaN
+
+
+def _shown(here: Any, there: Any) -> tuple[str, str]:
+    """Two values in short; of long texts the first lines that differ."""
+    if isinstance(here, str) and isinstance(there, str):
+        lines = zip_longest(here.splitlines(), there.splitlines(), fillvalue="absent")
+        here, there = next((pair for pair in lines if pair[0] != pair[1]), (here, there))
+    short = [" ".join(str(value).split()) for value in (here, there)]
+    return tuple(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in short)
+
+
+def _options(thing: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of an object's class that it keeps as attributes of the same names."""
+    names = dict.fromkeys(
+        name for kind in type(thing).__mro__ if kind is not object for name in inspect.signature(kind.__init__).parameters
+    )
+    for name in names:
+        if hasattr(thing, name) and name != "self":
+            yield name, getattr(thing, name)
+
+
+def _described(key: str, value: Any) -> Settings:
+    """A value as plain containers; objects by class and options, under the keys of the command line."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return {key: value}
+    if isinstance(value, Path):
+        return {}
+    if isinstance(value, Tensor):
+        return {key: f"tensor {_digest(value)}"}
+    if isinstance(value, Mapping):
+        return {name: part for own, inner in value.items() for name, part in _described(f"{key}.{own}", inner).items()}
+    if isinstance(value, Sequence):
+        if all(part is None or isinstance(part, bool | int | float | str | Sequence) for part in value):
+            return {key: [list(part) if isinstance(part, tuple) else part for part in value]}
+        kinds = {key: [_name(type(part)) for part in value]}
+        return kinds | {n: part for i, inner in enumerate(value) for n, part in _described(f"{key}.{i}", inner).items()}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return {key: _name(value)}
+    options = (_described(f"{key}.{name}", option) for name, option in _options(value))
+    return {key: _name(type(value))} | {name: part for described in options for name, part in described.items()}
+
+
+def _optimizers(method: EvaluatedModule) -> Settings:
+    """The optimizers, and the server's schedule, as they are built for the net's weights."""
+    weights = [weight for weight in method.net.parameters() if weight.requires_grad]
+    settings, options = {}, dict(_options(method))
+    for key in filter(_builds_optimizer, options):
+        optimizer: Optimizer = options[key](weights)
+        groups = optimizer.param_groups
+        settings |= {f"model.{key}": _name(type(optimizer)), f"model.{key}.param_groups": len(groups)}
+        for number, group in enumerate(groups):
+            prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
+            settings |= _described(prefix, {name: value for name, value in group.items() if name not in _HOW})
+    if options["lr_scheduler"] is None:
+        return settings | {"model.lr_scheduler": None}
+    scheduler = options["lr_scheduler"](options["server_optimizer"](weights))
+    state = {name: value for name, value in scheduler.state_dict().items() if name not in _HOW_FAR}
+    return settings | {"model.lr_scheduler": _name(type(scheduler))} | _described("model.lr_scheduler", state)
+
+
+def _builds_optimizer(key: str) -> bool:
+    return key == "optimizer" or key.endswith("_optimizer")
+
+
+def _name(named: Any) -> str:
+    """The name of a class or a function, without its module: a script may be run, or imported."""
+    return named.__qualname__
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = 0
+    for tensor in tensors:
+        values = tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
+        digest = zlib.crc32(values.detach().cpu().numpy().tobytes(), digest)
+    return f"{digest:08x}"

@@ -1,0 +1,116 @@
+"""Settings of Lightning's trainer that a round cannot honour, or that Lightning refuses, by name."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fl_lightning.training.launch import num_started
+from fl_lightning.training.strategy import FederatedStrategy
+
+_TIME = r"\d+:\d\d:\d\d:\d\d"
+
+
+def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
+    """Check what the command line gives a trainer, before it exists.
+
+    Raises:
+        ValueError: naming the setting, its value and the cure.
+    """
+    if trainer.precision is not None:
+        refuse_float16(str(trainer.precision))  # on a CPU Lightning would silently take bfloat16 instead
+    if subcommand == "fit":
+        _check_rounds(trainer.max_steps, trainer.min_steps)
+        _check_cadence(trainer.val_check_interval)
+        if trainer.log_every_n_steps is not None and trainer.log_every_n_steps < 0:
+            raise ValueError(
+                f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, must be at least 0: rounds, 0 is never"
+            )
+
+
+@contextmanager
+def naming_settings(settings: Namespace | dict[str, Any]) -> Iterator[None]:
+    """Put the key and the value of a trainer's setting before what Lightning says of it."""
+    try:
+        yield
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        message = " ".join(str(error).split())
+        given = vars(settings) if isinstance(settings, Namespace) else settings
+        named = next((name for name in given if re.search(rf"(?<![\w.]){name}\b", message)), None)
+        if message.startswith("trainer.") or named is None:
+            raise
+        raise ValueError(f"trainer.{named} is {given[named]}, which Lightning refuses: {message}") from error
+
+
+def _check_rounds(most: int, least: int | None) -> None:
+    if most < 1:
+        raise ValueError(f"trainer.max_steps is {most}, must be at least 1: the number of rounds")
+    if least is not None and not 0 <= least <= most:
+        raise ValueError(f"trainer.min_steps is {least}, must be at least 0 and at most trainer.max_steps, {most}")
+
+
+def _check_cadence(interval: Any) -> None:
+    """Lightning takes a fraction of an epoch too, which rounds do not have."""
+    rounds = isinstance(interval, int) and not isinstance(interval, bool) and interval >= 1
+    if not rounds and not isinstance(interval, timedelta) and not re.fullmatch(_TIME, str(interval)):
+        raise ValueError(
+            f"trainer.val_check_interval is {interval}, must be a whole number of rounds, at least 1, or a time, 00:00:30:00"
+        )
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Check a trainer before a fit or an evaluation.
+
+    Raises:
+        ValueError: naming the setting, its value and the cure.
+    """
+    refuse_float16(trainer.precision)
+    if trainer.state.fn != "fit":
+        return
+    _refuse_other_strategies(trainer)
+    _check_rounds(trainer.max_steps, trainer.min_steps)
+    if trainer.val_check_interval == 0:
+        _check_cadence(trainer.val_check_interval)
+    for name, neutral in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (1,))):
+        if getattr(trainer, name) not in neutral:
+            raise ValueError(
+                f"trainer.{name} is {getattr(trainer, name)}, but a training step is a round: use model.clip_local_gradients "
+                "for the clients' gradients"
+            )
+    if not trainer.fast_dev_run:
+        for name, neutral in (("limit_train_batches", (None, 1.0)), ("overfit_batches", (0,))):
+            if getattr(trainer, name) not in neutral:
+                raise ValueError(f"trainer.{name} is {getattr(trainer, name)}, but a training step is a round: use max_steps")
+    if getattr(trainer.strategy, "_layer_sync", None) is not None:
+        raise ValueError("trainer.sync_batchnorm is True, which would mix the clients of different processes: leave it out")
+
+
+def _refuse_other_strategies(trainer: Trainer) -> None:
+    num_processes = trainer.num_devices * trainer.num_nodes
+    if num_processes != num_started() > 1:
+        raise ValueError(
+            f"trainer.devices is {trainer.num_devices} and trainer.num_nodes is {trainer.num_nodes}, but torchrun started "
+            f"{num_started()} processes: set trainer.devices to those of one node, or leave both out"
+        )
+    if num_processes > 1 and not isinstance(trainer.strategy, FederatedStrategy):
+        raise ValueError(
+            f"trainer.strategy is {type(trainer.strategy).__name__}, under which "
+            f"{num_processes} processes share no cohort: set trainer.strategy to federated"
+        )
+
+
+def refuse_float16(precision: str) -> None:
+    """Check ``trainer.precision``.
+
+    Raises:
+        ValueError: for float16, whose gradients vanish without a scaler, which local steps do not have.
+    """
+    if "16" in precision and "bf" not in precision:
+        raise ValueError(
+            f"trainer.precision is {precision}, but local steps have no gradient scaler, which float16 needs: use bf16-mixed"
+        )
