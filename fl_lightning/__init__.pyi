@@ -9,6 +9,8 @@ from . import models as models
 from . import privacy as privacy
 from .data import FederatedDataModule
 from .methods import (
+    MOON,
+    SCAFFOLD,
     FedAvg,
     FedCurv,
     FedDF,
@@ -27,6 +29,8 @@ from .module import FederatedModule, Net
 from .training.strategy import FederatedStrategy
 
 __all__ = [
+    "MOON",
+    "SCAFFOLD",
     "FedAvg",
     "FedCurv",
     "FedDF",

@@ -8,7 +8,7 @@ from fl_lightning.continual.apd import APD
 from fl_lightning.continual.ewc import EWC
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.stable_sgd import StableSGD
-from fl_lightning.methods import FedCurv, FedProx, Scaffold
+from fl_lightning.methods import SCAFFOLD, FedCurv, FedProx
 
 
 class FedAvgOnTasks(TaskLearner):
@@ -19,7 +19,7 @@ class FedProxOnTasks(TaskLearner, FedProx):
     """FedProx; the paper's mu is 5e-3."""
 
 
-class ScaffoldOnTasks(TaskLearner, Scaffold):
+class ScaffoldOnTasks(TaskLearner, SCAFFOLD):
     """SCAFFOLD."""
 
 

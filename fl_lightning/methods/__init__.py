@@ -11,10 +11,14 @@ from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.methods.fedreg import FedReg
 from fl_lightning.methods.fedsgd import FedSGD
 from fl_lightning.methods.flashback import Flashback
-from fl_lightning.methods.moon import Moon
-from fl_lightning.methods.scaffold import Scaffold
+from fl_lightning.methods.former_names import Moon as Moon
+from fl_lightning.methods.former_names import Scaffold as Scaffold
+from fl_lightning.methods.moon import MOON
+from fl_lightning.methods.scaffold import SCAFFOLD
 
 __all__ = [
+    "MOON",
+    "SCAFFOLD",
     "FedAvg",
     "FedCurv",
     "FedDF",
@@ -26,6 +30,4 @@ __all__ = [
     "FedReg",
     "FedSGD",
     "Flashback",
-    "Moon",
-    "Scaffold",
 ]

@@ -15,7 +15,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 
 
-class Moon(FederatedModule):
+class MOON(FederatedModule):
     """The loss plus ``mu`` times the model-contrastive loss of the net's features, what its ``classifier`` sees.
 
     Args:

@@ -16,7 +16,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
 
 
-class Scaffold(FederatedModule):
+class SCAFFOLD(FederatedModule):
     """Local steps along ``g - c_i + c``, where the variates c_i of a client and c of the server estimate their gradients.
 
     Args:
