@@ -1,4 +1,4 @@
-# What fl_lightning/__init__.py offers, for type checkers and for lazy_loader, which imports each where it is first used.
+# What fl_lightning/__init__.py offers, for type checkers: it imports each where it is first used.
 from . import callbacks as callbacks
 from . import continual as continual
 from . import data as data
@@ -7,45 +7,21 @@ from . import losses as losses
 from . import methods as methods
 from . import models as models
 from . import privacy as privacy
-from .data import FederatedDataModule
-from .methods import (
-    MOON,
-    SCAFFOLD,
-    FedAvg,
-    FedCurv,
-    FedDF,
-    FedDyn,
-    FedGMA,
-    FedNova,
-    FedNTD,
-    FedProx,
-    FedReg,
-    FedSGD,
-    Flashback,
-    Moon,
-    Scaffold,
-)
-from .module import FederatedModule, Net
-from .training.strategy import FederatedStrategy
-
-__all__ = [
-    "MOON",
-    "SCAFFOLD",
-    "FedAvg",
-    "FedCurv",
-    "FedDF",
-    "FedDyn",
-    "FedGMA",
-    "FedNTD",
-    "FedNova",
-    "FedProx",
-    "FedReg",
-    "FedSGD",
-    "FederatedDataModule",
-    "FederatedModule",
-    "FederatedStrategy",
-    "Flashback",
-    "Moon",
-    "Net",
-    "Scaffold",
-]
+from .algorithm import FederatedAlgorithm as FederatedAlgorithm
+from .algorithm import Update as Update
+from .data import FederatedDataModule as FederatedDataModule
+from .exchange import Batch as Batch
+from .exchange import Client as Client
+from .exchange import ClientState as ClientState
+from .exchange import Gathered as Gathered
+from .exchange import Needs as Needs
+from .exchange import Reduction as Reduction
+from .exchange import Upload as Upload
+from .exchange import Visit as Visit
+from .exchange import Weighted as Weighted
+from .methods import *
+from .methods import Moon as Moon
+from .methods import Scaffold as Scaffold
+from .module import FederatedModule as FederatedModule
+from .module import Net as Net
+from .training.strategy import FederatedStrategy as FederatedStrategy

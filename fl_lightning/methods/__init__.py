@@ -9,6 +9,7 @@ from fl_lightning.methods.fednova import FedNova
 from fl_lightning.methods.fedntd import FedNTD
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.methods.fedreg import FedReg
+from fl_lightning.methods.fedrs import FedRS
 from fl_lightning.methods.fedsgd import FedSGD
 from fl_lightning.methods.flashback import Flashback
 from fl_lightning.methods.former_names import Moon as Moon
@@ -27,6 +28,7 @@ __all__ = [
     "FedNTD",
     "FedNova",
     "FedProx",
+    "FedRS",
     "FedReg",
     "FedSGD",
     "Flashback",

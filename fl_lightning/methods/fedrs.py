@@ -1,0 +1,37 @@
+"""FedRS: classes that a client has not are held back in its softmax.
+
+X.-C. Li, D.-C. Zhan: FedRS: Federated Learning with Label Distribution Skew in Multi-Class Classification Tasks. KDD 2021.
+Equation 5, the restricted softmax. Departures: the paper scales the inner products of features and class weights; here it is
+the logits, which are these where the class layer has no bias.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.exchange import Batch, Client
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedRS(FederatedModule):
+    """The loss of logits ``alpha_c z_c``, with ``alpha_c = alpha`` for the classes that the client has no sample of, else 1.
+
+    Args:
+        alpha: in [0, 1]; 1 is FedAvg exactly.
+
+    Raises:
+        ValueError: if ``alpha`` is outside.
+    """
+
+    def __init__(self, net: Net, alpha: float = 0.5, **common: Any) -> None:
+        super().__init__(net, **common)
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"model.alpha is {alpha}, must be between 0 and 1: 1 is FedAvg")
+        self.alpha = alpha
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        logits = net(batch.inputs)
+        if self.alpha < 1:
+            logits = torch.where(client.label_counts > 0, logits, self.alpha * logits)
+        return self.loss(logits, batch.targets, client.label_counts)
