@@ -1,5 +1,10 @@
 """Rounds with no Lightning around them, as a site of a real federation runs them."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -75,8 +80,16 @@ def test_a_method_without_data_says_so():
 
 def test_the_algorithm_knows_no_lightning():
     """Neither it nor an engine imports a trainer: a site needs torch alone."""
-    import subprocess
-    import sys
 
     code = "import sys, fl_lightning.algorithm, fl_lightning.engines.selection; sys.exit('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_documented_loop_learns(capsys):
+    """docs/engines.md, as it stands there: the mean loss of a round falls."""
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    (code,) = re.findall(r"## Without a trainer.*?```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]
