@@ -16,6 +16,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from forked import CommandLine
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
@@ -112,20 +113,27 @@ def largest_file() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.fixture
-def command_line(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
-    """Run ``fl-lightning`` as a real process in an empty folder, by default to its end."""
+def command_line(tmp_path, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
+    """Run ``fl-lightning`` as a real process in an empty folder, by default to its end.
+
+    It is forked from one that has imported everything, but where it starts others, which are to find what started them.
+    """
 
     def run(*arguments: str, wait: bool = True, **environment: str):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fl_lightning", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # Tests that run in the background of a script inherit that Ctrl-C is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        if "--trainer.devices" in arguments:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fl_lightning", *arguments],
+                cwd=tmp_path,
+                env=everything,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                # Tests that run in the background of a script inherit that Ctrl-C is ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        else:
+            process = CommandLine(arguments, tmp_path, tmp_path_factory.mktemp("output") / "of", everything)
         if not wait:
             return process
         out, err = process.communicate(timeout=240)
