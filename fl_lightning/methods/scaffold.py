@@ -47,33 +47,37 @@ class SCAFFOLD(FederatedModule):
     def beside_gradients(self) -> tuple[str, ...]:
         return super().beside_gradients + (("option I's gradients on all samples",) if self.option == "I" else ())
 
-    def broadcast(self, client: int) -> State:
-        return self.server_state("variate")
+    def broadcast(self, client: int) -> dict[str, State]:
+        return {"variate": self.server_state("variate")}
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
-        return self._full_gradient(net, client) if self.option == "I" else {}
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        carry = super().client_start(net, client)
+        return {**carry, "full_gradient": self._full_gradient(net, client)} if self.option == "I" else carry
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
+        server, own = (part.get("variate", {}) for part in (client.broadcast, client.state))
         corrected = []
         for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
-            if name in client.broadcast:  # a weight that stays with its client has no variate
-                gradient = (gradient - client.state.get(name, 0.0)).add_(client.broadcast[name])
+            if name in server:  # a weight that stays with its client has no variate
+                gradient = (gradient - own.get(name, 0.0)).add_(server[name])
             corrected.append(gradient)
         return corrected, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        old = {name: client.state.get(name, torch.zeros_like(c)) for name, c in client.broadcast.items()}
-        new = dict(client.carry) if self.option == "I" else self._from_the_change(net, client, old)
-        client.state.update(new)
+        server, own = (part.get("variate", {}) for part in (client.broadcast, client.state))
+        old = {name: own.get(name, torch.zeros_like(c)) for name, c in server.items()}
+        new = client.carry["full_gradient"] if self.option == "I" else self._from_the_change(net, client, old, server)
+        if new:
+            client.state["variate"] = new
         return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
 
-    def _from_the_change(self, net: nn.Module, client: Client, old: State) -> State:
+    def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
         """Option II: the mean gradient of the local steps, from how far they led."""
         length = client.num_steps * client.learning_rate
         change = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
-        return {name: old[name] - client.broadcast[name] + change[name] / length for name in old}
+        return {name: old[name] - server[name] + change[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:
         """Option I: the gradient on all the client's samples, which leaves no trace in the net's buffers."""
@@ -90,7 +94,7 @@ class SCAFFOLD(FederatedModule):
         for name, buffer in net.named_buffers():
             buffer.copy_(before[name])
         named = dict(zip(self.trained_weights(net), total, strict=True))
-        return {name: named[name] for name in client.broadcast}
+        return {name: named[name] for name in client.broadcast.get("variate", {})}
 
     def aggregate(self, reduced: Reduction) -> Update:
         # Sampled clients alone have changed theirs: the mean change, times their share of all clients.

@@ -100,7 +100,7 @@ def test_the_images_are_the_clients_next(look):
 def test_scaffold_sends_its_correction(look):
     """(received - sent) / lr = g - c_i + c, with the variates of two rounds: those of the checkpoint, none of them 0."""
     seen, checkpoint, _ = look(Scaffold)
-    own = checkpoint["federated"]["client_states"]["states"][1]["method"]
+    own = checkpoint["federated"]["client_states"]["states"][1]["method"]["variate"]
     server = {name: checkpoint["state_dict"][f"server_states.variate.{name}"] for name in own}
     assert all(tensor.any() for tensor in (*own.values(), *server.values()))
     gradient = plain_gradient(seen)

@@ -59,7 +59,7 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
     tiny.assert_same(method.server_state("variate"), c)
-    tiny.assert_states(method, own)
+    tiny.assert_states(method, {client: {"variate": variate} for client, variate in own.items()})
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
