@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import FedAvg, FedCurv, FedNova, FedProx, FedReg, FedSGD, Scaffold
+from fl_lightning import SCAFFOLD, FedAvg, FedCurv, FedNova, FedProx, FedReg, FedSGD
 from fl_lightning.attacks.observed_update import check_method, observe
 from fl_lightning.continual import FedAvgOnTasks
 from fl_lightning.data import from_arrays
@@ -99,7 +99,7 @@ def test_the_images_are_the_clients_next(look):
 
 def test_scaffold_sends_its_correction(look):
     """(received - sent) / lr = g - c_i + c, with the variates of two rounds: those of the checkpoint, none of them 0."""
-    seen, checkpoint, _ = look(Scaffold)
+    seen, checkpoint, _ = look(SCAFFOLD)
     own = checkpoint["federated"]["client_states"]["states"][1]["method"]["variate"]
     server = {name: checkpoint["state_dict"][f"server_states.variate.{name}"] for name in own}
     assert all(tensor.any() for tensor in (*own.values(), *server.values()))

@@ -32,12 +32,13 @@ TABLE = {
     "FedProx": Row(),
     "FedNTD": Row(),
     "FedReg": Row(),
+    "FedRS": Row(),
     "FedGMA": Row(),  # the server has the signs from the models
     "FedNova": Row(up=(1, 0, 4)),
     "FedDyn": Row(client=(0, 1, 0), server=(0, 1, 0)),  # the server has the plain sum from the models
-    "Moon": Row(client=(1, 0, 0)),
-    "Scaffold": Row(down=(1, 1, 0), up=(1, 1, 0), client=(0, 1, 0), server=(0, 1, 0)),
-    "Scaffold, I": Row((1, 1, 0), (1, 1, 0), (0, 1, 0), (0, 1, 0), settings={"option": "I"}),
+    "MOON": Row(client=(1, 0, 0)),
+    "SCAFFOLD": Row(down=(1, 1, 0), up=(1, 1, 0), client=(0, 1, 0), server=(0, 1, 0)),
+    "SCAFFOLD, I": Row((1, 1, 0), (1, 1, 0), (0, 1, 0), (0, 1, 0), settings={"option": "I"}),
     "FedCurv": Row(down=(1, 2, 0), up=(1, 1, 0), client=(0, 2, 8), server=(0, 2, 0)),
     "FedCurv, all": Row((1, 2, 0), (1, 2, 0), (0, 2, 8), (0, 2, 0), settings={"remember": "all"}),
     "FedDF": Row(),

@@ -69,7 +69,7 @@ def test_frozen_weights_are_constants(tiny, name, engine):
 
 
 def test_under_the_captured_engine(tiny):
-    assert_alike(tiny, *both(tiny, "Scaffold", engine="captured"))
+    assert_alike(tiny, *both(tiny, "SCAFFOLD", engine="captured"))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])

@@ -10,7 +10,7 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
-from fl_lightning.methods import Moon
+from fl_lightning.methods import MOON
 from fl_lightning.models import CNN2, MLP, MoonCNN, ResNet18
 
 
@@ -35,7 +35,7 @@ def test_rounds_equal_equation_3(tiny):
     Client 0's previous model in round 3 is what it had after its own steps in round 1; at a first visit it is the received one.
     """
     mu, temperature = 1.5, 0.5
-    method, net, previous = tiny.train(Moon, mu=mu, temperature=temperature), tiny.new_net(), {}
+    method, net, previous = tiny.train(MOON, mu=mu, temperature=temperature), tiny.new_net(), {}
 
     def objective(local, received, client, inputs, targets):
         near, far = (copy.deepcopy(model).eval() for model in (received, previous.get(client, received)))
@@ -56,7 +56,7 @@ def test_rounds_equal_equation_3(tiny):
 def test_a_first_visit_adds_log_2_and_no_gradient(tiny):
     """Previous and received model are one: round 1 ends as FedAvg's, its losses are higher by ``mu log 2``."""
     data = tiny.new_data(cohorts=[[0, 1, 3]])
-    moon, plain = tiny.train(Moon, data, mu=3.0), tiny.train(FedAvg, data)
+    moon, plain = tiny.train(MOON, data, mu=3.0), tiny.train(FedAvg, data)
     tiny.assert_same(moon.net, plain.net, atol=1e-12)
     for own, other in zip(moon.reports[0].losses, plain.reports[0].losses, strict=True):
         assert own - other == pytest.approx(3 * math.log(2), abs=1e-12)
@@ -64,7 +64,7 @@ def test_a_first_visit_adds_log_2_and_no_gradient(tiny):
 
 def test_without_contrast_it_is_fedavg(tiny):
     """mu = 0: bit for bit."""
-    tiny.assert_same(tiny.train(Moon, mu=0).net, tiny.train(FedAvg).net, atol=0)
+    tiny.assert_same(tiny.train(MOON, mu=0).net, tiny.train(FedAvg).net, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_without_contrast_it_is_fedavg(tiny):
 def test_settings_out_of_range_are_refused(tiny, settings, message):
     """One line with the key, the value and what is allowed."""
     with pytest.raises(ValueError) as error:
-        Moon(tiny.new_net(), **settings)
+        MOON(tiny.new_net(), **settings)
     assert str(error.value) == message
 
 
@@ -88,7 +88,7 @@ def test_our_nets_have_features(fit, build, engine):
     draws = torch.Generator().manual_seed(0)
     images, targets = torch.randn(8, 1, 17, 17, generator=draws), torch.arange(8) % 2
     data = from_arrays(images, targets, [[0, 1, 2, 3], [4, 5, 6, 7]], batch_size=4, classes=["a", "b"])
-    method = Moon(build((1, 17, 17), 2), local_steps=1, engine=engine)
+    method = MOON(build((1, 17, 17), 2), local_steps=1, engine=engine)
     fit(method, data, 2)
     assert all(weight.isfinite().all() for weight in method.net.parameters())
 
@@ -96,7 +96,7 @@ def test_our_nets_have_features(fit, build, engine):
 def test_a_net_without_features_is_refused(tiny):
     """One line that names the net and the parts that it lacks, before round 1."""
 
-    class Plain(Moon):
+    class Plain(MOON):
         def __init__(self, net, **common):
             super().__init__(nn.Linear(3, 4).double(), **common)
 

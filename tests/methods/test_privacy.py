@@ -8,7 +8,7 @@ from torch import nn
 
 from fl_lightning import FedAvg, methods
 from fl_lightning.functional.aggregation import State
-from fl_lightning.methods import FedCurv, FedDyn, FedProx, Moon, Scaffold
+from fl_lightning.methods import MOON, SCAFFOLD, FedCurv, FedDyn, FedProx
 from fl_lightning.privacy import DPSGD
 from fl_lightning.random_streams import stream_seed
 
@@ -114,7 +114,7 @@ def test_fedprox_is_pulled_after_the_noise(tiny, clipped):
 
 def test_scaffold_corrects_after_the_noise(tiny, clipped):
     """``- c_i + c`` is added to the noisy gradient; the variates, ``c_i - c + (x - y) / (K lr)``, come from noisy steps."""
-    actual, net = tiny.train(Scaffold, norm=False, privacy=PRIVACY), tiny.new_net(norm=False)
+    actual, net = tiny.train(SCAFFOLD, norm=False, privacy=PRIVACY), tiny.new_net(norm=False)
     zeros = {name: torch.zeros_like(weight) for name, weight in weights_of(net).items()}
     server, own = dict(zeros), dict.fromkeys(range(tiny.num_clients), zeros)
     for round, cohort in tiny.rounds:
@@ -199,7 +199,7 @@ def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
         tiny.assert_same_state(actual.client_states.read(client), expected.client_states.read(client))
     # Frozen nets are made in the middle of a loss, and still bear no hook.
     kept = [actual.engine.net, *(scope.net for scope in [vars(actual.engine).get("frozen")] if scope is not None)]
-    assert len(kept) == (2 if name in ("FedNTD", "Flashback", "Moon") else 1)
+    assert len(kept) == (2 if name in ("FedNTD", "Flashback", "MOON") else 1)
     assert not any(layer._forward_hooks or layer._backward_hooks for net in kept for layer in net.modules())
 
 
@@ -219,10 +219,10 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path):
     """The same draws of noise and of samples after a checkpoint, whatever the global seed is."""
     settings = {"norm": False, "privacy": DPSGD(SIGMA, CLIP, accounting=True)}
     torch.manual_seed(1)
-    tiny.train_any("Scaffold", rounds=1, **settings).trainer.save_checkpoint(tmp_path / "1.ckpt")
-    whole = tiny.train_any("Scaffold", **settings)
+    tiny.train_any("SCAFFOLD", rounds=1, **settings).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    whole = tiny.train_any("SCAFFOLD", **settings)
     torch.manual_seed(2)
-    resumed = tiny.train_any("Scaffold", ckpt_path=tmp_path / "1.ckpt", **settings)
+    resumed = tiny.train_any("SCAFFOLD", ckpt_path=tmp_path / "1.ckpt", **settings)
     tiny.assert_same(resumed.state_dict(), whole.state_dict(), atol=0)
 
 
@@ -246,4 +246,4 @@ def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
 
     train(FedAvg)
     with pytest.raises(ValueError, match="features.0.weight is used outside the forward pass of its layer"):
-        train(Moon)
+        train(MOON)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg
-from fl_lightning.methods import Scaffold
+from fl_lightning.methods import SCAFFOLD
 
 
 def full_gradient(tiny, net, client):
@@ -54,7 +54,7 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
     changes is divided by all five clients, however many take part and whatever they weigh. Weight decay and momentum come
     after the correction; the statistics of BatchNorm are averaged and have no variate.
     """
-    method = tiny.train(Scaffold, option=option, server_weighting=weighting)
+    method = tiny.train(SCAFFOLD, option=option, server_weighting=weighting)
     net, c, own = plain_scaffold(tiny, option, weighting == "uniform")
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
@@ -66,11 +66,11 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
 def test_round_1_is_uniform_fedavg(tiny, option):
     """From variates of zero, any number of local steps: bit for bit. The second round differs, as not all take part."""
     data = tiny.new_data(cohorts=[[0, 1, 3]])
-    first = tiny.train(Scaffold, data, option=option).net
+    first = tiny.train(SCAFFOLD, data, option=option).net
     tiny.assert_same(first, tiny.train(FedAvg, data, server_weighting="uniform").net, atol=0)
 
     data = tiny.new_data(cohorts=[[0, 1, 3], [1, 2]])
-    second, average = tiny.train(Scaffold, data, option=option).net, tiny.train(FedAvg, data, server_weighting="uniform").net
+    second, average = tiny.train(SCAFFOLD, data, option=option).net, tiny.train(FedAvg, data, server_weighting="uniform").net
     for name, weight in average.named_parameters():
         assert (second.get_parameter(name) - weight).abs().max() > 1e-4, name
 
@@ -79,7 +79,7 @@ def test_one_step_of_all_clients_is_uniform_fedavg(tiny):
     """With one local step and everyone in every round, c is the mean of the c_i and the corrections cancel in the mean."""
     data = tiny.new_data(cohorts=[[0, 1, 2, 3, 4]] * 3)
     actual, expected = (
-        tiny.train(method, data, local_steps=1, server_weighting="uniform").net for method in (Scaffold, FedAvg)
+        tiny.train(method, data, local_steps=1, server_weighting="uniform").net for method in (SCAFFOLD, FedAvg)
     )
     tiny.assert_same(actual, expected, atol=1e-14)
 
@@ -88,7 +88,7 @@ def test_the_server_rate_moves_the_weights_alone(tiny):
     """``x <- x + 0.5 * mean(y - x)`` after one round; c does not know of it."""
     data = tiny.new_data(cohorts=[[0, 1, 3]])
     whole, half = (
-        tiny.train(Scaffold, data, server_optimizer=lambda weights, rate=rate: torch.optim.SGD(weights, lr=rate))
+        tiny.train(SCAFFOLD, data, server_optimizer=lambda weights, rate=rate: torch.optim.SGD(weights, lr=rate))
         for rate in (1.0, 0.5)
     )
     for name, start in tiny.new_net().named_parameters():
@@ -99,4 +99,4 @@ def test_the_server_rate_moves_the_weights_alone(tiny):
 def test_an_unknown_option_is_refused(tiny):
     """One line with the key, the value and what is allowed."""
     with pytest.raises(ValueError, match=r"^model.option is 'III', must be I or II$"):
-        Scaffold(tiny.new_net(), option="III")
+        SCAFFOLD(tiny.new_net(), option="III")

@@ -11,7 +11,7 @@ from fl_lightning import FedAvg
 from fl_lightning.callbacks import PrivacyBudget, RunSummary
 from fl_lightning.continual import EWC, FedAvgOnTasks
 from fl_lightning.losses import MaskedCrossEntropy, TruncatedCrossEntropy
-from fl_lightning.methods import FedCurv, FedNTD, FedProx, FedReg, Flashback, Scaffold
+from fl_lightning.methods import SCAFFOLD, FedCurv, FedNTD, FedProx, FedReg, Flashback
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.privacy.accounting import epsilon
 
@@ -188,8 +188,8 @@ def test_the_file_and_the_table_say_what_was_spent(main, tmp_path, read_scalars)
         (FedAvg, {}, ()),
         (FedProx, {}, ()),
         (FedNTD, {}, ()),
-        (Scaffold, {}, ()),
-        (Scaffold, {"option": "I"}, ("option I's gradients on all samples",)),
+        (SCAFFOLD, {}, ()),
+        (SCAFFOLD, {"option": "I"}, ("option I's gradients on all samples",)),
         (FedCurv, {}, ("the Fisher information",)),
         (FedReg, {}, (REHEARSAL,)),
         (FedReg, {"modified_gradients": True}, (REHEARSAL,)),

@@ -323,8 +323,8 @@ def test_values_out_of_range_are_refused(settings, message):
     [
         ([], "model.server_weighting is n_weighted, but UserLevelDP bounds clients that count equally: set it to uniform"),
         (
-            ["--model", "Scaffold", "--model.server_weighting", "uniform"],
-            "but Scaffold has its own client_result and aggregate: use DPSGD, or another method",
+            ["--model", "SCAFFOLD", "--model.server_weighting", "uniform"],
+            "but SCAFFOLD has its own client_result and aggregate: use DPSGD, or another method",
         ),
     ],
 )
