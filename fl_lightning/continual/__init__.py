@@ -2,40 +2,19 @@
 
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.ewc import EWC
-from fl_lightning.continual.federated import (
-    FedAvgAPD,
-    FedAvgEWC,
-    FedAvgOnTasks,
-    FedAvgStableSGD,
-    FedCurvOnTasks,
-    FedProxAPD,
-    FedProxEWC,
-    FedProxOnTasks,
-    FedProxStableSGD,
-    ScaffoldOnTasks,
-)
+from fl_lightning.continual.federated import COMBINATIONS
+from fl_lightning.continual.federated import ScaffoldOnTasks as ScaffoldOnTasks
 from fl_lightning.continual.fedweit import FedWeIT
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.single_task import SingleTask
 from fl_lightning.continual.stable_sgd import StableSGD
 from fl_lightning.data.tasks import TaskStream
 
-__all__ = [
-    "APD",
-    "EWC",
-    "FedAvgAPD",
-    "FedAvgEWC",
-    "FedAvgOnTasks",
-    "FedAvgStableSGD",
-    "FedCurvOnTasks",
-    "FedProxAPD",
-    "FedProxEWC",
-    "FedProxOnTasks",
-    "FedProxStableSGD",
-    "FedWeIT",
-    "ScaffoldOnTasks",
-    "SingleTask",
-    "StableSGD",
-    "TaskLearner",
-    "TaskStream",
-]
+__all__ = ["APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "TaskLearner", "TaskStream", *COMBINATIONS]
+
+
+def __getattr__(name: str) -> type[TaskLearner]:
+    """``FedProxEWC`` and the like."""
+    if name in COMBINATIONS:
+        return COMBINATIONS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

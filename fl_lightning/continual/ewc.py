@@ -43,18 +43,18 @@ class EWC(TaskLearner):
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = [super().client_penalty(net, client)]
-        weights, anchors = self.trained_weights(net), client.state.get("anchor", {})
-        for name, fisher in client.state.get("fisher", {}).items():
+        weights, anchors = self.trained_weights(net), client.state.get("earlier_anchor", {})
+        for name, fisher in client.state.get("earlier_fisher", {}).items():
             weight, anchor = weights[name], anchors[name]
             terms.append(self.penalty * (fisher * weight.square() / 2 - anchor * weight).sum())
         return sum(terms)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        sums = {kind: client.state.setdefault(kind, {}) for kind in ("fisher", "anchor")}
+        sums = {kind: client.state.setdefault(kind, {}) for kind in ("earlier_fisher", "earlier_anchor")}
         for name, fisher in self._fisher(net, client).items():
             weight = net.get_parameter(name).detach()
-            for kind, term in (("fisher", fisher), ("anchor", fisher * weight)):
+            for kind, term in (("earlier_fisher", fisher), ("earlier_anchor", fisher * weight)):
                 sums[kind][name] = sums[kind].get(name, torch.zeros_like(weight)) + term
 
     def _fisher(self, net: nn.Module, client: Client) -> State:

@@ -1,63 +1,56 @@
-"""Federated methods on task streams, and continual methods that clients share through a server.
+"""Federated methods whose clients learn tasks: every way to learn locally with every federation, by one name for both.
 
 As compared in J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client
 Transfer. ICML 2021: the body goes through the server in every round, what each task has of its own stays with the client.
 """
 
+from typing import Any
+
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.ewc import EWC
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.stable_sgd import StableSGD
-from fl_lightning.methods import SCAFFOLD, FedCurv, FedProx
+from fl_lightning.methods import SCAFFOLD, FedAvg, FedCurv, FedProx
+from fl_lightning.module import FederatedModule, Net
+
+_LEARNERS: dict[str, type[TaskLearner]] = {"OnTasks": TaskLearner, "EWC": EWC, "StableSGD": StableSGD, "APD": APD}
+_FEDERATIONS: tuple[type[FederatedModule], ...] = (FedAvg, FedProx, SCAFFOLD, FedCurv)
 
 
-class FedAvgOnTasks(TaskLearner):
-    """FedAvg."""
+class FedCurvEWC(EWC, FedCurv):
+    """EWC in the federation of FedCurv, which has a penalty each.
+
+    Args:
+        penalty: EWC's lambda, over a client's earlier tasks.
+        others_penalty: FedCurv's, over other clients, at least 0.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    federated = True
+
+    def __init__(self, net: Net, penalty: float = 1.0, others_penalty: float = 1e-4, **common: Any) -> None:
+        super().__init__(net, penalty, **common)
+        if not others_penalty >= 0:
+            raise ValueError(f"model.others_penalty is {others_penalty}, must be at least 0: 0 leaves FedCurv's term out")
+        self.others_penalty = others_penalty
 
 
-class FedProxOnTasks(TaskLearner, FedProx):
-    """FedProx; the paper's mu is 5e-3."""
+def _combined(name: str, learner: type[TaskLearner], federation: type[FederatedModule]) -> type[TaskLearner]:
+    """The learner's hooks before those of the federation, with the arguments of both."""
+    doc = f"Hooks and arguments of :class:`{learner.__name__}` and, for what goes through the server, of {federation.__name__}."
+    return type(name, (learner, federation), {"federated": True, "__module__": "fl_lightning.continual", "__doc__": doc})
+
+
+COMBINATIONS = {
+    name: FedCurvEWC if name == FedCurvEWC.__name__ else _combined(name, learner, federation)
+    for federation in _FEDERATIONS
+    for ending, learner in _LEARNERS.items()
+    for name in [f"{federation.__name__}{ending}"]
+}
+"""By name: ``FedProxEWC`` is EWC in the federation of FedProx, ``FedProxOnTasks`` FedProx alone."""
 
 
 class ScaffoldOnTasks(TaskLearner, SCAFFOLD):
-    """SCAFFOLD."""
-
-
-class FedCurvOnTasks(TaskLearner, FedCurv):
-    """FedCurv."""
-
-
-class FedAvgEWC(EWC):
-    """EWC, averaged after every round."""
-
-    federated = True
-
-
-class FedProxEWC(EWC, FedProx):
-    """EWC with FedProx's pull, averaged after every round."""
-
-    federated = True
-
-
-class FedAvgStableSGD(StableSGD):
-    """StableSGD, averaged after every round."""
-
-    federated = True
-
-
-class FedProxStableSGD(StableSGD, FedProx):
-    """StableSGD with FedProx's pull, averaged after every round."""
-
-    federated = True
-
-
-class FedAvgAPD(APD):
-    """APD whose shared part is averaged after every round; its way in a task begins at what the client received first in it."""
-
-    federated = True
-
-
-class FedProxAPD(APD, FedProx):
-    """APD with FedProx's pull on the shared part, averaged after every round."""
-
-    federated = True
+    """``SCAFFOLDOnTasks`` under its former name, for one release."""

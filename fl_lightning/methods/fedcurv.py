@@ -40,7 +40,9 @@ class FedCurv(FederatedModule):
             raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 is FedAvg")
         if remember not in ("last_round", "all"):
             raise ValueError(f"model.remember is {remember!r}, must be last_round or all")
-        self.penalty, self.remember = penalty, remember
+        # A method that has another penalty as well keeps them apart.
+        self.penalty = self.others_penalty = penalty
+        self.remember = remember
 
     def configure_model(self) -> None:
         super().configure_model()
@@ -56,7 +58,7 @@ class FedCurv(FederatedModule):
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """The sums over the other clients; a client that does not receive knows of none."""
-        others = self._others(client) if self.penalty > 0 else {}
+        others = self._others(client) if self.others_penalty > 0 else {}
         return {**super().client_start(net, client), **others}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
@@ -66,8 +68,8 @@ class FedCurv(FederatedModule):
         fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
             if name in fisher:
-                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.penalty)
-                gradient.sub_(anchor[name], alpha=2 * self.penalty)
+                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.others_penalty)
+                gradient.sub_(anchor[name], alpha=2 * self.others_penalty)
             pulled.append(gradient)
         return pulled, loss
 

@@ -10,7 +10,9 @@ from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
 from fl_lightning.exchange import Gathered, Reduction, Weighted
 from fl_lightning.training.undo import UndoableStep
 
-NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"})
+# Of SCAFFOLD and FedCurv with a learner those with the most state.
+LIKEWISE = {"SCAFFOLDEWC", "SCAFFOLDStableSGD", "FedCurvStableSGD", "FedCurvAPD"}
+NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"} - LIKEWISE)
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
 FEDERATED = [name for name in NAMES if name not in LOCAL]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl_lightning.continual import FedAvgOnTasks, FedCurvOnTasks, FedProxOnTasks, ScaffoldOnTasks
+from fl_lightning.continual import FedAvgOnTasks, FedCurvOnTasks, FedProxOnTasks, SCAFFOLDOnTasks
 
 MU, PENALTY = 0.3, 0.7
 
@@ -45,7 +45,7 @@ def test_scaffold_corrects_the_body(tiny, train_unsampled):
             c.update({name: c[name] + change[name] / 3 for name in c})
         changes.clear()
 
-    method = tiny.train(ScaffoldOnTasks, tiny.new_data(cohorts=tiny.cohorts), train_unsampled=train_unsampled)
+    method = tiny.train(SCAFFOLDOnTasks, tiny.new_data(cohorts=tiny.cohorts), train_unsampled=train_unsampled)
     tiny.assert_plain(
         method,
         tiny.plain(
@@ -105,6 +105,6 @@ def test_without_their_terms_they_are_fedavg(tiny):
 def test_every_federated_method_sends_the_body_each_way(tiny):
     """P bytes a client and round, both ways; SCAFFOLD twice that; FedCurv P more up and 2 P more down."""
     size = 8 * sum(tiny.weights[name].numel() for name in tiny.body)
-    for method, down, up in ((FedProxOnTasks, 1, 1), (ScaffoldOnTasks, 2, 2), (FedCurvOnTasks, 3, 2)):
+    for method, down, up in ((FedProxOnTasks, 1, 1), (SCAFFOLDOnTasks, 2, 2), (FedCurvOnTasks, 3, 2)):
         for report in tiny.train(method, rounds=3).seen.rounds:
             assert (report.bytes_down, report.bytes_up) == (3 * down * size, 3 * up * size), method

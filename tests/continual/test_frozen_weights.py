@@ -12,7 +12,7 @@ HIDDEN = 8 * (16 * 3)  # bytes of the weights between the frozen convolution and
     ("name", "sent", "layer"),
     [
         ("FedAvgOnTasks", HIDDEN + 8 * 3, "conv."),
-        ("ScaffoldOnTasks", 2 * (HIDDEN + 8 * 3), "conv."),
+        ("SCAFFOLDOnTasks", 2 * (HIDDEN + 8 * 3), "conv."),
         ("EWC", 0, "conv."),
         ("FedAvgAPD", HIDDEN, "conv.parametrizations.weight.original"),
         ("FedWeIT", HIDDEN // 3, "conv.parametrizations.weight.original"),  # of one output in three, as the mask has it

@@ -1,0 +1,207 @@
+"""Local learners in federations: each product against one plain loop, to which both add their part."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning import continual
+from fl_lightning.continual import APD, EWC, SCAFFOLDAPD, FedAvgAPD, FedAvgEWC, FedCurvAPD, FedCurvEWC, StableSGD
+from fl_lightning.continual.federated import COMBINATIONS
+from fl_lightning.methods import SCAFFOLD, FedAvg, FedCurv, FedProx
+
+EARLIER, OTHERS = 5.0, 0.7
+RATES = [0.05, 0.03, 0.03]  # of Stable-SGD, as ``max(.1 * .5 ** t, .03)``
+
+
+class Part:
+    """What a learner or a federation adds to :meth:`Tiny.plain`: by default nothing."""
+
+    def __init__(self, tiny, rate, option):
+        self.tiny, self.rate, self.option = tiny, rate, option
+
+    def penalty(self, visit, weights) -> Tensor | float:
+        return 0.0
+
+    def correct(self, visit, name, gradient) -> Tensor:
+        return gradient
+
+    def after_fit(self, visit, weights) -> None:
+        pass
+
+    def after_round(self) -> None:
+        pass
+
+
+class Earlier(Part):
+    """EWC: ``lambda/2 sum_j F_j (w - theta_j)^2`` over the client's earlier tasks."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.learned = {}
+
+    def penalty(self, visit, weights):
+        own = [self.learned[visit.client, j] for j in range(visit.position)]
+        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in own for n in self.tiny.body)
+
+    def after_fit(self, visit, weights):
+        if visit.is_last:
+            self.learned[visit.client, visit.position] = (self.tiny.fisher(weights, visit.client), dict(weights))
+
+
+class Variates(Part):
+    """SCAFFOLD: ``g - c_i + c``; of three local steps, or of all samples at the weights received."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.c = {name: torch.zeros_like(self.tiny.weights[name]) for name in self.tiny.body}
+        self.own, self.changes = {client: dict(self.c) for client in range(3)}, []
+
+    def correct(self, visit, name, gradient):
+        return gradient - self.own[visit.client][name] + self.c[name] if name in self.c else gradient
+
+    def after_fit(self, visit, weights):
+        old = self.own[visit.client]
+        if self.option == "I":
+            leaves = {name: weight.clone().requires_grad_() for name, weight in visit.received.items()}
+            loss = self.tiny.loss(leaves, *self.tiny.samples(visit.client, visit.position, "train"))
+            new = dict(zip(self.c, torch.autograd.grad(loss, [leaves[name] for name in self.c])))
+        else:
+            length = 3 * self.rate(visit.position)
+            new = {n: old[n] - c + (visit.received[n] - weights[n]) / length for n, c in self.c.items()}
+        self.changes.append({name: new[name] - old[name] for name in new})
+        self.own[visit.client] = new
+
+    def after_round(self):
+        self.c = {name: c + sum(change[name] for change in self.changes) / 3 for name, c in self.c.items()}
+        self.changes = []
+
+
+class Others(Part):
+    """FedCurv: ``lambda sum_j F_j (w - theta_j)^2`` over the other clients in the round before."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.known, self.new = {}, {}
+
+    def penalty(self, visit, weights):
+        others = [self.known[j] for j in self.known if j != visit.client]
+        return OTHERS * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in others for n in self.tiny.body)
+
+    def after_fit(self, visit, weights):
+        self.new[visit.client] = (self.tiny.fisher(weights, visit.client), dict(weights))
+
+    def after_round(self):
+        self.known, self.new = self.new, {}
+
+
+FEDERATIONS = {
+    "SCAFFOLD": (Variates, {}),
+    "SCAFFOLD I": (Variates, {"option": "I"}),
+    "FedCurv": (Others, {"penalty": OTHERS}),
+}
+LEARNERS = {
+    "EWC": (Earlier, {"penalty": EARLIER}),
+    "StableSGD": (Part, {"task_decay": 0.5, "lowest_rate": 0.03}),
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("federation", FEDERATIONS)
+def test_both_parts_add_up(tiny, federation, learner):
+    """All of three tasks: server, clients, what they keep, outputs, and what the server of SCAFFOLD and FedCurv has besides."""
+    (above, sent), (below, local) = FEDERATIONS[federation], LEARNERS[learner]
+    settings = {**sent, **local}
+    if (federation, learner) == ("FedCurv", "EWC"):
+        settings = {"penalty": EARLIER, "others_penalty": OTHERS}
+
+    def rate(position):
+        return RATES[position] if learner == "StableSGD" else 0.1
+
+    parts = [kind(tiny, rate, sent.get("option", "II")) for kind in (above, below)]
+
+    def after_round():
+        for part in parts:
+            part.after_round()
+
+    def after_fit(visit, weights):
+        for part in parts:
+            part.after_fit(visit, weights)
+
+    expected = tiny.plain(
+        lambda visit, weights: sum(part.penalty(visit, weights) for part in parts),
+        lambda visit, name, gradient: parts[0].correct(visit, name, gradient),
+        after_fit,
+        after_round,
+        rate=rate,
+    )
+    method = tiny.train(getattr(continual, f"{federation.split()[0]}{learner}"), **settings)
+    tiny.assert_plain(method, expected)
+    tiny.assert_moved(expected.server, tiny.body)
+    if above is Variates:
+        tiny.assert_same(method.server_state("variate"), parts[0].c)
+    if above is Others:
+        tiny.assert_same(method.server_state("fisher"), {n: sum(F[n] for F, _ in parts[0].known.values()) for n in tiny.body})
+
+
+def test_decomposed_weights_have_variates_of_their_bases(tiny):
+    """SCAFFOLDAPD: two tasks and a round; where nothing else is decomposed away, clients' variates are not those of FedAvg."""
+    for option in ("I", "II"):
+        method = tiny.train(SCAFFOLDAPD, rounds=5, option=option, l2=1.0)
+        bases = {f"{layer}.parametrizations.weight.original" for layer in ("conv", "hidden")}
+        assert method.server_state("variate").keys() == bases
+        variates = [method.client_states.read(client).method["variate"] for client in range(3)]
+        for name, c in method.server_state("variate").items():  # all of them take part in every round
+            torch.testing.assert_close(c, sum(own[name] for own in variates) / 3, atol=1e-12, rtol=0)
+        apart = method.net.get_parameter("conv.parametrizations.weight.original")
+        plain = tiny.train(FedAvgAPD, rounds=5, l2=1.0).net.get_parameter("conv.parametrizations.weight.original")
+        assert (apart - plain).abs().max() > 1e-4
+
+
+def test_without_their_terms_they_are_what_is_left(tiny):
+    """FedCurv adds nothing to APD or EWC without a penalty, nor EWC to FedCurv, bit for bit; with one it does."""
+    apd = {"l2": 1.0, "l1": 0.02}
+    for method, settings, penalties, plain in (
+        (FedCurvAPD, apd, ("penalty",), (FedAvgAPD, apd)),
+        (FedCurvEWC, {"penalty": EARLIER}, ("others_penalty",), (FedAvgEWC, {"penalty": EARLIER})),
+        (FedCurvEWC, {"others_penalty": OTHERS}, ("penalty",), (continual.FedCurvOnTasks, {"penalty": OTHERS})),
+    ):
+        expected = dict(tiny.train(plain[0], **plain[1]).net.named_parameters())
+        bare, full = (tiny.train(method, **settings, **dict.fromkeys(penalties, value)) for value in (0.0, 50.0))
+        tiny.assert_same(dict(bare.net.named_parameters()), expected, atol=0)
+        assert any((weight - expected[name]).abs().max() > 1e-4 for name, weight in full.net.named_parameters())
+
+
+def test_names_are_those_of_both(tiny):
+    """Four learners in four federations, importable by name; what a class is made of can be asked."""
+    learners, federations = ("OnTasks", "EWC", "StableSGD", "APD"), (FedAvg, FedProx, SCAFFOLD, FedCurv)
+    assert list(COMBINATIONS) == [f"{federation.__name__}{learner}" for federation in federations for learner in learners]
+    for name, kind in COMBINATIONS.items():
+        assert getattr(continual, name) is kind
+        assert kind.__name__ == name
+        assert kind.federated
+    for kind, learner in (("EWC", EWC), ("StableSGD", StableSGD), ("APD", APD)):
+        assert all(
+            issubclass(COMBINATIONS[f"{federation.__name__}{kind}"], (learner, federation)) for federation in federations
+        )
+    assert issubclass(continual.ScaffoldOnTasks, (continual.TaskLearner, SCAFFOLD))
+    assert not hasattr(continual, "FedDynEWC")
+
+
+def test_the_penalty_of_the_others_is_checked(tiny):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"^model.others_penalty is -1.0, must be at least 0: 0 leaves FedCurv's term out$"):
+        FedCurvEWC(tiny.new_net(), others_penalty=-1.0)
+
+
+@pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "ScaffoldOnTasks"])
+def test_on_the_command_line(main, tmp_path, name):
+    """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
+    fit = ["fit", "--config", "digits_fedweit.yaml", "--trainer.enable_progress_bar", "false"]
+    short = ["--model.rounds_per_task", "1", "--model.local_epochs", "1"]
+    arguments = {"FedCurvEWC": ["--model.penalty", "2", "--model.others_penalty", "0.5"]}.get(name, [])
+    code, _, error = main(*fit, "--model", name, *short, *arguments, "--trainer.max_steps", "2")
+    assert code == 0, error
+    (config,) = tmp_path.glob("runs/*/version_0/config.yaml")
+    assert f"class_path: fl_lightning.continual.{name}\n" in config.read_text().replace(".federated.", ".")
+    code, _, error = main("fit", "--config", str(config), "--ckpt_path", "last", "--trainer.max_steps", "3")
+    assert code == 0, error
