@@ -45,13 +45,13 @@ class Dashboard(FederatedCallback):
     ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A run that
     goes on from a checkpoint in its own folder writes no second beginning.
 
-    Attributes:
-        config: the run's config; on the command line the whole one, else empty.
+    Args:
+        config: the run's config, as the command line gives it; by default none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(every=1)
-        self.config: Mapping[str, Any] = {}
+        self.config = config or {}
         self._charts: dict[str, dict[str, list]] = {}  # the newest layout
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -49,7 +49,6 @@ class RunSummary(FederatedCallback):
             if not 0 < target <= 1:
                 raise ValueError(f"{self.key}.targets has {target}, must be above 0 and at most 1: 0.9 is 90 %")
         self.table_uses, self.targets = table_uses, tuple(targets)
-        self.folder: Path | None = None  # where results.json goes; by default the logger's folder
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
         self._undone: list[int] = []  # rounds whose server step was undone
@@ -74,7 +73,7 @@ class RunSummary(FederatedCallback):
         if not trainer.is_global_zero:
             return
         results = self.results(trainer, module)
-        folder = self.folder or log_dir
+        folder = module.run_folder or log_dir
         if folder is not None:
             with atomic_write(Path(folder) / "results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")

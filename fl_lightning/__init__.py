@@ -1,6 +1,10 @@
 """Federated learning on PyTorch Lightning that shows what a model forgets."""
 
 import ast
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 from lazy_loader import attach
@@ -29,6 +33,18 @@ __getattr__, __dir__, __all__ = attach(
     },
 )
 
-# In the source tree callbacks/ and configs/ are folders next to this one: a python that starts there finds them as well.
+
+
+class _TopLevelFolders(MetaPathFinder):
+    """Finds ``callbacks`` and ``configs`` where a python starts in the source tree: they are folders next to this one there."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        package, _, folder = name.partition(".")
+        if package != __name__ or folder not in ("callbacks", "configs"):
+            return None
+        where = _HERE.parent / folder
+        return spec_from_file_location(name, where / "__init__.py", submodule_search_locations=[str(where)])
+
+
 if not (_HERE / "callbacks").is_dir():
-    __path__.append(str(_HERE.parent))
+    sys.meta_path.append(_TopLevelFolders())

@@ -5,16 +5,19 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 """
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Self, get_args
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.parsing import collect_init_args
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
@@ -33,6 +36,7 @@ from fl_lightning.random_streams import seeded_layers
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, check_whole, read_checkpoint
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 from fl_lightning.training.evaluation import EvaluatedModule
+from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
 from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
@@ -45,7 +49,6 @@ __all__ = ["FederatedModule", "Net", "Update"]
 
 EngineName = Literal["auto", "tune", "sequential", "vectorized", "captured"]
 StorageOfStates = Literal["memory", "disk"]
-_MAX_ROUNDS_WITHOUT_UPDATE = 10
 
 
 class FederatedModule(FederatedAlgorithm, EvaluatedModule):
@@ -82,15 +85,16 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         **common: Any,
     ) -> None:
         super().__init__(net, **common)
+        self.given_arguments = _given_arguments(inspect.currentframe())
         self.automatic_optimization = False
         self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
         self.lr_scheduler, self.engine_name, self.client_state = lr_scheduler, engine, client_state
         self.privacy, self.initial_weights = privacy, initial_weights
         self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
-        self.run_folder: Path | None = None  # where this run alone writes, if somebody says so, as the command line does
+        self.run_folder: Path | None = None
         self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
-        self.rounds_without_update = 0
+        self._lost_rounds = LostRounds()
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self._settings: Settings = {}  # of the fit, for its checkpoints
         self._check_run_settings()
@@ -112,6 +116,10 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
                 f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "
                 "set model.engine to sequential"
             )
+
+    def write_to(self, folder: Path) -> None:
+        """Name the folder that this run alone writes to, as the command line does; by default that of its logger."""
+        self.run_folder = folder
 
     @property
     def data(self) -> FederatedDataModule:
@@ -150,7 +158,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         if round == self.trainer.max_steps or self.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
-        self._count_rounds_without_update(report, any(visit.sends for visit in visits))
+        self._lost_rounds.add(report, any(visit.sends for visit in visits))
         for scheduler in self._schedulers():
             scheduler.step()
         self._notify("on_aggregate_end", round)
@@ -175,7 +183,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             self.after_server_step([])
         self.client_states.commit(round, [])  # nobody keeps anything of it
         report = replace(fit.report, undone=True)
-        warnings.warn(f"round {round}: {_what_blew_up(report)}, and was undone", stacklevel=2)
+        warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=2)
         return report
 
     def sampled_clients(self, round: int) -> list[int]:
@@ -319,7 +327,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             "tuned_engine": self.tuned_engine,
             "newest": self.newest,
             "evaluated_round": self.evaluated_round,
-            "rounds_without_update": self.rounds_without_update,
+            "rounds_without_update": self._lost_rounds.count,
         }
 
     @classmethod
@@ -374,7 +382,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]
         self.newest = checkpoint["federated"]["newest"]
         self.evaluated_round = checkpoint["federated"]["evaluated_round"]
-        self.rounds_without_update = checkpoint["federated"]["rounds_without_update"]
+        self._lost_rounds = LostRounds(checkpoint["federated"]["rounds_without_update"])
         self.began_from = checkpoint["federated"].get("began_from")
 
     def _check_goes_on(self, checkpoint: dict[str, Any]) -> None:
@@ -403,28 +411,6 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         schedulers = self.lr_schedulers() or []
         return schedulers if isinstance(schedulers, list) else [schedulers]
 
-    def _count_rounds_without_update(self, report: RoundReport, anybody_sends: bool) -> None:
-        """Count rounds in which every update was lost or, where nobody was to send, every client, and those undone."""
-        if not report.clients:
-            return
-        arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
-        self.rounds_without_update = 0 if arrived and not report.undone else self.rounds_without_update + 1
-        if self.rounds_without_update == _MAX_ROUNDS_WITHOUT_UPDATE:
-            if report.undone:
-                raise FloatingPointError(
-                    f"{_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row were lost or undone (last: {_what_blew_up(report)}): lower "
-                    "the learning rate of model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
-                )
-            if not report.nonfinite:
-                raise FloatingPointError(
-                    f"all clients weighed 0 in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: "
-                    f"{', '.join(map(str, report.clients))}): give some a weight above 0 in update_weight"
-                )
-            raise FloatingPointError(
-                f"no client sent a finite update in {_MAX_ROUNDS_WITHOUT_UPDATE} rounds in a row (last: clients "
-                f"{', '.join(map(str, report.nonfinite))}): lower model.optimizer.lr or set model.clip_local_gradients"
-            )
-
     def _log_training(self, report: RoundReport) -> None:
         counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
         metrics = {"train/nonfinite_clients": float(len(report.nonfinite))}
@@ -445,11 +431,9 @@ def _never(*arguments: Any) -> bool:
     return False
 
 
-def _what_blew_up(report: RoundReport) -> str:
-    """Whose update was the largest in a round whose step was undone."""
-    norms = zip(report.norms, report.clients, strict=True)
-    norm, client = max((norm, client) for norm, client in norms if client not in report.nonfinite)
-    return (
-        f"the server's step made the global model or the server's state non-finite (largest norm of an update: {norm:.3g}, of "
-        f"client {client})"
-    )
+def _given_arguments(frame: FrameType | None) -> dict[str, Any]:
+    """What the constructors of a method and of its base classes were called with, by name."""
+    given: dict[str, Any] = {}
+    for arguments in collect_init_args(frame, [], classes=(FederatedModule,)) if frame is not None else ():
+        given |= arguments
+    return given

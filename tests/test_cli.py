@@ -342,3 +342,10 @@ def test_other_loggers(main, tmp_path, logger):
     assert code == 0, error
     for name in ("checkpoints/last.ckpt", "results.json", "config.yaml"):
         assert (tmp_path / "runs" / "digits_tce" / "version_1" / name).exists(), name
+
+
+def test_a_try_leaves_no_version(main, tmp_path):
+    """``fast_dev_run`` writes no checkpoint, and is nothing that a later run could go on from."""
+    code, _, error = main("fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--trainer.fast_dev_run", "true")
+    assert code == 0, error
+    assert list(tmp_path.rglob("version_*")) == []

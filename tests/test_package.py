@@ -1,5 +1,6 @@
 """The package as a wheel installs it, and the source tree beside it."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -38,3 +39,9 @@ def test_callbacks_are_found_beside_an_installed_wheel(installed, tmp_path, wher
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [str(expected / name / "__init__.py") for name in ("callbacks", "configs")]
+
+
+@pytest.mark.parametrize("name", ["fl_lightning", "benchmarks", "tests"])
+def test_the_package_holds_nothing_else_of_the_tree(name):
+    """A second copy of a class is not the class."""
+    assert importlib.util.find_spec(f"fl_lightning.{name}") is None

@@ -4,10 +4,11 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from fl_lightning.training import peers
+from fl_lightning.training import launch, peers
 
 PROGRAM = f"""
 import importlib.util, os, signal, sys, time
@@ -162,3 +163,13 @@ def test_a_stranger_is_not_let_in():
     with pytest.raises(ConnectionError, match="rank 1"):
         peers.accept(server, word, 2, timeout=0.5)
     server.close()
+
+
+def test_a_process_does_not_wait_for_ever_for_one_that_never_started(monkeypatch):
+    """Before all have joined nobody sends signs of life: the wait for the others has an end."""
+    monkeypatch.setattr(launch, "_store", lambda: SimpleNamespace(check=lambda keys: False))
+    monkeypatch.setattr(launch, "_LONGEST_START", 0.2)
+    monkeypatch.setattr(launch, "num_started", lambda: 2)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ConnectionError, match="rank 1 has waited 0 s for another of the 2 processes that torchrun started"):
+        launch._wait(lambda: False)

@@ -1,6 +1,7 @@
 """What may change when a run goes on, and what is refused by name."""
 
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -212,3 +213,35 @@ def test_the_data_module_keeps_its_options(toy_data):
     """Likewise; the size of a cohort counts as it comes out."""
     data, options = toy_data(), inspect.signature(FederatedDataModule.__init__).parameters
     assert [name for name in options if name not in ("self", "clients_per_round") and not hasattr(data, name)] == []
+
+
+class Hidden(FedAvg):
+    """Keeps its argument under another name, as does its loss."""
+
+    def __init__(self, net, beta: float = 1.0, **common):
+        super().__init__(net, **common)
+        self._beta = beta
+
+
+class HiddenLoss(TruncatedCrossEntropy):
+    def __init__(self, sharpness: float = 1.0) -> None:
+        self._sharpness = sharpness
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 7.0}, "model.beta is 7.0, 1.0 in the run"),
+        ({"loss": HiddenLoss(2.0)}, "model.loss._sharpness is 2.0, 1.0 in the run"),
+    ],
+)
+def test_what_a_class_of_ones_own_keeps_under_another_name_stays(fit, toy_data, tmp_path, settings, message):
+    """It decides what is learned, whatever it is called."""
+
+    def method(beta=1.0, loss=HiddenLoss()):
+        return Hidden(torch.nn.Linear(4, 3), beta=beta, loss=loss)
+
+    fit(method(), toy_data(), 1).save_checkpoint(tmp_path / "cut.ckpt")
+    fit(method(), toy_data(), 2, tmp_path / "cut.ckpt")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(method(**settings), toy_data(), 2, tmp_path / "cut.ckpt")

@@ -151,3 +151,15 @@ def test_the_largest_norm_is_not_the_largest_value(fit, toy_data):
     with pytest.warns(UserWarning, match=r"largest norm of an update: 3.81e\+30, of client 2\)"):
         fit(Stays(net, local_steps=1, server_optimizer=FedYogi), toy_data(), 1, callbacks=[reports])
     assert reports.rounds[0].norms == pytest.approx([0, 0, 12**0.5 * 1.1e30], rel=1e-6)
+
+
+def test_who_blew_a_model_up_that_stays_finite_is_named(fit, toy_data):
+    """A change of 1e30 under SGD leaves a finite model, from which no client comes back: the last ones are not to blame.
+
+    27 values of 1e30 each: ``sqrt(27) 1e30``.
+    """
+    torch.manual_seed(0)
+    method = loud(FedAvg, 1, {2})(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)), local_steps=2)
+    blamed = r"last: clients 0, 1, 2; before them, in round 2, the largest norm of an update: 5\.2e\+30, of client 1\)"
+    with pytest.raises(FloatingPointError, match=blamed):
+        fit(method, toy_data(), 15)

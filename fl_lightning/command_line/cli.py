@@ -268,20 +268,23 @@ class FederatedCLI(LightningCLI):
         try:
             yield
         except BaseException:  # Ctrl-C and SIGTERM too
-            if self._made and (not hasattr(self, "trainer") or self.trainer.global_step == 0):
-                shutil.rmtree(self.version, ignore_errors=True)
-                for folder in self._made[1:]:
-                    with suppress(OSError):  # another run has something there
-                        folder.rmdir()
+            if not hasattr(self, "trainer") or self.trainer.global_step == 0:
+                self._remove_version()
             raise
+
+    def _remove_version(self) -> None:
+        """Take away the folders that this run made, if it did."""
+        if self._made:
+            shutil.rmtree(self.version, ignore_errors=True)
+        for folder in self._made[1:]:
+            with suppress(OSError):  # another run has something there
+                folder.rmdir()
 
     def _fit_callbacks(self, config: Namespace) -> list[Callback]:
         """What watches a fit unless the user says otherwise."""
         callbacks = [self._get(self.config_init, key) for key in _CALLBACKS]
-        callbacks[-1].folder = self.version
         # Before the summary, whose results.json says that the record is complete.
-        callbacks.insert(-1, dashboard := Dashboard())
-        dashboard.config = self.config_dump
+        callbacks.insert(-1, Dashboard(self.config_dump))
         if config.enable_progress_bar is not False:
             callbacks.append(RoundProgressBar())
         if config.enable_checkpointing is not False:
@@ -300,13 +303,15 @@ class FederatedCLI(LightningCLI):
 
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
         """Fit; a run that fails before its first round leaves no folder behind."""
-        model.run_folder = self.version
+        model.write_to(self.version)
         ckpt_path, rounds = kwargs.get("ckpt_path"), self.trainer.max_steps
         if decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
             rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
             return
         with self._removing_version_on_failure():
             self.trainer.fit(model, **kwargs)
+        if self.trainer.fast_dev_run:  # nothing of it is to be gone on from
+            self._remove_version()
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; one that is stopped by a signal says so, ends in time and does not look finished."""

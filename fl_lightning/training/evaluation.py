@@ -1,6 +1,7 @@
 """How the global model is evaluated, and how numbers reach the loggers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -20,6 +21,7 @@ class EvaluatedModule(LightningModule):
 
     net: nn.Module
     data: FederatedDataModule
+    given_arguments: dict[str, Any]
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ import torch
 
 _PATIENCE = timedelta(seconds=20)  # for the store, which is there before the processes are
 _POLL = 0.1  # seconds
+_LONGEST_START = 600.0  # seconds between the start of one process and that of another
 Plain = TypeVar("Plain", bound=str | bool | None)
 
 
@@ -62,9 +63,14 @@ def tell_failure(line: str) -> None:
 
 
 def _wait(is_over: Callable[[], bool]) -> None:
-    store = _store()
+    store, deadline = _store(), time.monotonic() + _LONGEST_START
     try:
         while not is_over():
+            if time.monotonic() > deadline:
+                raise ConnectionError(
+                    f"rank {os.environ['RANK']} has waited {_LONGEST_START:.0f} s for another of the {num_started()} processes "
+                    "that torchrun started: see what became of it"
+                )
             if store.check(["failure"]):
                 raise ConnectionError(store.get("failure").decode())
             time.sleep(_POLL)

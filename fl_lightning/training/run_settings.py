@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning.losses import Loss
 from fl_lightning.training.evaluation import EvaluatedModule
 
 Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those
@@ -39,7 +40,7 @@ _HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called
 def run_settings(method: EvaluatedModule) -> Settings:
     """What a fit of this method on its data is made with, once its net is built."""
     data, settings = method.data, {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
-    for key, value in _options(method):
+    for key, value in _options_of_method(method):
         # An engine that runs already holds the method, and with it itself.
         if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
             settings |= _described(f"model.{key}", value)
@@ -113,6 +114,21 @@ def _options(thing: Any) -> Iterator[tuple[str, Any]]:
             yield name, getattr(thing, name)
 
 
+def _options_of_method(method: EvaluatedModule) -> Iterator[tuple[str, Any]]:
+    """Its options, and arguments that a class of the user's own keeps under other names."""
+    kept = dict(_options(method))
+    yield from kept.items()
+    yield from ((name, value) for name, value in method.given_arguments.items() if name not in kept)
+
+
+def _options_of_loss(loss: Loss) -> Iterator[tuple[str, Any]]:
+    """Its options, and other plain values that it keeps."""
+    kept = dict(_options(loss))
+    yield from kept.items()
+    plain = bool | int | float | str | None
+    yield from ((name, value) for name, value in vars(loss).items() if name not in kept and isinstance(value, plain))
+
+
 def _described(key: str, value: Any) -> Settings:
     """A value as plain containers; objects by class and options, under the keys of the command line."""
     if value is None or isinstance(value, bool | int | float | str):
@@ -130,7 +146,8 @@ def _described(key: str, value: Any) -> Settings:
         return kinds | {n: part for i, inner in enumerate(value) for n, part in _described(f"{key}.{i}", inner).items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return {key: _name(value)}
-    options = (_described(f"{key}.{name}", option) for name, option in _options(value))
+    listed = _options_of_loss(value) if isinstance(value, Loss) else _options(value)
+    options = (_described(f"{key}.{name}", option) for name, option in listed)
     return {key: _name(type(value))} | {name: part for described in options for name, part in described.items()}
 
 

@@ -16,7 +16,6 @@ def summarised(fit, toy_data, tmp_path, monkeypatch, capsys):
 
     def run(curve, targets, rounds=6, ckpt_path=None, **settings):
         summary = RunSummary(targets=targets)
-        summary.folder = tmp_path
 
         class Scripted(FedAvg):
             def log_round(self, metrics, round):
@@ -24,6 +23,7 @@ def summarised(fit, toy_data, tmp_path, monkeypatch, capsys):
                 super().log_round({**metrics, **script}, round)
 
         method = Scripted(nn.Linear(4, 3).double())
+        method.write_to(tmp_path)
         data = toy_data(**{"monitor_test": 1, **settings})
         trainer = fit(method, data, rounds, ckpt_path, precision="64-true", callbacks=[summary])
         return json.loads((tmp_path / "results.json").read_text())["rounds_to_target"], capsys.readouterr().out, trainer

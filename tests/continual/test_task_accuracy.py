@@ -106,7 +106,7 @@ def test_the_table_of_every_client_is_a_file(tiny, tmp_path):
 
     class InFolder(FedAvgOnTasks):
         def on_fit_start(self):
-            self.run_folder = tmp_path
+            self.write_to(tmp_path)
             super().on_fit_start()
 
     method = tiny.train(InFolder, tiny.new_data(cohorts=tiny.cohorts), rounds=3, callbacks=[TaskAccuracy()])

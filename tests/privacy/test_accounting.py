@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from opacus.accountants import RDPAccountant
 from torch import nn
 
@@ -151,8 +152,8 @@ def test_without_accounting_nothing_is_said_of_epsilon(fit, toy_data, tmp_path, 
     """Neither logged nor printed, and null in the file; batches are the shuffled ones."""
     for privacy in (DPSGD(1.3), None):
         summary = RunSummary()
-        summary.folder = tmp_path
-        method = train(fit, toy_data, privacy, 1, callbacks=[summary])
+        logger = CSVLogger(tmp_path, name="", version="")
+        method = train(fit, toy_data, privacy, 1, callbacks=[summary], logger=logger)
         assert method.epsilons == {}
         assert "privacy/epsilon" not in method.newest
         assert "epsilon" not in capsys.readouterr().out

@@ -1,0 +1,75 @@
+"""Rounds in which nothing was learned: counted, and after ten in a row the end of a run, with a line that says who and why."""
+
+from fl_lightning.exchange import RoundReport
+
+_MOST = 10
+
+
+class LostRounds:
+    """How many rounds in a row brought the server nothing: every update was lost, or its step was undone.
+
+    Args:
+        count: of rounds before the first.
+    """
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self._last_counted: RoundReport | None = None  # of the newest round that brought something
+
+    def add(self, report: RoundReport, anybody_sends: bool) -> None:
+        """Count a round; one with nobody in it does not count.
+
+        Args:
+            anybody_sends: if nobody is to, the round is lost where every client's fit was.
+
+        Raises:
+            FloatingPointError: after ten in a row.
+        """
+        if not report.clients:
+            return
+        arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
+        if arrived and not report.undone:
+            self.count, self._last_counted = 0, report
+            return
+        self.count += 1
+        if self.count == _MOST:
+            raise FloatingPointError(self._line(report))
+
+    def _line(self, report: RoundReport) -> str:
+        if report.undone:
+            return (
+                f"{_MOST} rounds in a row were lost or undone (last: {what_blew_up(report)}): lower the learning rate of "
+                "model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
+            )
+        if not report.nonfinite:
+            return (
+                f"all clients weighed 0 in {_MOST} rounds in a row (last: {', '.join(map(str, report.clients))}): give some a "
+                "weight above 0 in update_weight"
+            )
+        return (
+            f"no client sent a finite update in {_MOST} rounds in a row (last: clients "
+            f"{', '.join(map(str, report.nonfinite))}{self._before()}): lower model.optimizer.lr or set "
+            "model.clip_local_gradients"
+        )
+
+    def _before(self) -> str:
+        """Whose update was the largest in the last round that counted: clients that got its result may be innocent."""
+        if self._last_counted is None or not any(self._last_counted.norms):
+            return ""
+        (norm, client), round = largest_norm(self._last_counted), self._last_counted.round
+        return f"; before them, in round {round}, the largest norm of an update: {norm:.3g}, of client {client}"
+
+
+def what_blew_up(report: RoundReport) -> str:
+    """Whose update was the largest in a round whose step was undone."""
+    norm, client = largest_norm(report)
+    return (
+        f"the server's step made the global model or the server's state non-finite (largest norm of an update: {norm:.3g}, of "
+        f"client {client})"
+    )
+
+
+def largest_norm(report: RoundReport) -> tuple[float, int]:
+    """The largest norm of an update that was finite, and whose it was."""
+    norms = zip(report.norms, report.clients, strict=True)
+    return max((norm, client) for norm, client in norms if client not in report.nonfinite)
