@@ -59,7 +59,7 @@ class Workload:
         data.setup()
         normalised = torch.empty(self.inputs.shape)
         for raw, place in zip(self.inputs.split(1024), normalised.split(1024), strict=True):  # no second copy of everything
-            place.copy_(data.normalise(raw))
+            place.copy_(data.preparation.normalise(raw))
         return normalised
 
     def data_module(self, inputs: Tensor | None = None, **settings: object) -> FederatedDataModule:

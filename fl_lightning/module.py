@@ -259,7 +259,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         clients: Iterable[int] = range(self.data.num_clients)
         if self.data.cohorts is not None:
             clients = {client for cohort in self.data.cohorts[: self.trainer.max_steps] for client in cohort}
-        alone = (client for client in clients if self.data.smallest_batch(client, self.num_local_steps(client)) == 1)
+        alone = (client for client in clients if self.data.batch_sizes.smallest(client, self.num_local_steps(client)) == 1)
         if (lonely := next(alone, None)) is None:
             return
         try:

@@ -155,8 +155,8 @@ def _weight_decay(optimizer: torch.optim.Optimizer) -> float:
 
 def _pixel_range(data: FederatedDataModule) -> PixelRange:
     white = 255 if data.train_set.inputs.dtype == torch.uint8 else 1
-    blank = torch.zeros(1, *data.input_shape, device=data.device)
-    return PixelRange(data.normalise(blank), data.normalise(blank + white))
+    blank = torch.zeros(1, *data.input_shape, device=data.train_set.device)
+    return PixelRange(data.preparation.normalise(blank), data.preparation.normalise(blank + white))
 
 
 def check_method(method: FederatedModule) -> None:

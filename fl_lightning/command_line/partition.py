@@ -29,9 +29,9 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
     if data.tasks is not None:
         raise ValueError(f"data.tasks is {data.tasks!r}, but this command shows data.partition: leave data.tasks out")
     dataset = data.source.load(data.root)
-    private, _ = data.set_public_aside(dataset)
+    private, _ = data.split.private_and_public(dataset)
     labels, seed = dataset.train.targets[private], data.seed
-    parts = data.share_out(dataset, private)
+    parts = data.split.parts(dataset, private)
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
     counts = torch.stack([labels[part].bincount(minlength=len(dataset.classes)) for part in parts])

@@ -47,9 +47,22 @@ class PoissonSampler:
 
 @dataclass(frozen=True)
 class FixedSampler:
-    """The cohorts of round 1, 2, ... as they are given."""
+    """The cohorts of round 1, 2, ... as they are given.
 
+    Raises:
+        ValueError: if one names nobody, a client twice or none of the N.
+    """
+
+    num_clients: int
     cohorts: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        for cohort in self.cohorts:
+            if not cohort or len(set(cohort)) != len(cohort) or not all(0 <= client < self.num_clients for client in cohort):
+                raise ValueError(
+                    f"data.cohorts has the cohort {list(cohort)}, must name clients between 0 and {self.num_clients - 1}, "
+                    "each once and at least one"
+                )
 
     def cohort(self, round: int) -> list[int]:
         """As given.
@@ -62,6 +75,26 @@ class FixedSampler:
                 f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
             )
         return sorted(self.cohorts[round - 1])
+
+
+def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
+    """Clients of a cohort: a whole number is a count, a number with a point a fraction of N, of which at least one takes part.
+
+    Raises:
+        ValueError: if it is out of range.
+    """
+    if isinstance(clients_per_round, float):
+        if not 0 < clients_per_round <= 1:
+            raise ValueError(
+                f"data.clients_per_round is {clients_per_round}, must be above 0 and at most 1 as a fraction: "
+                "write a whole number for a count"
+            )
+        return max(int(clients_per_round * num_clients + 1e-9), 1)
+    if not 1 <= clients_per_round <= num_clients:
+        raise ValueError(
+            f"data.clients_per_round is {clients_per_round}, must be between 1 and data.num_clients, {num_clients}"
+        )
+    return clients_per_round
 
 
 def _draw(num_clients: int, size: int, rng: np.random.Generator) -> list[int]:

@@ -36,6 +36,11 @@ class Streams:
         """T, tasks of each client."""
         return self.order.shape[1]
 
+    def indices(self, client: int, position: int, part: Literal["validation", "test"]) -> Tensor:
+        """A client's validation or test samples of the task at a position of its sequence."""
+        row = client * self.num_tasks + position
+        return self.test[row] if part == "test" else self.shards.validation_indices(row)
+
     def digest(self) -> str:
         """A short name of who learns which samples in which order."""
         shards = (self.shards.train, self.shards.train_start, self.shards.validation)

@@ -65,7 +65,7 @@ class FedDF(FederatedModule):
         super().check_data()
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public_inputs())}
+        return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public.inputs())}
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
         teachers = [probe["logits"] for probe in probes if probe["logits"].isfinite().all()]
@@ -75,7 +75,7 @@ class FedDF(FederatedModule):
         order = torch.randperm(self.data.public_size)
         held_out, places = order.tensor_split([len(order) // 10])
         # Read once: where samples are streamed, one pass over them breaks off the one before.
-        (held_out_batch,) = self.data.public_batches([held_out])
+        (held_out_batch,) = self.data.public.batches([held_out])
         held_out_logits = logits[:, held_out.to(logits.device)]
         best, best_weights, last_gain = self._loss_of(held_out_batch, held_out_logits), copy.deepcopy(self.net.state_dict()), 0
         optimizer = torch.optim.Adam(self.trained_weights(self.net).values(), self.distillation_rate)
@@ -105,7 +105,7 @@ class FedDF(FederatedModule):
         while len(drawn) < self.distillation_steps:
             drawn += places[torch.randperm(len(places))].split(self.distillation_batch_size)
         drawn = drawn[: self.distillation_steps]
-        yield from zip(drawn, self.data.public_batches(drawn), strict=True)
+        yield from zip(drawn, self.data.public.batches(drawn), strict=True)
 
     def _loss_of(self, batch: Batch, teachers: Tensor) -> float:
         """Distillation loss on a batch, in evaluation mode."""

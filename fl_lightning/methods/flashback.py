@@ -87,12 +87,12 @@ class Flashback(FederatedModule):
         return upload
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        logits = predict_in_batches(net, self.data.eval_batch_size, self.data.public_inputs())
+        logits = predict_in_batches(net, self.data.eval_batch_size, self.data.public.inputs())
         counts = client.train_label_counts.to(self.global_label_counts)
         return {"logits": logits, "label_counts": counts, "client": torch.tensor(client.index)}
 
     def server_step(self, update: Update | None) -> None:
-        self._before = self.predict_logits(self.data.public_inputs())  # of the global model that the round started from
+        self._before = self.predict_logits(self.data.public.inputs())  # of the global model that the round started from
         super().server_step(update)
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
@@ -120,7 +120,7 @@ class Flashback(FederatedModule):
         self.net.train()
         for _ in range(self.distillation_epochs):
             places = torch.randperm(self.data.public_size).split(self.distillation_batch_size)
-            for where, batch in zip(places, self.data.public_batches(places), strict=True):
+            for where, batch in zip(places, self.data.public.batches(places), strict=True):
                 logits = self.net(batch.inputs)
                 loss = CrossEntropy()(logits, batch.targets, self.global_label_counts).mean()
                 loss = loss + dynamic_distillation(logits, teachers[:, where.to(teachers.device)], alpha)

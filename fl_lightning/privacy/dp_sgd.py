@@ -84,7 +84,7 @@ class DPSGD(Privacy):
     ) -> dict[int, tuple[float, int]]:
         if not self.accounting:
             return {}
-        return {client: (data.sampling_rate(client), method.num_local_steps(client)) for client in clients}
+        return {client: (data.batch_sizes.sampling_rate(client), method.num_local_steps(client)) for client in clients}
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Recorder(FederatedCallback):
     def on_cohort_fit_end(self, trainer, module, round, models):
         self.calls.append(("fits", round))
         samples = module.data.train_set if self.part == "train" else module.data.test_set
-        inputs = module.data.normalise(samples.inputs)
+        inputs = module.data.preparation.normalise(samples.inputs)
         self.clients[round] = models.clients
         self.before[round] = models.predict_received(inputs).argmax(-1)
         self.after[round] = models.predict(inputs).argmax(-1)

@@ -274,7 +274,8 @@ def test_images_are_normalised_as_torchvision_does():
     def expected(images):
         return torch.stack([vision.normalize(image.float() / 255, mean, std) for image in images])
 
-    torch.testing.assert_close(data.normalise(data.train_set.inputs), expected(data.train_set.inputs), atol=2e-6, rtol=0)
+    stored = data.train_set.inputs
+    torch.testing.assert_close(data.preparation.normalise(stored), expected(stored), atol=2e-6, rtol=0)
     validation = data.train_set.inputs[data.shards.validation]
     torch.testing.assert_close(next(iter(data.val_dataloader()[0])).inputs, expected(validation), atol=2e-6, rtol=0)
     batch = next(data.client_batches().batches(2, 1, 1))
@@ -294,7 +295,7 @@ def test_channel_statistics_of_the_training_set():
     unit = images / 255
     mean, std = (part.reshape(1, 3, 1, 1) for part in (unit.mean(axis=(0, 2, 3)), unit.std(axis=(0, 2, 3))))
     expected = torch.from_numpy((unit - mean) / std)
-    torch.testing.assert_close(data.normalise(data.train_set.inputs), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(data.preparation.normalise(data.train_set.inputs), expected, atol=1e-10, rtol=0)
     # The test set is scaled by the training set's numbers.
     expected = torch.from_numpy((tests.numpy() / 255 - mean) / std)
     torch.testing.assert_close(torch.cat(list(data.test_inputs().split(20))), expected, atol=1e-10, rtol=0)
@@ -306,7 +307,7 @@ def test_constant_channel_does_not_divide_by_zero():
     images[::2, 1] = 200
     data = from_arrays(images, torch.arange(6) % 2, [range(6)])
     data.setup()
-    normalised = data.normalise(images)
+    normalised = data.preparation.normalise(images)
     torch.testing.assert_close(normalised[:, 0], torch.zeros(6, 2, 2), atol=1e-6, rtol=0)
     torch.testing.assert_close(normalised[:, 1].std(correction=0), torch.tensor(1.0))
 
@@ -321,7 +322,7 @@ def test_floats_are_used_as_they_are_unless_told_otherwise():
     ):
         data = from_arrays(inputs, torch.arange(6) % 2, [range(6)], **options)
         data.setup()
-        torch.testing.assert_close(data.normalise(inputs), expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(data.preparation.normalise(inputs), expected, atol=1e-6, rtol=0)
 
 
 def test_inputs_come_in_the_dtype_of_the_net():
@@ -429,7 +430,7 @@ def test_what_the_server_has_is_no_part_of_the_partition():
     source = source_with_owners(torch.zeros(400, 1))
     data = FederatedDataModule(source, num_clients=6, clients_per_round=1, partition=Dirichlet(0.5), public_size=30, seed=2)
     data.setup()
-    private = sorted(set(range(400)) - set(data._public.tolist()))
+    private = sorted(set(range(400)) - set(data.public.indices.tolist()))
     assert len(private) == 370
     parts = dirichlet_partition([i % 5 for i in private], 6, 0.5, stream_seed(2, -1, -1, "partition"))
     held = [torch.cat([data.shards.train_indices(client), data.shards.validation_indices(client)]) for client in range(6)]
@@ -441,11 +442,11 @@ def test_natural_clients_keep_what_the_server_leaves(public_size):
     """Clients are the owners that have a sample left, ascending: of 8 owners at most 7 where 7 samples are left."""
     dataset = source_with_owners(torch.zeros(400, 1)).load("")
     settings = {"partition": Natural(), "clients_per_round": 1, "public_size": public_size}
-    private, _ = FederatedDataModule(**settings).set_public_aside(dataset)
+    private, _ = FederatedDataModule(**settings).split.private_and_public(dataset)
     own = [[i for i in private.tolist() if (7 if i == 399 else i % 7) == owner] for owner in range(8)]
     left = [samples for samples in own if samples]
     assert (len(left) < 8) == (public_size == 393)
-    parts = FederatedDataModule(**settings, num_clients=len(left)).share_out(dataset, private)
+    parts = FederatedDataModule(**settings, num_clients=len(left)).split.parts(dataset, private)
     assert [private[part].tolist() for part in parts] == left
 
 

@@ -72,7 +72,7 @@ def test_rounds_equal_algorithm_1(tiny, patience):
     settings = {"distillation_rate": 0.05, "distillation_batch_size": BATCH, "temperature": 1.5}
     method = tiny.train(OftenChecked, data, distillation_steps=15, distillation_patience=patience, **settings)
     tiny.data, net, lengths = data, tiny.new_net(), []
-    inputs = torch.cat(list(data.public_inputs().split(100)))
+    inputs = torch.cat(list(data.public.inputs().split(100)))
     for round, cohort in tiny.rounds:
         locals = {client: tiny.visit(net, client, round) for client in cohort}
         net.load_state_dict(tiny.mean(locals))
@@ -88,7 +88,7 @@ def test_labels_play_no_part(tiny):
     data = [tiny.new_data(public_size=PUBLIC) for _ in range(2)]
     for part in data:
         part.setup()
-    data[1].train_set.targets[data[1]._public] = 0
+    data[1].train_set.targets[data[1].public.indices] = 0
     first, second = (tiny.train(FedDF, part, distillation_steps=5).net for part in data)
     tiny.assert_same(first, second, atol=0)
 

@@ -59,7 +59,7 @@ def test_rounds_equal_the_equations(tiny, gamma, schedule):
         settings["distillation_schedule"] = schedule
     method = tiny.train(Flashback, data, **settings)
     tiny.data, net = data, tiny.new_net()
-    samples = torch.cat(list(data.public_inputs().split(100))), data.public_targets
+    samples = torch.cat(list(data.public.inputs().split(100))), data.public.targets
     pi, visits = [0.0] * 4, {}
     for round, cohort in tiny.rounds:
 
@@ -118,9 +118,9 @@ def test_public_samples_are_nobodys(tiny):
     """No client and no test set has them, and what clients hold together with them is the training set."""
     data = tiny.new_data(public_size=PUBLIC)
     data.setup()
-    held = torch.cat([data.shards.train, data._public])
+    held = torch.cat([data.shards.train, data.public.indices])
     assert sorted(held.tolist()) == list(range(len(data.train_set)))
-    assert len(data.public_targets) == PUBLIC
+    assert len(data.public.targets) == PUBLIC
 
 
 @pytest.mark.parametrize(

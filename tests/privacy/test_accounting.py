@@ -97,7 +97,7 @@ def test_a_rate_is_the_share_of_a_batch_and_at_most_1(fit, toy_data):
     for batch_size, rates in ((8, (1.0, 0.8, 8 / 15)), (None, (1.0, 1.0, 1.0))):
         data = toy_data(batch_size=batch_size)
         data.setup()
-        assert [data.sampling_rate(client) for client in range(3)] == pytest.approx(rates)
+        assert [data.batch_sizes.sampling_rate(client) for client in range(3)] == pytest.approx(rates)
     method = train(fit, toy_data, DPSGD(1.3, accounting=True), 1, data=toy_data(batch_size=None))
     assert method.epsilons[1] == pytest.approx(accountants_epsilon(1.0, 1.3, 2, 1e-5), rel=1e-12)
 

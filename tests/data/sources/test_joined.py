@@ -207,7 +207,7 @@ def test_a_task_is_of_one_set_and_of_one_client():
         held = torch.cat([train, validation, test])
         assert len(held.unique()) == 60
         assert data.train_set.targets[held].bincount().tolist() == [20, 20, 20]
-        assert data.normalise(data.train_set.inputs[held]).unique().round().tolist() == [7.0 if task < 2 else 4.0]
+        assert data.preparation.normalise(data.train_set.inputs[held]).unique().round().tolist() == [7.0 if task < 2 else 4.0]
 
 
 def test_what_a_client_learns_follows_from_the_seed():

@@ -1,0 +1,58 @@
+"""How the training samples of a source are divided among the server and the clients."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data.partitions import Partition
+from fl_lightning.data.samples import Dataset
+from fl_lightning.data.shards import ClientShards, split_clients
+from fl_lightning.random_streams import numpy_stream, stream_seed
+
+
+@dataclass(frozen=True)
+class FederatedSplit:
+    """First the server's samples are drawn, then a partition gives the others to clients; a function of data and seed alone.
+
+    Args:
+        partition: who holds which samples.
+        num_clients: N.
+        public_size: samples of the server.
+        seed: of all draws.
+    """
+
+    partition: Partition
+    num_clients: int
+    public_size: int
+    seed: int
+
+    def private_and_public(self, dataset: Dataset) -> tuple[Tensor, Tensor]:
+        """Indices of the training samples for the clients, ascending, and of those for the server.
+
+        Raises:
+            ValueError: if none is left for the clients.
+        """
+        count = len(dataset.train)
+        if 0 < count <= self.public_size:
+            raise ValueError(f"data.public_size is {self.public_size}, must be below the number of training samples, {count}")
+        order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
+        return order[self.public_size :].sort().values, order[: self.public_size]
+
+    def parts(self, dataset: Dataset, private: Tensor) -> list[Tensor]:
+        """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
+        labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
+        return self.partition.share_out(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
+
+    def shards(self, dataset: Dataset, private: Tensor, val_fraction: float) -> ClientShards:
+        """Each client's training and validation samples.
+
+        Args:
+            val_fraction: of a client's samples, for validation.
+
+        Raises:
+            ValueError: if a client is left without samples.
+        """
+        parts = [private[part] for part in self.parts(dataset, private)]
+        rng = numpy_stream(self.seed, -1, -1, "validation split")
+        return split_clients(parts, dataset.train.targets, len(dataset.classes), val_fraction, rng)

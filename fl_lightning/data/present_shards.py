@@ -1,0 +1,62 @@
+"""The shards that clients train on at present: all that they hold or, where they learn tasks, those of their present task."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data.shards import ClientShards
+
+
+class PresentShards:
+    """One of the shards of each client.
+
+    Args:
+        shards: of N clients and T tasks: row ``client * T + position`` is a client's task at that position.
+        num_tasks: T; 1 where samples are given out once for all rounds.
+    """
+
+    train: Tensor
+    """Indices of all training samples, where they are looked up."""
+    label_counts: Tensor
+    """(N, C), of each client's training and validation samples."""
+    train_label_counts: Tensor
+    """(N, C), of each client's training samples."""
+
+    def __init__(self, shards: ClientShards, num_tasks: int) -> None:
+        self.shards, self.num_tasks = shards, num_tasks
+        self._train_start: list[int] = shards.train_start.tolist()
+        self._rows = list(range(0, len(shards.label_counts), num_tasks))
+
+    def to(self, device: torch.device, streamed: bool) -> None:
+        """Keep indices and counts on a device; indices of samples that are streamed stay where the workers are."""
+        self._device = device
+        self.train = self.shards.train if streamed else self.shards.train.to(device)
+        self._count_labels()
+
+    def go_to(self, positions: Sequence[int]) -> None:
+        """From here on each client's samples are those of its task at that position; T: of its last."""
+        last = self.num_tasks - 1
+        self._rows = [client * self.num_tasks + min(position, last) for client, position in enumerate(positions)]
+        self._count_labels()
+
+    def _count_labels(self) -> None:
+        self.label_counts = self.shards.label_counts[self._rows].to(self._device)
+        self.train_label_counts = self.shards.train_label_counts[self._rows].to(self._device)
+
+    def train_start(self, client: int) -> int:
+        """Where a client's samples begin in ``train``."""
+        return self._train_start[self._rows[client]]
+
+    def num_train(self, client: int) -> int:
+        """Training samples of a client, n_k."""
+        row = self._rows[client]
+        return self._train_start[row + 1] - self._train_start[row]
+
+    def train_indices(self, client: int) -> Tensor:
+        """Of a client's training samples."""
+        return self.shards.train_indices(self._rows[client])
+
+    def validation_indices(self, client: int) -> Tensor:
+        """Of a client's validation samples."""
+        return self.shards.validation_indices(self._rows[client])
