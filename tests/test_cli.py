@@ -124,7 +124,7 @@ def test_printed_configs_parse_again(main, tmp_path, name):
 )
 def test_a_mistake_in_a_config_is_one_line(main, tmp_path, old, new, message):
     """What is misspelt or of a wrong type in a file is named as on the command line."""
-    text = (CONFIGS / "digits_tce.yaml").read_text()
+    text = (CONFIGS / "digits" / "digits_tce.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace(old, new))
     code, _, error = main("fit", "--config", "mine.yaml")
     assert code != 0

@@ -12,7 +12,8 @@ import torch
 import yaml
 
 from fl_lightning.command_line import cli
-from fl_lightning.command_line.config_files import bundled_configs, describe_configs, read_config, whole_configs
+from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_rows, describe_configs
+from fl_lightning.command_line.config_files import read_config, whole_configs
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 
@@ -107,6 +108,29 @@ def test_a_base_is_looked_for_beside_the_file_then_here_then_among_ours(write, t
     assert whole("folder/mine.yaml")[0]["data"]["num_clients"] == 100
 
 
+@pytest.mark.parametrize("name", ["cifar10_tce.yaml", "mnist_tasks_ewc.yaml"])
+def test_a_bundled_config_is_based_on_bundled_ones(write, name):
+    """A file and a combination are what they are, though the working folder has files of their pieces' names."""
+    whole_one = read_config(name)
+    write(**{piece: {"seed_everything": 7} for piece in ("cifar10", "legate", "loss_tce", "mnist_tasks", "tasks_ewc")})
+    assert read_config(name) == whole_one
+    write(**{name.removesuffix(".yaml"): {"seed_everything": 7}})
+    assert read_config(name) == {"seed_everything": 7}  # the file of the working folder comes first
+
+
+@pytest.mark.parametrize("name", ["flashback_femnist_500_fedreg.yaml", "fedweit_noniid50_fedprox_apd.yaml"])
+def test_a_combination_is_several_configs(parser, name):
+    """Its name and the names of its pieces, each after a --config, are the same settings."""
+    parts = bundled_rows()[name].base
+    assert len(parts) > 1
+    parsed = []
+    for names in ([name], parts):
+        with whole_configs(["fit", *(word for one in names for word in ("--config", one))]) as arguments:
+            parsed.append(parser.parse_args(arguments).fit)
+            del parsed[-1]["config"]
+    assert parsed[0] == parsed[1]
+
+
 @pytest.mark.parametrize(
     ("files", "error", "message"),
     [
@@ -156,13 +180,13 @@ def test_bundled_configs_are_what_the_command_line_takes(parser, name):
 
 @pytest.mark.parametrize("name", [name for name in FITS if not name.startswith("digits_")])
 def test_bundled_configs_name_their_table_and_number(name):
-    """The first line names paper, table or figure and setting; what it says of the rate is what is set."""
-    first = (CONFIGS / name).read_text().splitlines()[0]
-    papers = "TCE paper, |WSM thesis, |FedReg paper, |Flashback paper, |FedWeIT paper, |FedA\\w+: |FedYogi: |MNIST in 5 tasks "
-    papers += "|Attack strength |MOON paper, "
-    assert re.match(rf"# ({papers})", first)
-    rate = re.search(r"lr ([\d.]+);", first)
-    optimizer = read_config(CONFIGS / name)["model"]["init_args"]["optimizer"]["init_args"]
+    """Paper, table or figure and setting, and the method; what it says of the rate is what is set."""
+    row = bundled_rows()[name]
+    assert re.fullmatch(r"[A-Z][\w -]+: .{20,}", row.paper)
+    assert row.table
+    assert row.text
+    rate = re.search(r"lr ([\d.]+)$", row.text)
+    optimizer = read_config(name)["model"]["init_args"]["optimizer"]["init_args"]
     assert optimizer["lr"] > 0
     assert rate is None or optimizer["lr"] == float(rate[1])
 
@@ -215,9 +239,9 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
         assert net.eval()(batch).shape == (1, 2 if name.startswith("mnist") else 5)
 
 
-@pytest.mark.parametrize("name", [name for name in FITS if "tasks" in read_config(CONFIGS / name)["data"]])
+@pytest.mark.parametrize("name", [name for name in FITS if "tasks" in read_config(name)["data"]])
 def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
-    config = read_config(CONFIGS / name)
+    config = read_config(name)
     num_tasks = config["data"]["tasks"]["init_args"].get("tasks_per_client", 5)
     assert config["trainer"]["max_steps"] == num_tasks * config["model"]["init_args"]["rounds_per_task"]
 
@@ -230,20 +254,54 @@ def test_no_setting_is_written_down_in_twenty_files():
     assert max(settings.values()) < 20, max(settings.items(), key=lambda item: item[1])
 
 
+def test_names_are_unique():
+    """A bare name means one config, in whichever folder it is."""
+    files = [path.name for path in CONFIGS.rglob("*.yaml") if path.name != "rows.yaml"]
+    combinations = [row.name for row in bundled_rows().values() if row.base]
+    assert len({*files, *combinations}) == len(files) + len(combinations)
+    assert set(bundled_files()) == set(files)
+
+
 def test_every_piece_is_used():
-    used = set()
-    for path in CONFIGS.rglob("*.yaml"):
+    used = {name for row in bundled_rows().values() for name in row.base}
+    for path in bundled_files().values():
         base = yaml.safe_load(path.read_text()).get("base", [])
         used |= {base} if isinstance(base, str) else set(base)
-    assert {path.name for path in (CONFIGS / "pieces").glob("*.yaml")} <= used
+    assert set(bundled_files()) - set(bundled_configs()) <= used
+
+
+def test_a_file_says_more_than_a_combination():
+    """Nothing but other configs' names stands in rows.yaml."""
+    for name, path in bundled_files().items():
+        assert set(yaml.safe_load(path.read_text())) - {"base"}, name
+
+
+def test_heads_are_short():
+    """Which row of which table, and where a value departs; the papers' settings say whose they are at length."""
+    for name, row in bundled_rows().items():
+        if not row.base:
+            lines = bundled_files()[name].read_text().splitlines()
+            assert sum(line.startswith("#") for line in lines) <= 2, name
 
 
 def test_the_list_has_every_config_on_a_line():
-    """As the command prints it."""
+    """As the command prints it: below its table, and that below its paper, each of which is there once."""
     result = subprocess.run(
         [Path(sys.executable).with_name("fl-lightning"), "configs"], capture_output=True, text=True, check=True
     )
     assert result.stdout.rstrip("\n") == describe_configs()
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == bundled_configs()
-    assert all(len(line.split()) > 4 for line in lines)
+    papers = [line for line in lines if line and not line.startswith(" ")]
+    assert len(set(papers)) == len(papers) == len({row.paper for row in bundled_rows().values()})
+    listed, paper, table = [], None, None
+    for line in filter(None, lines):
+        if line.startswith("    "):
+            row = bundled_rows()[line.split()[0]]
+            assert (row.paper, row.table) == (paper, table)
+            assert line.endswith(f"  {row.text}")
+            listed.append(row.name)
+        elif line.startswith("  "):
+            table = line.strip()
+        else:
+            paper = line
+    assert sorted(listed) == bundled_configs()

@@ -1,16 +1,19 @@
 """The bundled configs against what the papers print: values written down by hand from their text, not from the configs.
 
-Where a paper and its code differ, the config has the paper's value and its head names the code's.
+Where a paper and its code differ, the config has the paper's value and its head names the code's. What a paper reports stands
+in its page under docs/papers.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
-from fl_lightning.command_line.config_files import bundled_configs, read_config
+from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
+from fl_lightning.command_line.config_files import read_config
 from fl_lightning.report.runs import flatten
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+PAGES = Path(__file__).parent.parent / "docs" / "papers"
 RATE, DECAY = "model.optimizer.lr", "model.optimizer.weight_decay"
 
 # Legate et al. (TCE), Table 1, the highest mean of a column: rate and accuracy.
@@ -84,16 +87,26 @@ FLASHBACK = {
     "femnist_500": (0.72, 500),
     "femnist_3432": (0.73, 3432),
 }
+# The pages of docs/papers, with the papers' names in the list of configs.
+PAPERS = {"tce": "TCE paper", "wsm": "WSM thesis", "fedreg": "FedReg paper", "flashback": "Flashback paper"}
+PAPERS |= {"fedweit": "FedWeIT paper", "moon": "MOON paper"}
 METHODS = ("fedavg", "feddf", "fedntd", "fedprox", "fedreg", "flashback", "moon")
 
 
 def values(name):
-    """The flat values of a config and its first line."""
-    return dict(flatten(read_config(CONFIGS / f"{name}.yaml"))), (CONFIGS / f"{name}.yaml").read_text().splitlines()[0]
+    """The flat values of a config."""
+    return dict(flatten(read_config(f"{name}.yaml")))
+
+
+def printed(name):
+    """The cells of a config's line in the page of its paper, after its name, and the head of their table."""
+    (page,) = (text for text in map(Path.read_text, PAGES.glob("*.md")) if f"| `{name}.yaml` |" in text)
+    before, _, line = page.partition(f"| `{name}.yaml` | ")
+    return line.partition(" |\n")[0].split(" | "), before.rpartition("| config | ")[2].partition(" |\n")[0].split(" | ")
 
 
 def holds(name, expected):
-    actual, _ = values(name)
+    actual = values(name)
     assert {key: actual.get(key) for key in expected} == expected, name
 
 
@@ -101,7 +114,7 @@ def holds(name, expected):
 def test_tce_table_1(name):
     rate, accuracy = TCE_TABLE_1[name]
     holds(name, {RATE: rate, DECAY: 1e-4, "trainer.max_steps": 4000, "data.num_clients": 100, "data.partition.alpha": 0.1})
-    assert values(name)[1].endswith(f"paper {accuracy}.")
+    assert printed(name)[0][1] == accuracy
 
 
 @pytest.mark.parametrize("name", WSM_TABLE_1)
@@ -109,7 +122,7 @@ def test_wsm_table_1(name):
     rate, accuracy, rounds, cohort = WSM_TABLE_1[name]
     holds(name, {RATE: rate, DECAY: 1e-4, "trainer.max_steps": rounds, "data.batch_size": 64, "model.local_steps": 3})
     holds(name, {"data.num_clients": 100, "data.clients_per_round": cohort, "data.partition.alpha": 0.1})
-    assert values(name)[1].endswith(f"thesis {accuracy}.")
+    assert printed(name)[0][1] == accuracy
 
 
 @pytest.mark.parametrize("method", WSM_TABLE_2)
@@ -119,14 +132,14 @@ def test_wsm_table_2(method):
         name = f"{data}_20_clients_{method}"
         holds(name, {RATE: rate, DECAY: 1e-4, "data.num_clients": 20, "data.clients_per_round": 2, "trainer.max_steps": 1500})
         holds(name, {"model.mu": 1.1 if "fedprox" in method else None})
-        assert values(name)[1].endswith(f"thesis {accuracy}.")
+        assert printed(name)[0][1] == accuracy
 
 
 @pytest.mark.parametrize("name", WSM_TABLE_3)
 def test_wsm_table_3(name):
     rate, accuracy = WSM_TABLE_3[name]
     holds(f"cifar10_8000_rounds_{name}", {RATE: rate, DECAY: 1e-4, "trainer.max_steps": 8000})
-    assert values(f"cifar10_8000_rounds_{name}")[1].endswith(f"thesis {accuracy}.")
+    assert printed(f"cifar10_8000_rounds_{name}")[0][1] == accuracy
 
 
 @pytest.mark.parametrize("data", FEDREG)
@@ -174,9 +187,8 @@ def test_flashback_table_1(data, method):
     accuracy, clients = FLASHBACK[data]
     name = f"flashback_{data}_{method}"
     holds(name, {"data.num_clients": clients, "data.clients_per_round": 0.1, "trainer.max_steps": 500})
-    actual, head = values(name)
-    assert actual["callbacks.summary.targets"] == pytest.approx((0.75 * accuracy, 0.9 * accuracy, accuracy), abs=1e-9)
-    assert head.endswith(f"of accuracy {accuracy}.")
+    assert values(name)["callbacks.summary.targets"] == pytest.approx((0.75 * accuracy, 0.9 * accuracy, accuracy), abs=1e-9)
+    assert printed(name)[1][1] == f"paper, .75 of A = {accuracy}"
 
 
 def test_all_configs_of_these_tables_are_held():
@@ -184,6 +196,16 @@ def test_all_configs_of_these_tables_are_held():
     held = {*TCE_TABLE_1, *WSM_TABLE_1, *(f"cifar10_8000_rounds_{name}" for name in WSM_TABLE_3)}
     held |= {f"{data}_20_clients_{method}" for data in ("cifar10", "cifar100") for method in WSM_TABLE_2}
     held |= {f"flashback_{data}_{method}" for data in FLASHBACK for method in METHODS}
-    papers = {"# TCE paper", "# WSM thesis", "# Flashback paper"}
-    names = [name.removesuffix(".yaml") for name in bundled_configs()]
-    assert {name for name in names if values(name)[1].split(",")[0] in papers} == held
+    papers = ("TCE paper: ", "WSM thesis: ", "Flashback paper: ")
+    assert {row.name.removesuffix(".yaml") for row in bundled_rows().values() if row.paper.startswith(papers)} == held
+
+
+@pytest.mark.parametrize("page", PAPERS)
+def test_the_page_of_a_paper_has_every_row_once(page):
+    """Below the heading of its table, under the name that ``fl-lightning configs`` lists."""
+    listed = []
+    for section in (PAGES / f"{page}.md").read_text().split("\n## ")[1:]:
+        table = section.partition("\n")[0]
+        listed += [(table, *row) for row in re.findall(r"^\| `([\w.]+)` \| (.*?) \|", section, re.MULTILINE)]
+    rows = [row for row in bundled_rows().values() if row.paper.startswith(f"{PAPERS[page]}: ")]
+    assert sorted(listed) == sorted((row.table, row.name, row.text) for row in rows)

@@ -13,7 +13,7 @@ import pytest
 
 import fl_lightning
 from fl_lightning.command_line import cli
-from fl_lightning.command_line.config_files import describe_configs
+from fl_lightning.command_line.bundled_configs import describe_configs
 from fl_lightning.command_line.plain_help import plain
 from fl_lightning.command_line.subcommands import SUBCOMMANDS, quick_answer
 

@@ -15,8 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from jsonargparse import ArgumentParser, Namespace, capture_parser
 from lightning.pytorch import Trainer
 
+from fl_lightning.command_line.bundled_configs import bundled_configs
 from fl_lightning.command_line.cli import COMMANDS, FederatedCLI, run_cli
-from fl_lightning.command_line.config_files import SEED_KEYS, bundled_configs
+from fl_lightning.command_line.config_files import SEED_KEYS
 from fl_lightning.command_line.known_classes import CLASS_KEYS, known_classes
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter

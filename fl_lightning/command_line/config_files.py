@@ -1,12 +1,12 @@
 """Config files: found by bare name, put together from pieces.
 
-A file may name others under ``base``: their values hold where it says nothing itself.
+A file may name others under ``base``: their values hold where it says nothing itself. A bundled config may be a combination of
+others without a file.
 """
 
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,24 +14,12 @@ from typing import Any
 
 import yaml
 
+from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_folder, bundled_rows
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
 
 # Where seed_everything arrives; what stands there is overwritten.
 SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
 _SEEDED = "seed_everything is the seed of every random choice: give that instead"
-
-
-def bundled_configs() -> list[str]:
-    """Names of the configs that come with the package."""
-    return sorted(path.name for path in _bundled_folder().glob("*.yaml"))
-
-
-def describe_configs() -> str:
-    """The bundled configs, one a line, each with the first line of its comment."""
-    names = bundled_configs()
-    width = max(map(len, names))
-    lines = [f"{name:{width}}  {_first_comment(_bundled_folder() / name)}" for name in names]
-    return "\n".join(lines)
 
 
 @contextmanager
@@ -48,20 +36,32 @@ def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
         yield [_whole(value, Path(folder)) if option == "--config" else value for option, value in pairwise(["", *arguments])]
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of a config file and of those that it is based on."""
-    return _read(path, path.name, ())
+def read_config(name: str) -> dict[str, Any]:
+    """The values of a config, found as ``--config`` finds it, and of those that it is based on.
+
+    Raises:
+        FileNotFoundError: naming it and the nearest bundled config, if it is neither a file nor bundled.
+        ValueError: naming the file that is no config.
+    """
+    return _merged(_find(name, "config", Path()), name)
 
 
 def _whole(name: str, folder: Path) -> str:
-    """The path of a config: its own, or that of a file in ``folder`` where it is put together from several."""
-    path = _find(name, "config", Path())
-    content = _content(path, name)
-    if "base" not in content:
-        return str(path)
-    composed = folder / path.name
-    composed.write_text(yaml.safe_dump(_read(path, name, ()), sort_keys=False), encoding="utf-8")
+    """The path of a config: its file, or that of a file in ``folder`` where it is put together from several."""
+    paths = _find(name, "config", Path())
+    if len(paths) == 1 and "base" not in _content(paths[0], name):
+        return str(paths[0])
+    composed = folder / Path(name).name
+    composed.write_text(yaml.safe_dump(_merged(paths, name), sort_keys=False), encoding="utf-8")
     return str(composed)
+
+
+def _merged(paths: Sequence[Path], name: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of all files that a name means; of two the later wins."""
+    merged: dict[str, Any] = {}
+    for path in paths:
+        merged = _merge(merged, _read(path, name if len(paths) == 1 else path.name, above))
+    return merged
 
 
 def _read(path: Path, name: str, above: tuple[Path, ...]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _read(path: Path, name: str, above: tuple[Path, ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for base in _names(content.pop("base", []), name):
         found = _find(base, f"base in {name}", path.parent)
-        merged = _merge(merged, _read(found, base, (*above, path.resolve())))
+        merged = _merge(merged, _merged(found, base, (*above, path.resolve())))
     return _merge(merged, content)
 
 
@@ -96,14 +96,20 @@ def _merge(base: dict[str, Any], own: dict[str, Any], key: str = "") -> dict[str
     return merged
 
 
-def _find(name: str, key: str, folder: Path) -> Path:
-    """The file that a name means: one beside ``folder``, in the working folder, or a bundled one."""
-    bundled = _bundled_folder()
-    for place in (folder, Path(), bundled, bundled / "pieces"):
-        if (place / name).is_file():
-            return place / name
-    names = bundled_configs()
-    close = difflib.get_close_matches(name, names, n=1)
+def _find(name: str, key: str, folder: Path) -> list[Path]:
+    """The files that a name means: one in ``folder`` or in the working folder, or those of a bundled config.
+
+    A bundled config is based on bundled ones, whatever lies in the working folder.
+    """
+    if not folder.is_relative_to(bundled_folder()):
+        for place in (folder, Path()):
+            if (place / name).is_file():
+                return [place / name]
+    if name in bundled_files():
+        return [bundled_files()[name]]
+    if name in bundled_rows():
+        return [path for base in bundled_rows()[name].base for path in _find(base, key, bundled_folder())]
+    close = difflib.get_close_matches(name, bundled_configs(), n=1)
     cure = f"did you mean {close[0]}?" if close else "fl-lightning configs lists them"
     raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
 
@@ -184,11 +190,3 @@ def _text_of(value: str) -> str:
 
 def _shortened(value: str) -> str:
     return value if len(value) < 80 else f"{value[:77]}..."
-
-
-def _first_comment(path: Path) -> str:
-    return path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-
-
-def _bundled_folder() -> Path:
-    return Path(str(resources.files("fl_lightning.configs")))

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fl_lightning.command_line.config_files import describe_configs
+from fl_lightning.command_line.bundled_configs import describe_configs
 
 SUBCOMMANDS = {
     "fit": "train a federation",
