@@ -1,4 +1,4 @@
-"""Draw the partitions of docs/data.md: ``python docs/partition_figures.py OUT_FOLDER``. Needs no data set, only labels."""
+"""Draw the partitions of docs/data.md: ``python studies/partition_figures.py OUT_FOLDER``. Needs no data set, only labels."""
 
 import sys
 from io import BytesIO
@@ -53,6 +53,6 @@ def save_figures(out: Path) -> list[Path]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python docs/partition_figures.py OUT_FOLDER")
+        sys.exit("usage: python studies/partition_figures.py OUT_FOLDER")
     for written in save_figures(Path(sys.argv[1])):
         print(written)

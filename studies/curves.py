@@ -1,4 +1,4 @@
-"""Draw accuracy and client forgetting of some runs: ``python docs/curves.py OUT.png LABEL=RUN_FOLDER ...``.
+"""Draw accuracy and client forgetting of some runs: ``python studies/curves.py OUT.png LABEL=RUN_FOLDER ...``.
 
 Runs of one label are drawn in one colour, one line each.
 """
@@ -32,6 +32,6 @@ def draw_curves(runs: list[tuple[str, Path]]) -> Figure:
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or not all("=" in argument for argument in sys.argv[2:]):
-        sys.exit("usage: python docs/curves.py OUT.png LABEL=RUN_FOLDER ...")
+        sys.exit("usage: python studies/curves.py OUT.png LABEL=RUN_FOLDER ...")
     pairs = [argument.split("=", 1) for argument in sys.argv[2:]]
     draw_curves([(label, Path(folder)) for label, folder in pairs]).savefig(sys.argv[1], dpi=110)

@@ -1,4 +1,4 @@
-"""Table of a study on task streams: ``python docs/task_results.py OUT``, OUT as ``docs/studies.py`` left it.
+"""Table of a study on task streams: ``python studies/task_results.py OUT``, OUT as ``studies/run.py`` left it.
 
 Prints Markdown: for every config the mean over seeds and, with more than one, the standard deviation.
 """
@@ -29,7 +29,12 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{mean(values):z.{digits}f}{spread}"
 
 
+def show(out: Path) -> None:
+    """Print the table of all runs under ``out``."""
+    print(table(out))
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python docs/task_results.py OUT")
-    print(table(Path(sys.argv[1])))
+        sys.exit("usage: python studies/task_results.py OUT")
+    show(Path(sys.argv[1]))

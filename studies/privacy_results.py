@@ -1,4 +1,4 @@
-"""Table and picture of a privacy study of ``docs/studies.py``: ``python docs/privacy_results.py OUT PICTURE.png``."""
+"""Table and picture of a privacy study of ``studies/run.py``: ``python studies/privacy_results.py OUT PICTURE.png``."""
 
 import json
 import sys
@@ -54,9 +54,14 @@ def draw(outcomes: list[Outcome]) -> Figure:
     return figure
 
 
+def show(out: Path, picture: Path) -> None:
+    """Print the table of all attacked runs under ``out``, and draw their picture."""
+    found = read(out)
+    print(table(found))
+    draw(found).savefig(picture, dpi=110)
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python docs/privacy_results.py OUT PICTURE.png")
-    found = read(Path(sys.argv[1]))
-    print(table(found))
-    draw(found).savefig(sys.argv[2], dpi=110)
+        sys.exit("usage: python studies/privacy_results.py OUT PICTURE.png")
+    show(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Save the figures of a run as PNG files: ``python docs/figures.py RUN_FOLDER OUT_FOLDER``."""
+"""Save the figures of a run as PNG files: ``python studies/figures.py RUN_FOLDER OUT_FOLDER``."""
 
 import sys
 from pathlib import Path
@@ -21,6 +21,6 @@ def save_figures(run: Path, out: Path) -> list[Path]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python docs/figures.py RUN_FOLDER OUT_FOLDER")
+        sys.exit("usage: python studies/figures.py RUN_FOLDER OUT_FOLDER")
     for written_path in save_figures(Path(sys.argv[1]), Path(sys.argv[2])):
         print(written_path)

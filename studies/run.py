@@ -1,13 +1,19 @@
-"""Run the comparisons of docs/results.md: ``python docs/studies.py STUDY OUT [option of fl-lightning ...]``.
+"""Run the comparisons of docs/results.md: ``python studies/run.py STUDY OUT [option of fl-lightning ...]``.
 
 Every run goes to ``OUT/seed_S/CONFIG``. A run that was stopped goes on from its checkpoint when the same command is given
-again, and one that has finished is left alone; the options go to each run, such as ``--data.root DIR``.
+again, and one that has finished is left alone; the options go to each run, such as ``--data.root DIR``. In the end the table of
+all runs is printed, and their picture, where the study has one, is ``OUT/study.png``.
 """
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import accuracy_results
+import privacy_results
+import task_results
 
 
 @dataclass(frozen=True)
@@ -16,6 +22,7 @@ class Study:
 
     Args:
         configs: the seeds of each config.
+        show: prints the table of the runs in a folder, and draws their picture.
         rounds: of every run; None: the config's own.
         options: further options of all runs.
         own_options: further options of single configs.
@@ -23,6 +30,7 @@ class Study:
     """
 
     configs: dict[str, list[int]]
+    show: Callable[[Path], None]
     rounds: int | None = None
     options: tuple[str, ...] = ()
     own_options: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -42,31 +50,49 @@ _ATTACKED = {"digits": "[0,2,3,4]", "mnist": "[0,2,3,4,5,6,7,8]"}
 _FEDREG = ("fedavg", "fedreg", "fedprox", "fedcurv", "scaffold")
 _FLASHBACK = ("flashback", "fedavg", "fedprox", "fedntd", "feddf", "moon")
 
+
+def _accuracies(*targets: float) -> Callable[[Path], None]:
+    return lambda out: accuracy_results.show(out, out / "study.png", targets)
+
+
+def _defences(out: Path) -> None:
+    privacy_results.show(out, out / "study.png")
+
+
+_MNIST_TARGETS = _accuracies(0.9, 0.95, 0.97)
+_CIFAR10_TARGETS = _accuracies(0.375, 0.45, 0.5)
+
 STUDIES = {
     "fedreg_mnist": Study(
         {f"fedreg_mnist_two_class_{method}": [0, 1] if method in ("fedavg", "fedreg") else [0] for method in _FEDREG},
+        _MNIST_TARGETS,
         rounds=150,
     ),
-    "fedreg_mnist_one_class": Study({f"fedreg_mnist_one_class_{method}": [0] for method in _FEDREG}),
-    "fedreg_mnist_500_rounds": Study({f"fedreg_mnist_two_class_{method}": [0] for method in _FEDREG}),
+    "fedreg_mnist_one_class": Study({f"fedreg_mnist_one_class_{method}": [0] for method in _FEDREG}, _MNIST_TARGETS),
+    "fedreg_mnist_500_rounds": Study({f"fedreg_mnist_two_class_{method}": [0] for method in _FEDREG}, _MNIST_TARGETS),
     "flashback_cifar10": Study(
         {f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK},
+        _CIFAR10_TARGETS,
         rounds=20,
         options=("--callbacks.round_forgetting.clients_every", "2"),
         own_options={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
     ),
-    "flashback_cifar10_500_rounds": Study({f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK}),
-    "mnist_tasks": Study({f"mnist_tasks_{method}": [0, 1, 2] for method in ("fedavg", *_ON_TASKS)}),
+    "flashback_cifar10_500_rounds": Study(
+        {f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK}, _CIFAR10_TARGETS
+    ),
+    "mnist_tasks": Study({f"mnist_tasks_{method}": [0, 1, 2] for method in ("fedavg", *_ON_TASKS)}, task_results.show),
     "overlapped_cifar100": Study(
         {
             f"fedweit_overlapped_{method}": [0, 1] if method in ("fedprox", "fedprox_apd", "fedweit") else [0]
             for method in _ON_TASKS
         },
+        task_results.show,
         options=("--model.evaluate_every", "5"),
     ),
     **{
         f"privacy_{data}": Study(
             {f"privacy_{data}_{defence}": [0] for defence in _DEFENCES},
+            _defences,
             attack=(*_ATTACK, "--clients", clients),
         )
         for data, clients in _ATTACKED.items()
@@ -75,7 +101,7 @@ STUDIES = {
 
 
 def run(study: Study, out: Path, options: list[str]) -> None:
-    """Run all of a study, one run after the other.
+    """Run all of a study, one run after the other, and show what came out.
 
     Raises:
         subprocess.CalledProcessError: if a run fails.
@@ -97,6 +123,7 @@ def run(study: Study, out: Path, options: list[str]) -> None:
             print(" ".join(command), flush=True)
             subprocess.run(command, check=True)
             _attack(versions[-1] if versions else folder / config / "version_0", study, options)
+    study.show(out)
 
 
 def _attack(version: Path, study: Study, options: list[str]) -> None:
@@ -109,5 +136,5 @@ def _attack(version: Path, study: Study, options: list[str]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in STUDIES:
-        sys.exit(f"usage: python docs/studies.py {{{','.join(STUDIES)}}} OUT [option of fl-lightning ...]")
+        sys.exit(f"usage: python studies/run.py {{{','.join(STUDIES)}}} OUT [option of fl-lightning ...]")
     run(STUDIES[sys.argv[1]], Path(sys.argv[2]), sys.argv[3:])

@@ -1,10 +1,11 @@
-"""Tables and pictures of ``docs/studies.py``: ``python docs/study_results.py OUT PICTURE.png TARGET [TARGET ...]``.
+"""Tables and pictures of ``studies/run.py``: ``python studies/accuracy_results.py OUT PICTURE.png TARGET [TARGET ...]``.
 
 Prints a Markdown table of the test accuracy of every run under ``OUT``, and draws the curves and, where they were measured, the
 distributions of round and local forgetting.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +88,14 @@ def _draw_distribution(axes: Axes, counted: np.ndarray, **style: str | None) -> 
     axes.step(values, np.cumsum(counts) / counts.sum(), where="post", **style)
 
 
+def show(out: Path, picture: Path, targets: Sequence[float]) -> None:
+    """Print the table of all runs under ``out`` with the rounds to each target accuracy, and draw their picture."""
+    found = read_runs(out)
+    print(table(found, list(targets)))
+    draw(found).savefig(picture, dpi=110)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 4:
-        sys.exit("usage: python docs/study_results.py OUT PICTURE.png TARGET [TARGET ...]")
-    found = read_runs(Path(sys.argv[1]))
-    print(table(found, [float(target) for target in sys.argv[3:]]))
-    draw(found).savefig(sys.argv[2], dpi=110)
+        sys.exit("usage: python studies/accuracy_results.py OUT PICTURE.png TARGET [TARGET ...]")
+    show(Path(sys.argv[1]), Path(sys.argv[2]), [float(target) for target in sys.argv[3:]])

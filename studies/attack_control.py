@@ -1,6 +1,6 @@
-"""Does an update hide its image, or do the weights it started from? ``python docs/attack_control.py --ckpt_path CKPT``.
+"""Does an update hide its image, or do the weights it started from? ``python studies/attack_control.py --ckpt_path CKPT``.
 
-Attacks clients' updates as ``fl-lightning attack`` does, with the settings of the studies in ``docs/studies.py``, and then the
+Attacks clients' updates as ``fl-lightning attack`` does, with the settings of the studies in ``studies/run.py``, and then the
 plain gradient of the same image at the same weights, which nothing defends. ``--help`` lists the options.
 """
 
