@@ -21,6 +21,11 @@ __all__ = ["FedAdam", "FedYogi"]
 
 OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
 _ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
+# Of torch's optimizers, whose messages do not say it.
+_RANGES = {
+    **dict.fromkeys(("lr", "eps", "weight_decay", "momentum", "lr_decay"), "at least 0"),
+    "betas": "at least 0 and below 1 each",
+}
 
 
 def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuilder:
@@ -53,7 +58,9 @@ def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torc
         if found is None:
             raise ValueError(f"{key}: {error}") from error
         argument = _ARGUMENTS.get(found[1], found[1])
-        raise ValueError(f"{key}.{argument} is {found[2]}{found[3] or ', which the optimizer refuses'}") from error
+        allowed = found[3] or (f", must be {_RANGES[argument]}" if argument in _RANGES else ", which the optimizer refuses")
+        verb = "has" if argument == "betas" and not found[2].startswith("(") else "is"
+        raise ValueError(f"{key}.{argument} {verb} {found[2]}{allowed}") from error
     for name, value in optimizer.defaults.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}.{name} is {value}, must be a finite number")

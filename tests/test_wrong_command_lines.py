@@ -134,6 +134,13 @@ OTHERS = [
     (["stray"], "stray", "belongs to no option"),
     (["--trainer.default_root_dir", "a_file"], "trainer.default_root_dir", "cannot be made"),
     (["--trainer.default_root_dir", "a_file/deeper"], "trainer.default_root_dir", "cannot be made"),
+    (["--model.optimizer", "Adam", "--model.optimizer.betas", "[0.9]"], "model.optimizer.betas", "must hold 2 values"),
+    (["--model.optimizer", "Adam", "--model.optimizer.betas", "[2,3]"], "model.optimizer.betas", "has 2.0, must be at least 0"),
+    (["--model.optimizer.lr", "-1"], "model.optimizer.lr", "is -1.0, must be at least 0"),
+    (["--model.server_optimizer.lr=-inf"], "model.server_optimizer.lr", "is -inf, must be a finite number"),
+    (["--trainer.max_time", "-1"], "trainer.max_time", "is -1, must be days:hours:minutes:seconds"),
+    (["--trainer.devices", "0"], "trainer.devices", "is 0, which Lightning refuses"),
+    (["--data.source", "image_folder", "--data.source.index", "X"], "data.source", "such as fl_lightning.data.ImageFolder"),
 ]
 # Configs that build on digits_tce.yaml, or are no config at all.
 CONFIGS = [

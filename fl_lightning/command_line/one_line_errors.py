@@ -29,6 +29,7 @@ _VALUES = (
     r"Unable to load config '(.*)'$",
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a disk that is full
+_EXAMPLES = {"data.source": "fl_lightning.data.ImageFolder"}  # of the classes that an option takes by import path
 _TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
 
 
@@ -126,8 +127,14 @@ def _missing(key: str, value: str, match: re.Match[str]) -> str:
 def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
     if choices := re.findall(r"typing\.Literal\[([^\]]+)\]", match.string):
         return f"{_is(key, value)} must be one of {', '.join(choices).replace(chr(39), '')}"
+    if value.lower().lstrip("+-") in ("nan", "inf", ".nan", ".inf", "infinity"):
+        return f"{_is(key, value)} must be a finite number"
     names = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
     return f"{_is(key, value)} must be of type {' or '.join(dict.fromkeys(_TYPES.get(name, name) for name in names))}"
+
+
+def _wrong_number(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} must hold {match[1]} values"
 
 
 def _no_seed(key: str, value: str, match: re.Match[str]) -> str:
@@ -169,6 +176,7 @@ _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
     r"No module named|does not correspond to a subclass|Unexpected import object|is abstract": _no_such_class,
     r"Not a valid subclass of|Expected an import path or a subclass spec": _no_such_class,
     r"Unable to load config": _no_keys,
+    r"Expected a tuple with (\d+) elements": _wrong_number,
     r"Expected an? (?:<class '[\w.]+'>|typing\.Literal)": _wrong_type,
 }
 
@@ -176,5 +184,5 @@ _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
 def _near_class(key: str, name: str) -> str:
     names = known_classes(key)
     if not names:
-        return "give its full import path, such as torch.optim.SGD"
+        return f"give its full import path, such as {_EXAMPLES.get(key, 'torch.optim.SGD')}"
     return did_you_mean(name, names) or f"there are {', '.join(names)}, or give a full import path"

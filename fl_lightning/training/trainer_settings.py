@@ -27,6 +27,8 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
     if subcommand == "fit":
         _check_rounds(trainer.max_steps, trainer.min_steps)
         _check_cadence(trainer.val_check_interval)
+        if isinstance(trainer.max_time, str) and not re.fullmatch(_TIME, trainer.max_time):
+            raise ValueError(f"trainer.max_time is {trainer.max_time}, must be days:hours:minutes:seconds, such as 00:12:00:00")
         if trainer.log_every_n_steps is not None and trainer.log_every_n_steps < 0:
             raise ValueError(
                 f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, must be at least 0: rounds, 0 is never"
@@ -41,7 +43,9 @@ def naming_settings(settings: Namespace | dict[str, Any]) -> Iterator[None]:
     except (MisconfigurationException, ValueError, TypeError) as error:
         message = " ".join(str(error).split())
         given = vars(settings) if isinstance(settings, Namespace) else settings
-        named = next((name for name in given if re.search(rf"(?<![\w.]){name}\b", message)), None)
+        # Lightning shows the setting that it means as name=value, and may speak of others.
+        patterns = (r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
+        named = next((name for form in patterns for name in given if re.search(form.format(name), message)), None)
         if message.startswith("trainer.") or named is None:
             raise
         raise ValueError(f"trainer.{named} is {given[named]}, which Lightning refuses: {message}") from error
