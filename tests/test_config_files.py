@@ -307,3 +307,18 @@ def test_the_list_has_every_config_on_a_line():
         else:
             paper = line
     assert sorted(listed) == bundled_configs()
+
+
+def test_a_base_that_is_named_again_and_again_is_read_once(tmp_path):
+    """Thirty files that each name the next three times: 3^30 readings otherwise."""
+    for level in range(30):
+        (tmp_path / f"{level}.yaml").write_text(f"base: [{', '.join([f'{level + 1}.yaml'] * 3)}]\nlevel_{level}: {level}\n")
+    (tmp_path / "30.yaml").write_text("deepest: 1\n")
+    assert read_config(str(tmp_path / "0.yaml")) == {"deepest": 1, **{f"level_{level}": level for level in range(30)}}
+
+
+def test_a_chain_of_bases_has_an_end(tmp_path):
+    for level in range(2000):
+        (tmp_path / f"{level}.yaml").write_text(f"base: {level + 1}.yaml\n")
+    with pytest.raises(ValueError, match=r"config is 0\.yaml, under which bases lie deeper than 50 levels: shorten the chain"):
+        read_config(str(tmp_path / "0.yaml"))

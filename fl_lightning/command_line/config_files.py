@@ -17,6 +17,7 @@ import yaml
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_folder, bundled_rows
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
 
+_LONGEST_CHAIN = 50  # of files that are each based on the next
 # Where seed_everything arrives; what stands there is overwritten.
 SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
 _SEEDED = "seed_everything is the seed of every random choice: give that instead"
@@ -56,23 +57,34 @@ def _whole(name: str, folder: Path) -> str:
     return str(composed)
 
 
-def _merged(paths: Sequence[Path], name: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _merged(paths: Sequence[Path], name: str) -> dict[str, Any]:
     """The values of all files that a name means; of two the later wins."""
-    merged: dict[str, Any] = {}
+    merged, known = {}, {}
     for path in paths:
-        merged = _merge(merged, _read(path, name if len(paths) == 1 else path.name, above))
+        merged = _merge(merged, _read(path, name if len(paths) == 1 else path.name, (), known))
     return merged
 
 
-def _read(path: Path, name: str, above: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in above:
+def _read(path: Path, name: str, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """The values of a file and of those that it is based on.
+
+    Args:
+        above: the files that are based on it, the first one first.
+        known: the values of files that were read before; those of this one are added.
+    """
+    path = path.resolve()
+    if path in above:
         raise ValueError(f"config is {name}, which is based on itself: correct the key base")
-    content = _content(path, name)
-    merged: dict[str, Any] = {}
-    for base in _names(content.pop("base", []), name):
-        found = _find(base, f"base in {name}", path.parent)
-        merged = _merge(merged, _merged(found, base, (*above, path.resolve())))
-    return _merge(merged, content)
+    if len(above) > _LONGEST_CHAIN:
+        first = above[0].name
+        raise ValueError(f"config is {first}, under which bases lie deeper than {_LONGEST_CHAIN} levels: shorten the chain")
+    if path not in known:
+        content, merged = _content(path, name), {}
+        for base in _names(content.pop("base", []), name):
+            for found in _find(base, f"base in {name}", path.parent):
+                merged = _merge(merged, _read(found, base, (*above, path), known))
+        known[path] = _merge(merged, content)
+    return known[path]
 
 
 def _names(base: object, name: str) -> list[str]:
