@@ -73,9 +73,9 @@ def kept(method: FederatedModule) -> dict[str, float]:
     """What a client and the server keep between rounds beside the global model, in nets."""
     size = num_bytes(dict(method.net.named_parameters()))
     clients = method.client_states.clients()
-    state = method.client_states.read(clients[0]) if clients else {}
-    server = num_bytes(dict(method.named_buffers(recurse=False)))
-    return {"client_state": num_bytes(state) / size, "server_state": server / size}
+    state = method.client_states.read(clients[0]).num_bytes() if clients else 0
+    server = num_bytes(dict(method.named_buffers(recurse=False))) + num_bytes(dict(method.server_states.named_buffers()))
+    return {"client_state": state / size, "server_state": server / size}
 
 
 def data_module(workload: Workload, public_size: int) -> FederatedDataModule:
