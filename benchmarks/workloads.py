@@ -82,7 +82,7 @@ class Workload:
     def batches(self, client: int, round: int) -> list[Tensor]:
         """The sample indices of each step of a client's visit."""
         steps = self.local_steps or self.local_epochs * self._indices.steps_per_epoch(client)
-        return [batch.inputs[:, 0].long() for batch in self._indices.batches(client, round, steps)]
+        return [batch.inputs[:, 0].long() for batch in self._indices.client_batches().batches(client, round, steps)]
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round, counted from 1."""

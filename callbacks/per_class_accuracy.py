@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import CohortModels
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
@@ -30,8 +31,7 @@ class PerClassAccuracy(FederatedCallback):
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
-        if clients_every < 0:
-            raise ValueError(f"{self.key}.clients_every is {clients_every}, must be at least 0")
+        check_range(f"{self.key}.clients_every", clients_every, at_least=0)
         self.clients_every = clients_every
         self._history: dict[int, Tensor] = {}  # round -> (C,)
         self._within: Tensor | None = None  # (1 + K, C) of the present round

@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.checks import check_range
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.exchange import RoundReport, Visit
 from fl_lightning.functional import empirical_fisher
@@ -43,8 +44,7 @@ class PseudoDataFisher(FederatedCallback):
     def __init__(self, every: int = 100, rounds: list[int] | None = None, history: int = 10, clients: int = 10) -> None:
         super().__init__(every, rounds)
         for name, value in (("history", history), ("clients", clients)):
-            if value < 1:
-                raise ValueError(f"{self.key}.{name} is {value}, must be at least 1: the default is 10")
+            check_range(f"{self.key}.{name}", value, at_least=1, hint="the default is 10")
         self.history, self.clients = history, clients
         self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import CohortModels
 from fl_lightning.functional import forgetting_from_best, round_forgetting
 from fl_lightning.metrics import class_accuracy
@@ -33,8 +34,7 @@ class RoundForgetting(FederatedCallback):
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
-        if clients_every < 0:
-            raise ValueError(f"{self.key}.clients_every is {clients_every}, must be at least 0")
+        check_range(f"{self.key}.clients_every", clients_every, at_least=0)
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
         self._best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
+from fl_lightning.checks import check_range
 from fl_lightning.continual import FedWeIT
 from fl_lightning.continual.decomposition import part_name
 from fl_lightning.exchange import LearnedTask
@@ -37,8 +38,7 @@ class TaskAttention(FederatedCallback):
         self, every: int = 100, rounds: list[int] | None = None, num_clients: int = 5, layer: str | None = None
     ) -> None:
         super().__init__(every, rounds)
-        if num_clients < 1:
-            raise ValueError(f"{self.key}.num_clients is {num_clients}, must be at least 1")
+        check_range(f"{self.key}.num_clients", num_clients, at_least=1)
         self.num_clients, self.layer = num_clients, layer
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:

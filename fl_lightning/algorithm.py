@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import Batch, Client, ClientState, Federation, Needs, Reduction, Upload, Visit, Weighted
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
@@ -143,20 +144,14 @@ class FederatedAlgorithm(nn.Module):
             )
         for name in ("local_steps", "local_epochs"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"model.{name} is {value}, must be at least 1")
-            if value is not None and value > _MOST_STEPS:
-                raise ValueError(f"model.{name} is {value}, must be at most {_MOST_STEPS:,}")
-        if not 0 < self.learning_rate_decay <= 1:
-            raise ValueError(
-                f"model.learning_rate_decay is {self.learning_rate_decay}, must be above 0 and at most 1: 1 is no decay"
-            )
-        if self.clip_local_gradients is not None and not self.clip_local_gradients > 0:
-            raise ValueError(f"model.clip_local_gradients is {self.clip_local_gradients}, must be above 0: null is no limit")
-        for name, choices in (("server_weighting", ServerWeighting), ("batch_norm_buffers", BatchNormBuffers)):
-            value = getattr(self, name)
-            if value not in get_args(choices):
-                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(get_args(choices))}")
+            if value is not None:
+                check_range(f"model.{name}", value, at_least=1)
+                check_range(f"model.{name}", value, at_most=_MOST_STEPS)
+        check_range("model.learning_rate_decay", self.learning_rate_decay, above=0, at_most=1, hint="1 is no decay")
+        if self.clip_local_gradients is not None:
+            check_range("model.clip_local_gradients", self.clip_local_gradients, above=0, hint="null is no limit")
+        check_choice("model.server_weighting", self.server_weighting, ServerWeighting)
+        check_choice("model.batch_norm_buffers", self.batch_norm_buffers, BatchNormBuffers)
 
     # Before the first round -----------------------------------------------------------------------------------------
 

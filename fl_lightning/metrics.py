@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning.checks import check_range
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 
 
@@ -71,8 +72,7 @@ class TaskScores(Metric):
 
     def __init__(self, num_tasks: int) -> None:
         super().__init__()
-        if num_tasks < 1:
-            raise ValueError(f"num_tasks is {num_tasks}, must be at least 1")
+        check_range("num_tasks", num_tasks, at_least=1)
         self.num_tasks = num_tasks
         for name in ("correct", "total"):
             self.add_state(name, torch.zeros(num_tasks, num_tasks, dtype=torch.float64), dist_reduce_fx="sum")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable
@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.parsing import collect_init_args
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
+from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import recorded_inputs
 from fl_lightning.engines.engine import Engine
@@ -105,12 +106,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
                 f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
                 "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
             )
-        for name, value, choices in (
-            ("engine", self.engine_name, get_args(EngineName)),
-            ("client_state", self.client_state, get_args(StorageOfStates)),
-        ):
-            if value not in choices:
-                raise ValueError(f"model.{name} is {value!r}, must be one of {', '.join(choices)}")
+        check_choice("model.engine", self.engine_name, EngineName)
+        check_choice("model.client_state", self.client_state, StorageOfStates)
         if self.privacy is not None and not self.privacy.stackable and self.engine_name not in ("auto", "sequential"):
             raise ValueError(
                 f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "

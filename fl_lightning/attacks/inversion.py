@@ -19,6 +19,7 @@ from torch.func import grad, grad_and_value, replace_all_batch_norm_modules_, vm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fl_lightning.attacks.observed_update import Observation, PixelRange
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.gradient_inversion import (
     cosine_distance,
@@ -32,6 +33,9 @@ from fl_lightning.random_streams import torch_stream
 
 _DISTANCES = {"l2": squared_distance, "cosine": cosine_distance}
 _DECAY = 0.1  # of the learning rate, after 3/8, 5/8 and 7/8 of the iterations
+
+Distance = Literal["l2", "cosine"]
+Labels = Literal["recovered", "known"]
 
 
 @dataclass(frozen=True)
@@ -53,27 +57,23 @@ class Inversion:
         ValueError: if a value is out of range.
     """
 
-    distance: Literal["l2", "cosine"] = "cosine"
+    distance: Distance = "cosine"
     tv: float = 1e-6
     lr: float = 1.0
     signed: bool = False
     iterations: int = 32_000
     restarts: int = 1
-    labels: Literal["recovered", "known"] = "recovered"
+    labels: Labels = "recovered"
     compile: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("iterations", "restarts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if not 0 <= self.tv < math.inf:
-            raise ValueError(f"tv is {self.tv}, must be at least 0: 0 leaves the total variation out")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr is {self.lr}, must be above 0: the FedReg paper uses 1")
-        for name, known in (("distance", ("l2", "cosine")), ("labels", ("recovered", "known"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, must be {' or '.join(known)}")
+            check_range(name, getattr(self, name), at_least=1)
+        check_range("tv", self.tv, at_least=0, below=math.inf, hint="0 leaves the total variation out")
+        check_range("lr", self.lr, above=0, below=math.inf, hint="the FedReg paper uses 1")
+        check_choice("distance", self.distance, Distance)
+        check_choice("labels", self.labels, Labels)
 
 
 @dataclass(frozen=True)

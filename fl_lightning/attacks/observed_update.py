@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.exchange import Visit
@@ -183,8 +184,7 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
             "data.source of the run gives whole numbers that are no images, of which there are no gradients, but the attack "
             "follows them: choose another run"
         )
-    if num_images < 1:
-        raise ValueError(f"num_images is {num_images}, must be at least 1")
+    check_range("num_images", num_images, at_least=1)
     if not clients:
         raise ValueError("clients is empty: name at least one client, such as [0]")
     for client in clients:

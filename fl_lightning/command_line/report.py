@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from fl_lightning.checks import check_range
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.report.figures import drawing_style
@@ -30,8 +31,8 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(_parser(), arguments)
     if not options.runs:
         raise ValueError("RUNS are missing: give folders of runs, as in fl-lightning report runs")
-    if options.target is not None and not 0 < options.target <= 1:
-        raise ValueError(f"--target is {options.target}, must be above 0 and at most 1: 0.9 is 90 %")
+    if options.target is not None:
+        check_range("--target", options.target, above=0, at_most=1, hint="0.9 is 90 %")
     out = Path(options.out)
     check_out(out)
     runs, remarks = read_runs([Path(path) for path in options.runs])

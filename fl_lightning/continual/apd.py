@@ -11,11 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.exchange import Client, ClientState, SparseTensor
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net
+
+AdaptiveStart = Literal["base", "initial"]
 
 
 class APD(TaskLearner):
@@ -54,15 +57,13 @@ class APD(TaskLearner):
         l2: float = 100.0,
         decay: float = 1e-4,
         retroactive: bool = True,
-        adaptive_start: Literal["base", "initial"] = "base",
+        adaptive_start: AdaptiveStart = "base",
         **common: Any,
     ) -> None:
         super().__init__(net, **common)
         for name, value in (("l1", l1), ("l2", l2), ("decay", decay)):
-            if not value >= 0:
-                raise ValueError(f"model.{name} is {value}, must be at least 0: 0 leaves the term out")
-        if adaptive_start not in ("base", "initial"):
-            raise ValueError(f"model.adaptive_start is {adaptive_start!r}, must be base or initial")
+            check_range(f"model.{name}", value, at_least=0, hint="0 leaves the term out")
+        check_choice("model.adaptive_start", adaptive_start, AdaptiveStart)
         self.l1, self.l2, self.decay = l1, l2, decay
         self.retroactive, self.adaptive_start = retroactive, adaptive_start
 

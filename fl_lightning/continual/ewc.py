@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.exchange import Client
 from fl_lightning.functional import empirical_fisher
@@ -33,8 +34,7 @@ class EWC(TaskLearner):
 
     def __init__(self, net: Net, penalty: float = 1.0, **common: Any) -> None:
         super().__init__(net, **common)
-        if not penalty >= 0:
-            raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 holds nothing back")
+        check_range("model.penalty", penalty, at_least=0, hint="0 holds nothing back")
         self.penalty = penalty
 
     @property

@@ -6,6 +6,7 @@ Transfer. ICML 2021: the body goes through the server in every round, what each 
 
 from typing import Any
 
+from fl_lightning.checks import check_range
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.ewc import EWC
 from fl_lightning.continual.learner import TaskLearner
@@ -32,8 +33,7 @@ class FedCurvEWC(EWC, FedCurv):
 
     def __init__(self, net: Net, penalty: float = 1.0, others_penalty: float = 1e-4, **common: Any) -> None:
         super().__init__(net, penalty, **common)
-        if not others_penalty >= 0:
-            raise ValueError(f"model.others_penalty is {others_penalty}, must be at least 0: 0 leaves FedCurv's term out")
+        check_range("model.others_penalty", others_penalty, at_least=0, hint="0 leaves FedCurv's term out")
         self.others_penalty = others_penalty
 
 

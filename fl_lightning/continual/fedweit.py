@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from fl_lightning.continual.apd import APD
+from fl_lightning.checks import check_choice, check_range
+from fl_lightning.continual.apd import APD, AdaptiveStart
 from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
 from fl_lightning.exchange import (
     Batch,
@@ -32,6 +33,8 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.module import Net, Update
 from fl_lightning.random_streams import numpy_stream
 
+UploadProfile = Literal["recommended", "code", "paper"]
+Knowledge = Literal["last", "all"]
 KnowledgeBase = dict[int, dict[int, dict[str, SparseTensor]]]  # client -> position of its task -> layer -> A
 
 
@@ -73,10 +76,10 @@ class FedWeIT(APD):
         l2: float = 100.0,
         decay: float = 1e-4,
         retroactive: bool = False,
-        adaptive_start: Literal["base", "initial"] = "initial",
+        adaptive_start: AdaptiveStart = "initial",
         density: float = 0.3,
-        upload: Literal["recommended", "code", "paper"] = "recommended",
-        knowledge: Literal["last", "all"] = "last",
+        upload: UploadProfile = "recommended",
+        knowledge: Knowledge = "last",
         num_foreign: int | None = None,
         share_base: bool = True,
         mask: bool = True,
@@ -85,18 +88,15 @@ class FedWeIT(APD):
         **common: Any,
     ) -> None:
         super().__init__(net, l1, l2, decay, retroactive, adaptive_start, **common)
-        if not 0 < density <= 1:
-            raise ValueError(f"model.density is {density}, must be above 0 and at most 1: the paper uses 0.3")
-        if upload not in ("recommended", "code", "paper"):
-            raise ValueError(f"model.upload is {upload!r}, must be recommended, code or paper")
+        check_range("model.density", density, above=0, at_most=1, hint="the paper uses 0.3")
+        check_choice("model.upload", upload, UploadProfile)
         if upload == "code" and density == 1:
             raise ValueError(
                 f"model.density is {density}, with which model.upload code sends no output: lower it, the code uses 0.3"
             )
-        if knowledge not in ("last", "all"):
-            raise ValueError(f"model.knowledge is {knowledge!r}, must be last or all")
-        if num_foreign is not None and num_foreign < 0:
-            raise ValueError(f"model.num_foreign is {num_foreign}, must be at least 0: 0 leaves other clients' tasks alone")
+        check_choice("model.knowledge", knowledge, Knowledge)
+        if num_foreign is not None:
+            check_range("model.num_foreign", num_foreign, at_least=0, hint="0 leaves other clients' tasks alone")
         self.density, self.upload, self.knowledge, self.num_foreign = density, upload, knowledge, num_foreign
         self.share_base, self.mask, self.adaptive, self.penalize_mask = share_base, mask, adaptive, penalize_mask
         self.knowledge_base: KnowledgeBase = {}

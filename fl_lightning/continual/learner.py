@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.clock import Clock
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
+
+Schedule = Literal["synchronous", "asynchronous"]
 
 
 class TaskLearner(FederatedModule):
@@ -59,7 +62,7 @@ class TaskLearner(FederatedModule):
         self,
         net: Net,
         rounds_per_task: int = 20,
-        schedule: Literal["synchronous", "asynchronous"] = "synchronous",
+        schedule: Schedule = "synchronous",
         patience: int = 5,
         rate_divisor: float = 3.0,
         smallest_rate: float = 1e-7,
@@ -71,14 +74,10 @@ class TaskLearner(FederatedModule):
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         for name, value in (("rounds_per_task", rounds_per_task), ("patience", patience), ("evaluate_every", evaluate_every)):
-            if value < 1:
-                raise ValueError(f"model.{name} is {value}, must be at least 1")
-        if schedule not in ("synchronous", "asynchronous"):
-            raise ValueError(f"model.schedule is {schedule!r}, must be synchronous or asynchronous")
-        if not rate_divisor > 1:
-            raise ValueError(f"model.rate_divisor is {rate_divisor}, must be above 1: the paper uses 3")
-        if not smallest_rate >= 0:
-            raise ValueError(f"model.smallest_rate is {smallest_rate}, must be at least 0: 0 never ends a task early")
+            check_range(f"model.{name}", value, at_least=1)
+        check_choice("model.schedule", schedule, Schedule)
+        check_range("model.rate_divisor", rate_divisor, above=1, hint="the paper uses 3")
+        check_range("model.smallest_rate", smallest_rate, at_least=0, hint="0 never ends a task early")
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every

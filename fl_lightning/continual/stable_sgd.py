@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fl_lightning.checks import check_range
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.module import Net
 from fl_lightning.optimizers import OptimizerBuilder
@@ -39,10 +40,8 @@ class StableSGD(TaskLearner):
         **common: Any,
     ) -> None:
         super().__init__(net, optimizer=optimizer, **common)
-        if not 0 < task_decay <= 1:
-            raise ValueError(f"model.task_decay is {task_decay}, must be above 0 and at most 1: the paper uses 0.8")
-        if not lowest_rate >= 0:
-            raise ValueError(f"model.lowest_rate is {lowest_rate}, must be at least 0: the paper uses 5e-5")
+        check_range("model.task_decay", task_decay, above=0, at_most=1, hint="the paper uses 0.8")
+        check_range("model.lowest_rate", lowest_rate, at_least=0, hint="the paper uses 5e-5")
         self.task_decay, self.lowest_rate = task_decay, lowest_rate
         self.smallest_rate = 0.0  # within a task the rate does not fall, and so cannot end it
 

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as transforms
 from torch import Tensor
 
+from fl_lightning.checks import check_range
+
 
 class Augmentation(ABC):
     """A change to a batch of images (B, channels, height, width) as stored, before normalisation."""
@@ -61,10 +63,7 @@ class RandomCrop(Augmentation):
 
     def __init__(self, padding: int = 4, size: int | None = None) -> None:
         least = 1 if size is None else 0
-        if padding < least:
-            raise ValueError(
-                f"data.augment RandomCrop.padding is {padding}, must be at least {least}: leave RandomCrop out instead"
-            )
+        check_range("data.augment RandomCrop.padding", padding, at_least=least, hint="leave RandomCrop out instead")
         self.padding, self.size = padding, _check_size("RandomCrop", size)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -209,8 +208,7 @@ class Pad(_WithoutChance):
     """Add ``padding`` black pixels on every side: MNIST's 28 to 32 with 2."""
 
     def __init__(self, padding: int) -> None:
-        if padding < 1:
-            raise ValueError(f"data.augment Pad.padding is {padding}, must be at least 1: leave Pad out instead")
+        check_range("data.augment Pad.padding", padding, at_least=1, hint="leave Pad out instead")
         self.padding = padding
 
     def evaluate(self, images: Tensor) -> Tensor:
@@ -241,8 +239,8 @@ class Grayscale(_WithoutChance):
 
 
 def _check_size(name: str, size: int | None) -> int | None:
-    if size is not None and size < 1:
-        raise ValueError(f"data.augment {name}.size is {size}, must be at least 1: height and width in pixels")
+    if size is not None:
+        check_range(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
     return size
 
 

@@ -1,6 +1,5 @@
 """The data of a federation: FederatedDataModule wires what the other files of this folder do."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
@@ -23,7 +23,7 @@ from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.data.public_data import PublicData
 from fl_lightning.data.samples import Dataset
-from fl_lightning.data.scaling import InputRecord
+from fl_lightning.data.scaling import InputRecord, check_statistics
 from fl_lightning.data.shards import ClientShards
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, StoredSamples
@@ -105,30 +105,16 @@ class FederatedDataModule(LightningDataModule):
         self._lies_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples lie where they are
 
     def _check_settings(self) -> None:
-        at_least_one = {"num_clients": self.num_clients, "batch_size": self.batch_size, "eval_batch_size": self.eval_batch_size}
-        for name, value in at_least_one.items():
-            if (value is None and name != "batch_size") or (value is not None and value < 1):
-                raise ValueError(f"data.{name} is {value}, must be at least 1")
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"data.val_fraction is {self.val_fraction}, must be at least 0 and below 1: the papers use 0.1")
-        if self.public_size < 0:
-            raise ValueError(f"data.public_size is {self.public_size}, must be at least 0: 0 leaves the server without samples")
-        if self.storage not in ("auto", "device", "stream"):
-            raise ValueError(f"data.storage is {self.storage!r}, must be one of auto, device, stream")
-        if self.num_workers < 0:
-            raise ValueError(f"data.num_workers is {self.num_workers}, must be at least 0: 0 reads in the training process")
-        if self.monitor_test < 0:
-            raise ValueError(f"data.monitor_test is {self.monitor_test}, must be at least 0: 0 leaves the test set alone")
-        if (self.mean is None) != (self.std is None):
-            raise ValueError(f"data.mean is {self.mean} and data.std is {self.std}: give both or neither")
-        if self.mean is not None and self.std is not None and not len(self.mean) == len(self.std) >= 1:
-            raise ValueError(
-                f"data.mean is {list(self.mean)} and data.std is {list(self.std)}, must have one value a channel each"
-            )
-        if self.mean is not None and not all(map(math.isfinite, self.mean)):
-            raise ValueError(f"data.mean is {list(self.mean)}, must be finite in every channel")
-        if self.std is not None and not all(0 < deviation < math.inf for deviation in self.std):
-            raise ValueError(f"data.std is {list(self.std)}, must be above 0 in every channel")
+        check_range("data.num_clients", self.num_clients, at_least=1)
+        if self.batch_size is not None:
+            check_range("data.batch_size", self.batch_size, at_least=1)
+        check_range("data.eval_batch_size", self.eval_batch_size, at_least=1)
+        check_range("data.val_fraction", self.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
+        check_range("data.public_size", self.public_size, at_least=0, hint="0 leaves the server without samples")
+        check_choice("data.storage", self.storage, Storage)
+        check_range("data.num_workers", self.num_workers, at_least=0, hint="0 reads in the training process")
+        check_range("data.monitor_test", self.monitor_test, at_least=0, hint="0 leaves the test set alone")
+        check_statistics(self.mean, self.std)
 
     def __str__(self) -> str:
         """One line: source and clients and, after ``setup``, classes and samples."""

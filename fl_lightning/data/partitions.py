@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import check_range
 from fl_lightning.data.partition_file import read_partition
 from fl_lightning.functional import (
     class_partition,
@@ -193,5 +194,4 @@ class Fixed(Partition):
 
 
 def _check_classes_per_client(classes_per_client: int) -> None:
-    if classes_per_client < 1:
-        raise ValueError(f"data.partition.classes_per_client is {classes_per_client}, must be at least 1")
+    check_range("data.partition.classes_per_client", classes_per_client, at_least=1)

@@ -1,5 +1,6 @@
 """How stored samples become what a net is given: each channel in units of its deviation about its mean."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -60,6 +61,20 @@ def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
     if not isinstance(record, dict) or record.keys() != set(InputRecord._fields):
         raise ValueError("ckpt_path holds a net, but not what it was trained on: train a round more with --ckpt_path")
     return InputRecord(**record)
+
+
+def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+    """Raise a ValueError unless both are given or neither, with one finite value a channel each, deviations above 0."""
+    if (mean is None) != (std is None):
+        raise ValueError(f"data.mean is {mean} and data.std is {std}: give both or neither")
+    if mean is None or std is None:
+        return
+    if not len(mean) == len(std) >= 1:
+        raise ValueError(f"data.mean is {list(mean)} and data.std is {list(std)}, must have one value a channel each")
+    if not all(map(math.isfinite, mean)):
+        raise ValueError(f"data.mean is {list(mean)}, must be finite in every channel")
+    if not all(0 < deviation < math.inf for deviation in std):
+        raise ValueError(f"data.std is {list(std)}, must be above 0 in every channel")
 
 
 def channel_statistics(

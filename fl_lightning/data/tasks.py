@@ -11,10 +11,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
 from fl_lightning.random_streams import numpy_stream
+
+TasksBy = Literal["classes", "sources", "superclasses"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class TaskStream:
 
     def __init__(
         self,
-        by: Literal["classes", "sources", "superclasses"] = "classes",
+        by: TasksBy = "classes",
         classes_per_task: int = 5,
         table: str | None = None,
         tasks_per_client: int | None = None,
@@ -82,16 +85,14 @@ class TaskStream:
         test_fraction: float = 0.2,
         val_fraction: float = 0.1,
     ) -> None:
-        if by not in ("classes", "sources", "superclasses"):
-            raise ValueError(f"data.tasks.by is {by!r}, must be classes, sources or superclasses")
+        check_choice("data.tasks.by", by, TasksBy)
         if table is not None and by != "superclasses":
             raise ValueError(
                 f"data.tasks.table is {table}, but data.tasks.by is {by}: set it to superclasses, or leave the table out"
             )
-        if classes_per_task < 2:
-            raise ValueError(f"data.tasks.classes_per_task is {classes_per_task}, must be at least 2: one class is no choice")
-        if tasks_per_client is not None and tasks_per_client < 1:
-            raise ValueError(f"data.tasks.tasks_per_client is {tasks_per_client}, must be at least 1: null for all tasks")
+        check_range("data.tasks.classes_per_task", classes_per_task, at_least=2, hint="one class is no choice")
+        if tasks_per_client is not None:
+            check_range("data.tasks.tasks_per_client", tasks_per_client, at_least=1, hint="null for all tasks")
         tasks_per_source = tasks_per_source or {}
         if tasks_per_source and by != "sources":
             raise ValueError(

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from fl_lightning.checks import check_range
+
 
 def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int) -> list[Tensor]:
     """Clients of equal size whose class shares follow a Dirichlet distribution.
@@ -61,8 +63,7 @@ def dirichlet_by_class_partition(
     """
     labels = _checked_labels(labels, num_clients)
     check_alpha(alpha)
-    if min_size < 0:
-        raise ValueError(f"data.partition.min_size is {min_size}, must be at least 0: samples that every client gets")
+    check_range("data.partition.min_size", min_size, at_least=0, hint="samples that every client gets")
     if min_size * num_clients > len(labels):
         raise ValueError(
             f"data.partition.min_size is {min_size}, must be at most {len(labels) // num_clients} for {len(labels)} samples "
@@ -258,24 +259,19 @@ def _checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
 
 def check_alpha(alpha: float) -> None:
     """Raise a ValueError unless ``alpha`` is above 0 and finite."""
-    if not 0 < alpha < np.inf:
-        raise ValueError(
-            f"data.partition.alpha is {alpha}, must be above 0: try 0.1 for strong label skew, 100 for nearly even clients"
-        )
+    hint = "try 0.1 for strong label skew, 100 for nearly even clients"
+    check_range("data.partition.alpha", alpha, above=0, below=np.inf, hint=hint)
 
 
 def check_power_law(base: int, sigma: float) -> None:
     """Raise a ValueError unless ``base`` is at least 1 and ``sigma`` at least 0 and finite."""
-    if base < 1:
-        raise ValueError(f"data.partition.base is {base}, must be at least 1: the samples of each of its classes a client gets")
-    if not 0 <= sigma < np.inf:
-        raise ValueError(f"data.partition.sigma is {sigma}, must be at least 0: 0 for even sizes, 2 as in FedProx")
+    check_range("data.partition.base", base, at_least=1, hint="the samples of each of its classes a client gets")
+    check_range("data.partition.sigma", sigma, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
 
 
 def check_min_samples(min_samples: int) -> None:
     """Raise a ValueError unless ``min_samples`` is at least 1."""
-    if min_samples < 1:
-        raise ValueError(f"data.partition.min_samples is {min_samples}, must be at least 1: smaller clients are left out")
+    check_range("data.partition.min_samples", min_samples, at_least=1, hint="smaller clients are left out")
 
 
 def _deal_classes(

@@ -9,12 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
 
 _KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
+
+Remembered = Literal["last_round", "all"]
 
 
 class FedCurv(FederatedModule):
@@ -32,14 +35,10 @@ class FedCurv(FederatedModule):
         ValueError: if ``penalty`` is negative or ``remember`` unknown.
     """
 
-    def __init__(
-        self, net: Net, penalty: float = 1e-4, remember: Literal["last_round", "all"] = "last_round", **common: Any
-    ) -> None:
+    def __init__(self, net: Net, penalty: float = 1e-4, remember: Remembered = "last_round", **common: Any) -> None:
         super().__init__(net, **common)
-        if not penalty >= 0:
-            raise ValueError(f"model.penalty is {penalty}, must be at least 0: 0 is FedAvg")
-        if remember not in ("last_round", "all"):
-            raise ValueError(f"model.remember is {remember!r}, must be last_round or all")
+        check_range("model.penalty", penalty, at_least=0, hint="0 is FedAvg")
+        check_choice("model.remember", remember, Remembered)
         # A method that has another penalty as well keeps them apart.
         self.penalty = self.others_penalty = penalty
         self.remember = remember

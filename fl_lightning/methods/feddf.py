@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client, predict_in_batches
 from fl_lightning.functional import ensemble_distillation
 from fl_lightning.module import FederatedModule, Net
@@ -50,11 +51,9 @@ class FedDF(FederatedModule):
         self.distillation_steps, self.distillation_rate = distillation_steps, distillation_rate
         self.distillation_batch_size, self.distillation_patience = distillation_batch_size, distillation_patience
         self.temperature = temperature
-        for name in ("steps", "rate", "batch_size", "patience"):
-            if not getattr(self, f"distillation_{name}") > 0:
-                raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be above 0")
-        if not temperature > 0:
-            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")
+        for name in ("distillation_steps", "distillation_rate", "distillation_batch_size", "distillation_patience"):
+            check_range(f"model.{name}", getattr(self, name), above=0)
+        check_range("model.temperature", temperature, above=0, hint="the paper uses 1")
 
     def check_data(self) -> None:
         if self.data.public_size < 10:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
 
@@ -27,8 +28,7 @@ class FedDyn(FederatedModule):
         self, net: Net, alpha: float = 0.1, server_weighting: Literal["n_weighted", "uniform"] = "uniform", **common: Any
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-        if not alpha > 0:
-            raise ValueError(f"model.alpha is {alpha}, must be above 0: the paper uses 0.1")
+        check_range("model.alpha", alpha, above=0, hint="the paper uses 0.1")
         self.alpha = alpha
 
     def configure_model(self) -> None:

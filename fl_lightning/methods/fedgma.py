@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
 
@@ -24,8 +25,7 @@ class FedGMA(FederatedModule):
 
     def __init__(self, net: Net, threshold: float = 0.4, **common: Any) -> None:
         super().__init__(net, **common)
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"model.threshold is {threshold}, must be between 0 and 1: 0 is FedAvg")
+        check_range("model.threshold", threshold, at_least=0, at_most=1, hint="0 is FedAvg")
         self.threshold = threshold
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:

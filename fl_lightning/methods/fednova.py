@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
@@ -32,8 +33,7 @@ class FedNova(FedProx):
     """
 
     def __init__(self, net: Net, mu: float = 0.0, **common: Any) -> None:
-        if not mu >= 0:
-            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is without a pull")
+        check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:

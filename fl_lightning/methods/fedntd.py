@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import not_true_distillation
 from fl_lightning.module import FederatedModule, Net
@@ -27,10 +28,8 @@ class FedNTD(FederatedModule):
 
     def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Any) -> None:
         super().__init__(net, **common)
-        if not beta >= 0:
-            raise ValueError(f"model.beta is {beta}, must be at least 0: 0 is FedAvg")
-        if not temperature > 0:
-            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 1")
+        check_range("model.beta", beta, at_least=0, hint="0 is FedAvg")
+        check_range("model.temperature", temperature, above=0, hint="the paper uses 1")
         self.beta, self.temperature = beta, temperature
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:

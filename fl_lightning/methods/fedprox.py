@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Client
 from fl_lightning.module import FederatedModule, Net
 
@@ -26,8 +27,7 @@ class FedProx(FederatedModule):
 
     def __init__(self, net: Net, mu: float = 0.01, **common: Any) -> None:
         super().__init__(net, **common)
-        if not mu >= 0:
-            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
+        check_range("model.mu", mu, at_least=0, hint="0 is FedAvg")
         self.mu = mu
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:

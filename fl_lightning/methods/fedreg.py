@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.reductions import at_least_float32
@@ -62,16 +63,14 @@ class FedReg(FederatedModule):
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"model.gamma is {gamma}, must be between 0 and 1: the paper uses 0.25 to 0.5")
+        check_range("model.gamma", gamma, at_least=0, at_most=1, hint="the paper uses 0.25 to 0.5")
         self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
         self.modified_gradients = modified_gradients
         self.needs = replace(self.needs, sample_indices=modified_gradients)
         self.skip_flat = skip_flat
         self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"model.{name} is {getattr(self, name)}, must be above 0")
+            check_range(f"model.{name}", getattr(self, name), above=0)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         plain = type(optimizer) is torch.optim.SGD and not any(optimizer.defaults[key] for key in ("momentum", "weight_decay"))
         if not plain or self.clip_local_gradients is not None:

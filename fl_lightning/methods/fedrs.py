@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.module import FederatedModule, Net
 
@@ -26,8 +27,7 @@ class FedRS(FederatedModule):
 
     def __init__(self, net: Net, alpha: float = 0.5, **common: Any) -> None:
         super().__init__(net, **common)
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"model.alpha is {alpha}, must be between 0 and 1: 1 is FedAvg")
+        check_range("model.alpha", alpha, at_least=0, at_most=1, hint="1 is FedAvg")
         self.alpha = alpha
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:

@@ -10,11 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import Batch, Client, Upload, Weighted, predict_in_batches
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+
+DistillationSchedule = Literal["decayed", "constant"]
 
 
 class Flashback(FederatedModule):
@@ -42,18 +45,17 @@ class Flashback(FederatedModule):
         distillation_epochs: int = 1,
         distillation_batch_size: int = 50,
         distillation_optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
-        distillation_schedule: Literal["decayed", "constant"] = "decayed",
+        distillation_schedule: DistillationSchedule = "decayed",
         **common: Any,
     ) -> None:
         super().__init__(net, **common)
-        if not 0 < gamma <= 1:
-            raise ValueError(f"model.gamma is {gamma}, must be above 0 and at most 1")
+        check_range("model.gamma", gamma, above=0, at_most=1)
+        check_choice("model.distillation_schedule", distillation_schedule, DistillationSchedule)
         self.gamma, self.distillation_epochs, self.distillation_batch_size = gamma, distillation_epochs, distillation_batch_size
         self.distillation_optimizer = optimizer_builder("model.distillation_optimizer", distillation_optimizer)
         self.distillation_schedule = distillation_schedule
-        for name in ("epochs", "batch_size"):
-            if getattr(self, f"distillation_{name}") < 1:
-                raise ValueError(f"model.distillation_{name} is {getattr(self, f'distillation_{name}')}, must be at least 1")
+        for name in ("distillation_epochs", "distillation_batch_size"):
+            check_range(f"model.{name}", getattr(self, name), at_least=1)
 
     def configure_model(self) -> None:
         super().configure_model()

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client, Upload
 from fl_lightning.functional import model_contrastive_loss
 from fl_lightning.functional.aggregation import State
@@ -29,10 +30,8 @@ class MOON(FederatedModule):
 
     def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Any) -> None:
         super().__init__(net, **common)
-        if not mu >= 0:
-            raise ValueError(f"model.mu is {mu}, must be at least 0: 0 is FedAvg")
-        if not temperature > 0:
-            raise ValueError(f"model.temperature is {temperature}, must be above 0: the paper uses 0.5")
+        check_range("model.mu", mu, at_least=0, hint="0 is FedAvg")
+        check_range("model.temperature", temperature, above=0, hint="the paper uses 0.5")
         self.mu, self.temperature = mu, temperature
 
     def configure_model(self) -> None:

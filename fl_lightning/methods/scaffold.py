@@ -11,9 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice
 from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net, Update
+
+Option = Literal["I", "II"]
 
 
 class SCAFFOLD(FederatedModule):
@@ -30,13 +33,12 @@ class SCAFFOLD(FederatedModule):
     def __init__(
         self,
         net: Net,
-        option: Literal["I", "II"] = "II",
+        option: Option = "II",
         server_weighting: Literal["n_weighted", "uniform"] = "uniform",
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-        if option not in ("I", "II"):
-            raise ValueError(f"model.option is {option!r}, must be I or II")
+        check_choice("model.option", option, Option)
         self.option = option
 
     def configure_model(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.models.network import Network
 
 _BETA = 0.75
@@ -35,8 +36,7 @@ class LeNet(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"model.net.dropout is {dropout}, must be at least 0 and below 1: 0 leaves nothing out")
+        check_range("model.net.dropout", dropout, at_least=0, below=1, hint="0 leaves nothing out")
         if len(input_shape) != 3:
             raise ValueError(f"model.net LeNet needs images, the data gives shape {tuple(input_shape)}: use MLP")
         channels, height, width = input_shape

@@ -12,6 +12,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_choice
 from fl_lightning.models.network import Network
 
 Norm = Literal["group", "batch", "mix"]
@@ -47,8 +48,7 @@ class ResNet18(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, norm: Norm = "group") -> None:
         super().__init__()
-        if norm not in _NORMS:
-            raise ValueError(f"model.net.norm is {norm!r}, must be one of {', '.join(_NORMS)}")
+        check_choice("model.net.norm", norm, Norm)
         if len(input_shape) != 3 or min(input_shape[1:]) < 17:
             raise ValueError(
                 f"model.net ResNet18 needs images of at least 17x17, the data gives shape {tuple(input_shape)}: use CNN2 or MLP"

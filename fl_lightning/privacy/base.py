@@ -1,5 +1,6 @@
 """What a defence may change about a round."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -7,6 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.algorithm import FederatedAlgorithm, Update
+from fl_lightning.checks import check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange.protection import Protection
 
@@ -28,12 +30,9 @@ class Privacy(ABC):
 
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
         for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
-            if not 0 < value < float("inf"):
-                raise ValueError(
-                    f"model.privacy.{name} is {value}, must be above 0 and finite: it is {symbol}; model.privacy null is none"
-                )
-        if not 0 < delta < 1:
-            raise ValueError(f"model.privacy.delta is {delta}, must be above 0 and below 1: 1e-5 is usual")
+            hint = f"it is {symbol}; model.privacy null is none"
+            check_range(f"model.privacy.{name}", value, above=0, below=math.inf, hint=hint)
+        check_range("model.privacy.delta", delta, above=0, below=1, hint="1e-5 is usual")
         self.noise_multiplier, self.clipping_norm, self.delta = noise_multiplier, clipping_norm, delta
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from fl_lightning.checks import check_range
 from fl_lightning.sweep.points import Axis, Range, parse_axes, parse_seeds
 
 _EXAMPLE = """example:
@@ -40,8 +41,8 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     """
     given, options = _parser().parse_known_args(arguments)
     for name in ("jobs", "trials"):
-        if (value := getattr(given, name)) is not None and value < 1:
-            raise ValueError(f"--{name} is {value}, must be at least 1")
+        if (value := getattr(given, name)) is not None:
+            check_range(f"--{name}", value, at_least=1)
     axes = parse_axes(given.set)
     _check_search(given.search, given.trials, axes)
     _check_options(options, axes)

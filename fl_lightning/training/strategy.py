@@ -14,6 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fl_lightning.checks import check_range
 from fl_lightning.training.launch import await_all
 from fl_lightning.training.peers import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
 
@@ -38,8 +39,7 @@ class FederatedStrategy(DDPStrategy):
 
     def __init__(self, peer_timeout: float = 30.0, timeout: timedelta = timedelta(days=1), **kwargs: Any) -> None:
         super().__init__(timeout=timeout, **kwargs)
-        if not peer_timeout >= 5:
-            raise ValueError(f"trainer.strategy.peer_timeout is {peer_timeout}, must be at least 5: seconds")
+        check_range("trainer.strategy.peer_timeout", peer_timeout, at_least=5, hint="seconds")
         self.peer_timeout = peer_timeout
         self._peers: PeerWatch | None = None
 

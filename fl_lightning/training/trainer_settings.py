@@ -10,6 +10,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fl_lightning.checks import check_range
 from fl_lightning.training.launch import num_started
 from fl_lightning.training.strategy import FederatedStrategy
 
@@ -29,10 +30,8 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
         _check_cadence(trainer.val_check_interval)
         if isinstance(trainer.max_time, str) and not re.fullmatch(_TIME, trainer.max_time):
             raise ValueError(f"trainer.max_time is {trainer.max_time}, must be days:hours:minutes:seconds, such as 00:12:00:00")
-        if trainer.log_every_n_steps is not None and trainer.log_every_n_steps < 0:
-            raise ValueError(
-                f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, must be at least 0: rounds, 0 is never"
-            )
+        if trainer.log_every_n_steps is not None:
+            check_range("trainer.log_every_n_steps", trainer.log_every_n_steps, at_least=0, hint="rounds, 0 is never")
 
 
 @contextmanager
@@ -52,8 +51,7 @@ def naming_settings(settings: Namespace | dict[str, Any]) -> Iterator[None]:
 
 
 def _check_rounds(most: int, least: int | None) -> None:
-    if most < 1:
-        raise ValueError(f"trainer.max_steps is {most}, must be at least 1: the number of rounds")
+    check_range("trainer.max_steps", most, at_least=1, hint="the number of rounds")
     if least is not None and not 0 <= least <= most:
         raise ValueError(f"trainer.min_steps is {least}, must be at least 0 and at most trainer.max_steps, {most}")
 

@@ -266,8 +266,8 @@ def test_a_net_that_does_not_change_with_the_image_is_refused():
         ({"tv": -1.0}, "tv is -1.0, must be at least 0"),
         ({"tv": math.nan}, "tv is nan, must be at least 0"),
         ({"lr": 0.0}, "lr is 0.0, must be above 0"),
-        ({"distance": "l1"}, "distance is 'l1', must be l2 or cosine"),
-        ({"labels": "guessed"}, "labels is 'guessed', must be recovered or known"),
+        ({"distance": "l1"}, "distance is 'l1', must be one of l2, cosine"),
+        ({"labels": "guessed"}, "labels is 'guessed', must be one of recovered, known"),
     ],
 )
 def test_bad_settings_are_one_line(settings, message):

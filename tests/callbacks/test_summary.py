@@ -76,6 +76,12 @@ def test_a_resumed_run_says_the_same(summarised, tmp_path):
     assert whole == resumed == {"0.5": 2, "0.75": 4, "0.95": None}
 
 
+def test_an_unknown_reading_is_refused():
+    """As the command line does: a word that no reading has would stand in results.json."""
+    with pytest.raises(ValueError, match=r"^callbacks.summary.table_uses is 'first', must be one of best, last, "):
+        RunSummary(table_uses="first")
+
+
 @pytest.mark.parametrize("target", [0, -0.5, 90.0, float("nan")])
 def test_targets_out_of_range_are_refused(target):
     """A percentage above all."""

@@ -196,5 +196,5 @@ def test_settings_out_of_range_are_refused(tiny, name):
 
 def test_a_start_of_another_name_is_refused(tiny):
     """One line with the key, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"^model.adaptive_start is 'zero', must be base or initial$"):
+    with pytest.raises(ValueError, match=r"^model.adaptive_start is 'zero', must be one of base, initial$"):
         APD(tiny.new_net(), adaptive_start="zero")

@@ -379,8 +379,8 @@ def test_the_codes_upload_for_any_size_and_share():
             {"density": 1.0, "upload": "code"},
             "model.density is 1.0, with which model.upload code sends no output: lower it, the code uses 0.3",
         ),
-        ({"upload": "all"}, "model.upload is 'all', must be recommended, code or paper"),
-        ({"knowledge": "none"}, "model.knowledge is 'none', must be last or all"),
+        ({"upload": "all"}, "model.upload is 'all', must be one of recommended, code, paper"),
+        ({"knowledge": "none"}, "model.knowledge is 'none', must be one of last, all"),
         ({"num_foreign": -1}, "model.num_foreign is -1, must be at least 0: 0 leaves other clients' tasks alone"),
     ],
 )

@@ -194,7 +194,7 @@ def test_accuracies_stand_until_the_next_evaluation(tiny):
         ({"rounds_per_task": 0}, "model.rounds_per_task is 0, must be at least 1"),
         ({"patience": 0}, "model.patience is 0, must be at least 1"),
         ({"evaluate_every": 0}, "model.evaluate_every is 0, must be at least 1"),
-        ({"schedule": "both"}, "model.schedule is 'both', must be synchronous or asynchronous"),
+        ({"schedule": "both"}, "model.schedule is 'both', must be one of synchronous, asynchronous"),
         ({"rate_divisor": 1.0}, "model.rate_divisor is 1.0, must be above 1: the paper uses 3"),
         ({"smallest_rate": math.nan}, "model.smallest_rate is nan, must be at least 0: 0 never ends a task early"),
         ({"smallest_rate": -1.0}, "model.smallest_rate is -1.0, must be at least 0: 0 never ends a task early"),

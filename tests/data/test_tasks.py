@@ -229,7 +229,7 @@ def test_without_tasks_there_are_no_streams():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"by": "colour"}, "data.tasks.by is 'colour', must be classes, sources or superclasses"),
+        ({"by": "colour"}, "data.tasks.by is 'colour', must be one of classes, sources, superclasses"),
         (
             {"table": "mine.csv"},
             "data.tasks.table is mine.csv, but data.tasks.by is classes: set it to superclasses, or leave the table out",

@@ -165,7 +165,7 @@ def test_wrong_number_of_clients_is_named(partition, num_clients):
 @pytest.mark.parametrize("alpha", [0, 0.0, -0.5, float("nan")])
 def test_alpha_not_above_zero_is_named(partition, alpha):
     """Key, value, what is allowed and what to try."""
-    with pytest.raises(ValueError, match=rf"data.partition.alpha is {alpha}, must be above 0: try"):
+    with pytest.raises(ValueError, match=rf"data.partition.alpha is {alpha}, must be above 0 and finite: try"):
         partition(np.arange(100) % 2, 4, alpha, 0)
 
 

@@ -122,7 +122,7 @@ def test_without_penalty_it_is_fedavg(tiny, remember):
     ("settings", "message"),
     [
         ({"penalty": -1.0}, "model.penalty is -1.0, must be at least 0: 0 is FedAvg"),
-        ({"remember": "some"}, "model.remember is 'some', must be last_round or all"),
+        ({"remember": "some"}, "model.remember is 'some', must be one of last_round, all"),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):

@@ -129,6 +129,7 @@ def test_public_samples_are_nobodys(tiny):
         ({"gamma": 0.0}, "model.gamma is 0.0, must be above 0 and at most 1"),
         ({"gamma": 1.1}, "model.gamma is 1.1, must be above 0 and at most 1"),
         ({"distillation_epochs": 0}, "model.distillation_epochs is 0, must be at least 1"),
+        ({"distillation_schedule": "fast"}, "model.distillation_schedule is 'fast', must be one of decayed, constant"),
         ({"distillation_batch_size": 0}, "model.distillation_batch_size is 0, must be at least 1"),
     ],
 )

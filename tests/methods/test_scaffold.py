@@ -98,5 +98,5 @@ def test_the_server_rate_moves_the_weights_alone(tiny):
 
 def test_an_unknown_option_is_refused(tiny):
     """One line with the key, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"^model.option is 'III', must be I or II$"):
+    with pytest.raises(ValueError, match=r"^model.option is 'III', must be one of I, II$"):
         SCAFFOLD(tiny.new_net(), option="III")

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from fl_lightning.checks import check_range
 from fl_lightning.data.memory import check_room
 from fl_lightning.data.samples import Samples
 
@@ -61,8 +62,8 @@ def decode(
 
 def check_size(size: int | None) -> int | None:
     """The size as it is; a ValueError unless it is None or at least 1."""
-    if size is not None and size < 1:
-        raise ValueError(f"data.source.size is {size}, must be at least 1: height and width in pixels")
+    if size is not None:
+        check_range("data.source.size", size, at_least=1, hint="height and width in pixels")
     return size
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from fl_lightning.checks import check_range
 from fl_lightning.data.memory import check_room
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
@@ -47,8 +48,7 @@ class Joined(Source):
         mean, std = mean or {}, std or {}
         if not sources:
             raise ValueError("data.source.sources is empty: name at least one source")
-        if size < 1:
-            raise ValueError(f"data.source.size is {size}, must be at least 1: height and width in pixels")
+        check_range("data.source.size", size, at_least=1, hint="height and width in pixels")
         for name in (*mean, *std):
             if name not in sources:
                 raise ValueError(

@@ -1,0 +1,48 @@
+"""What is refused, word by word."""
+
+import math
+from typing import Literal
+
+import pytest
+
+from fl_lightning.checks import check_choice, check_range
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "message"),
+    [
+        (-1, {"at_least": 0}, "model.mu is -1, must be at least 0"),
+        (0, {"above": 0}, "model.mu is 0, must be above 0"),
+        (2_000_000, {"at_most": 1_000_000}, "model.mu is 2000000, must be at most 1,000,000"),
+        (1.0, {"at_least": 0, "below": 1}, "model.mu is 1.0, must be at least 0 and below 1"),
+        (0, {"above": 0, "at_most": 1}, "model.mu is 0, must be above 0 and at most 1"),
+        (1.5, {"at_least": 0, "at_most": 1}, "model.mu is 1.5, must be between 0 and 1"),
+        (math.inf, {"above": 0, "below": math.inf}, "model.mu is inf, must be above 0 and finite"),
+        (math.nan, {"at_least": 0}, "model.mu is nan, must be at least 0"),
+        (math.nan, {"at_most": 1}, "model.mu is nan, must be at most 1"),
+        (None, {"at_least": 1}, "model.mu is None, must be at least 1"),
+    ],
+)
+def test_a_number_outside_of_its_range_is_refused(value, limits, message):
+    """In one line, with the hint at its end where there is one."""
+    for hint, end in (("", ""), ("0 is FedAvg", ": 0 is FedAvg")):
+        with pytest.raises(ValueError) as caught:
+            check_range("model.mu", value, **limits, hint=hint)
+        assert str(caught.value) == message + end
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [(0, {"at_least": 0}), (1e-9, {"above": 0}), (1, {"at_least": 1, "at_most": 1}), (math.inf, {"above": 0}), (5, {})],
+)
+def test_a_number_within_its_range_passes(value, limits):
+    """Limits that belong to the range included; infinity where nothing bounds it."""
+    check_range("model.mu", value, **limits)
+
+
+def test_a_choice_is_one_of_the_type():
+    check_choice("model.client_state", "disk", Literal["memory", "disk"])
+    for value in ("cloud", None, ["disk"]):
+        with pytest.raises(ValueError) as caught:
+            check_choice("model.client_state", value, Literal["memory", "disk"])
+        assert str(caught.value) == f"model.client_state is {value!r}, must be one of memory, disk"
