@@ -32,7 +32,7 @@ class CapturedEngine(SequentialEngine):
             raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
         self.full_batches = not self.mixes_samples
         self._client: Client | None = None  # whose visit it is, and its facts: they do not change from step to step
-        self._untrained = [name for name in self.own if name not in self.trained]
+        self._untrained = [name for name in self.working_state if name not in self.trained]
         # Every combination of shapes, of clients with and without state and of what hooks ask of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
         # With fullgraph a break in the graph is an error, not a part of the step that runs uncaptured without a word.
@@ -47,8 +47,8 @@ class CapturedEngine(SequentialEngine):
         else:
             self._position = self._position + 1  # a number would be another graph for every step
         torch.compiler.cudagraph_mark_step_begin()
-        trained = {name: self.own[name] for name in self.trained}
-        untrained = {name: self.own[name] for name in self._untrained}
+        trained = {name: self.working_state[name] for name in self.trained}
+        untrained = {name: self.working_state[name] for name in self._untrained}
         result = self._captured(trained, untrained, batch, client.round, self._position, {**self._facts, "state": client.state})
         self.load(result.untrained)
         client.state = tree_map(torch.clone, result.state)

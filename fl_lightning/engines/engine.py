@@ -80,7 +80,7 @@ class Engine(ABC):
         self.net = copy.deepcopy(method.net).train()
         # Both nets only ever change in place: their tensors are looked up once.
         self._global_state = _tensors(method.net)
-        self.own, self.sent_down = (
+        self.working_state, self.sent_down = (
             {name: tensor for name, tensor in tensors.items() if not method.is_constant(name)}
             for tensors in (_tensors(self.net), self._global_state)
         )
@@ -92,7 +92,7 @@ class Engine(ABC):
         stays = [name for name in self.sent_down if method.is_personal(name) or name in self._reset]
         self._shared = {name: tensor for name, tensor in self.sent_down.items() if name not in stays}
         self._download = num_bytes(self._shared)
-        self._kept = [name for name in self.own if method.needs.client_weights or method.is_personal(name)]
+        self._kept = [name for name in self.working_state if method.needs.client_weights or method.is_personal(name)]
         self._states: dict[int, ClientState] = {}  # of this process's clients in this round, where their owners sent them
         self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
 
@@ -159,7 +159,7 @@ class Engine(ABC):
     # A visit --------------------------------------------------------------------------------------------------------
 
     def receive(self, round: int, visit: Visit, label_counts: Tensor, train_label_counts: Tensor) -> tuple[Client, State]:
-        """A client with what it knows before its fit, and the weights of its own, by name, that it starts from."""
+        """A client with what it knows before its fit, and by name what it starts from in place of the server's tensors."""
         method, data = self.method, self.data
         if not visit.receives and not self.needs.client_weights:
             raise ValueError(
@@ -190,14 +190,14 @@ class Engine(ABC):
             moments=state.moments,
             tasks=state.tasks,
         )
-        own = {name: tensor for name, tensor in state.weights.items() if not visit.receives or method.is_personal(name)}
-        return client, own | self._reset
+        local = {name: tensor for name, tensor in state.weights.items() if not visit.receives or method.is_personal(name)}
+        return client, local | self._reset
 
-    def start(self, client: Client, own: State) -> None:
-        """Bring the working copy to the client and let it prepare."""
-        self.load({**self.sent_down, **own})
-        if own:
-            client.received_state = self._global_state | {name: tensor.clone() for name, tensor in self.own.items()}
+    def start(self, client: Client, local: State) -> None:
+        """Bring the working copy to the client, whose ``local`` tensors replace the server's, and let it prepare."""
+        self.load({**self.sent_down, **local})
+        if local:
+            client.received_state = self._global_state | {name: tensor.clone() for name, tensor in self.working_state.items()}
             client.received = tuple(client.received_state[name] for name, _ in self.net.named_parameters())
         if self.needs.client_start:
             with self.drawing(client, "client_start"):
@@ -215,7 +215,7 @@ class Engine(ABC):
                 probe = self.method.probe(self.net, client)
             if probe:
                 share.probes[position] = probe
-        kept = ClientState(client.state, self.kept_weights(self.own), client.moments, client.tasks)
+        kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.method.kept_state(client, kept)
         finite = are_finite([tensor[None] for tensor in state.tensors()], 1)
         weight = self.weight(client) if visit.sends else 0.0
@@ -232,7 +232,7 @@ class Engine(ABC):
         up = sum(self.bytes_sent(tensors) for tensors in sent.values())
         share.record([position], loss, finite, [(self.bytes_down(visit, client), up, bool(state), weight > 0)], norm)
         if share.models is not None:
-            share.models[position] = {name: tensor.clone() for name, tensor in self.own.items()}
+            share.models[position] = {name: tensor.clone() for name, tensor in self.working_state.items()}
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.
@@ -278,7 +278,7 @@ class Engine(ABC):
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
         if state:
-            torch._foreach_copy_([self.own[name] for name in state], list(state.values()))
+            torch._foreach_copy_([self.working_state[name] for name in state], list(state.values()))
             # Autocast keeps half-precision copies of weights and does not notice that they changed in place.
             torch.clear_autocast_cache()
 
@@ -293,7 +293,7 @@ class Engine(ABC):
         return weights + self.bytes_sent(client.broadcast)
 
     def bytes_sent(self, tensors: dict[str, Any]) -> int:
-        """What some tensors, by name or by group and name, take on their way: all their values, or those that are not 0."""
+        """What some tensors, by name or by group and name, take when sent: all their values, or those that are not 0."""
         if self.needs.nonzeros_alone:
             return sum(int(tensor.count_nonzero()) * tensor.element_size() for tensor in tree_leaves(tensors))
         return num_bytes(tensors)
@@ -332,8 +332,8 @@ class Engine(ABC):
         """Bring the states of this process's clients here from their owners."""
         ranks, states = self.context.ranks, self.context.states
         clients = [[visits[position].client for position in positions] for positions in split]
-        owned = [{client: states.read(client) for client in part if client % len(split) == ranks.rank} for part in clients]
-        self._states = ranks.exchange(owned)
+        outgoing = [{client: states.read(client) for client in part if client % len(split) == ranks.rank} for part in clients]
+        self._states = ranks.exchange(outgoing)
 
     def _send_states(self, round: int, visits: Sequence[Visit], states: dict[int, ClientState], keeps_any: bool) -> None:
         """Send the states that this process made to their owners, who write them."""

@@ -37,7 +37,7 @@ def draws(net: nn.Module, inputs: Tensor) -> bool:
 
 
 def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
-    """Bytes a sample that a forward pass keeps for the backward pass, beside the weights."""
+    """Bytes a sample that a forward pass keeps for the backward pass, in addition to the weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in net.parameters()}
     kept: dict[int, int] = {}
 

@@ -20,7 +20,7 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """By the value of ``model.engine``; ``auto`` and ``tune`` choose one of these."""
 
-# Weights times samples of a local step up to which stacking was measured, and won: benchmarks/RESULTS.md.
+# Weights times samples of a local step up to which stacking is known to be faster: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7
 
 
@@ -43,7 +43,7 @@ def start_engine(method: FederatedAlgorithm, context: RunContext, asked: str, ch
     """The engine of a choice, after a rehearsal of what the method's hooks do under it.
 
     Args:
-        asked: the value of ``model.engine``; where it is ``auto``, an engine that cannot run the method gives way.
+        asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it.
         round: the first one.
 
     Raises:
@@ -105,7 +105,7 @@ def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int) 
 
 def _seconds(engine: Engine, round: int) -> float:
     visits, seconds = engine.method.cohort(round), 0.0
-    for _ in range(2):  # the first one makes room and compiles
+    for _ in range(2):  # the first one allocates memory and compiles
         start = time.perf_counter()
         engine.rehearse(round, visits)
         if engine.context.device.type == "cuda":

@@ -33,8 +33,8 @@ class SequentialEngine(Engine):
     def fit_one(self, round: int, visit: Visit, max_steps: int | None = None) -> tuple[Client, Tensor]:
         """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
         counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
-        client, own = self.receive(round, visit, *counts)
-        self.start(client, own)
+        client, local = self.receive(round, visit, *counts)
+        self.start(client, local)
         return client, self._fit(client, min(client.num_steps, max_steps or client.num_steps))
 
     def _fit(self, client: Client, num_steps: int) -> Tensor:
@@ -70,10 +70,10 @@ class SequentialEngine(Engine):
         return self.optimizer.param_groups[0]["lr"]
 
     def _moments(self) -> dict[int, State]:
-        """What the optimizer would go on with; SGD without momentum has None in their place."""
+        """What the optimizer would go on with; SGD without momentum has None instead."""
         states = self.optimizer.state_dict()["state"].items()
-        moments = {place: {name: v.clone() for name, v in state.items() if isinstance(v, Tensor)} for place, state in states}
-        return {place: state for place, state in moments.items() if state}
+        moments = {i: {name: v.clone() for name, v in state.items() if isinstance(v, Tensor)} for i, state in states}
+        return {i: state for i, state in moments.items() if state}
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         set_gradients(self.trained.values(), gradients)

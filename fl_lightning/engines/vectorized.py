@@ -20,7 +20,7 @@ from fl_lightning.exchange import Batch, Client, ClientState, Visit
 from fl_lightning.exchange.reduction import are_finite
 from fl_lightning.functional.aggregation import State
 
-# Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if each client had its own.
+# Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if by an optimizer a client.
 ELEMENTWISE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -87,12 +87,12 @@ class VectorizedEngine(Engine):
         clients = [visit.client for visit in visits.values()]
         counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
         members = []
-        for (position, visit), *own_counts in zip(visits.items(), counts, train_counts, strict=True):
-            client, own = self.receive(round, visit, *own_counts)
+        for (position, visit), *client_counts in zip(visits.items(), counts, train_counts, strict=True):
+            client, local = self.receive(round, visit, *client_counts)
             start = None
-            if own or self.needs.client_start:
-                self.start(client, own)
-                start = {name: tensor.clone() for name, tensor in self.own.items()}
+            if local or self.needs.client_start:
+                self.start(client, local)
+                start = {name: tensor.clone() for name, tensor in self.working_state.items()}
             members.append(_Member(position, visit, client, method.client_learning_rate(round, visit.client), start))
         return members
 
@@ -108,7 +108,7 @@ class VectorizedEngine(Engine):
         """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
         batch = min(num_samples, self.data.batch_size or num_samples)
         # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
-        each = 5 * num_bytes(self.own) + 2 * batch * self.activation_bytes
+        each = 5 * num_bytes(self.working_state) + 2 * batch * self.activation_bytes
         device = self.context.device
         total = torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_STACK_BYTES
         return max(total // each, 1)
@@ -137,13 +137,13 @@ class VectorizedEngine(Engine):
 
     def _stack(self, members: Sequence[_Member]) -> "_Stack":
         """The members' weights and buffers side by side, in memory that all stacks use in turn."""
-        tensors = {name: self._memory_of(name, len(members)) for name in self.own}
+        tensors = {name: self._memory_of(name, len(members)) for name in self.working_state}
         for name, tensor in tensors.items():
             if members[0].start is None:
                 tensor.copy_(self.sent_down[name].expand_as(tensor))
             else:
                 torch.stack([member.start[name] for member in members], out=tensor)
-        weights = {name: tensors[name].detach() for name in self.trained}  # tensors of their own: they shrink
+        weights = {name: tensors[name].detach() for name in self.trained}  # separate tensors: they shrink
         optimizer = self.method.local_optimizer(list(weights.values()))
         for group in optimizer.param_groups:
             group["lr"] *= members[0].rate
@@ -183,7 +183,7 @@ class VectorizedEngine(Engine):
         state = ClientState(stack.state, self.kept_weights(stack.tensors))
         finite = are_finite(state.tensors(), len(members)).to(self.context.device)
         norms = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
-        # What the default sends are the net's own tensors: here, those of all members.
+        # What the default sends are the tensors of the net: here, those of all members.
         upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
         sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
         rows, weighted = [row for row, member in enumerate(members) if member.visit.sends], set()

@@ -21,7 +21,7 @@ class Differentiate(Protocol):
     """Gradients of an objective by the trainable weights, in order, and the loss to report."""
 
     def __call__(self, objective: Objective, at: Sequence[Tensor] | None = None) -> Gradients:
-        """``at``: trainable weights that the net holds meanwhile, in order; None: its own."""
+        """``at``: trainable weights that the net holds meanwhile, in order; None: the net's."""
         ...
 
 
@@ -55,7 +55,7 @@ class GradientEstimator(Protocol):
             net: whose losses these are.
             losses: of the samples, (B,).
             penalty: a scalar that depends on no data; None: none.
-            at: trainable weights to take them at, in order; None: the net's own.
+            at: trainable weights to take them at, in order; None: the net's.
         """
         ...
 
@@ -93,7 +93,7 @@ class Client:
     train_label_counts: Tensor  # (C,), training samples alone
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient
     received_state: State  # the same by name, and the buffers
-    data: ClientBatches | None  # serves its samples; None in a local step, which sees its own batch alone
+    data: ClientBatches | None  # serves its samples; None in a local step, which sees its batch alone
     differentiate: Differentiate
     evaluate: Callable[[State, Callable[[nn.Module], Tensor]], Tensor]
     """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
@@ -103,7 +103,7 @@ class Client:
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit; set once client_start is done
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
-    broadcast: dict[str, Any] = field(default_factory=dict)  # what came down beside the weights
+    broadcast: dict[str, Any] = field(default_factory=dict)  # what came down in addition to the weights
     carry: dict[str, Any] = field(default_factory=dict)  # what client_start made; constant during the fit
     state: dict[str, Any] = field(default_factory=dict)  # persists until the client's next visit
     moments: dict[int, State] = field(default_factory=dict)  # of its optimizer, where they persist; not in a local step
@@ -123,5 +123,5 @@ class Client:
 
     def _samples(self) -> ClientBatches:
         if self.data is None:
-            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its own batch alone")
+            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its batch alone")
         return self.data

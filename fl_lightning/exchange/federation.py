@@ -1,4 +1,4 @@
-"""What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its own samples."""
+"""What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its samples."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -69,7 +69,7 @@ class Federation(Protocol):
 
         Args:
             sample_indices: whether batches say which samples they have.
-            poisson: whether every sample is in a batch by a coin of its own, as accounting by sample wants it.
+            poisson: whether every sample is in a batch by an independent draw, as accounting by sample wants it.
             batch_size: samples of a local step; None: as many as the federation has it.
         """
         ...

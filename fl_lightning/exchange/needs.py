@@ -14,7 +14,7 @@ class Needs:
         nonzeros_alone: only what is not 0 is sent, up and down, and counted as bytes: values, without their positions.
         task_streams: clients learn the tasks of ``data.tasks``, one after another.
         client_start: there is something to prepare before a local fit. Follows from the class, as the next one does.
-        each_model: something is read off each client's model after its fit, beside its weights and buffers.
+        each_model: something is read off each client's model after its fit, in addition to its weights and buffers.
     """
 
     client_weights: bool = False

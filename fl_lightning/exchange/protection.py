@@ -15,7 +15,7 @@ class Protection:
     Args:
         estimate: how a gradient is made of a batch's samples.
         stackable: whether ``estimate`` works for many clients at once, and where it is compiled.
-        poisson_batches: whether every sample is in a batch by a coin of its own.
+        poisson_batches: whether every sample is in a batch by an independent draw.
         bound: bounds what a client sends, from the upload and what the client received; None: it is sent as it is.
     """
 

@@ -19,7 +19,7 @@ class Weighted(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """Named tensors of a client that the server gets as they are, beside those of the other clients."""
+    """Named tensors of a client that the server gets as they are, not summed with those of other clients."""
 
     tensors: State
     derived = False
@@ -98,7 +98,7 @@ class Reduction:
         self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
 
     def reserve(self, layouts: dict[str, Layout]) -> None:
-        """Make room for names; those known already are left as they are."""
+        """Allocate sums for new names; those of known names stay as they are."""
         for name, layout in layouts.items():
             if name not in self._totals:
                 self._totals[name] = _Total(layout, self._device)

@@ -12,10 +12,10 @@ _PAUSE, _PAUSE_SECONDS = 20, 60  # a break this many times the median round, and
 
 
 def communication(study: Study) -> Table | None:
-    """Bytes sent and the size of the model beside the final accuracy; None if nothing was counted."""
+    """Bytes sent and the size of the model next to the final accuracy; None if nothing was counted."""
     rows, records = [], []
     for group in study.finished:
-        down, up = (Spread(tuple(megabytes(run, way) for run in group.runs)) for way in ("down", "up"))
+        down, up = (Spread(tuple(megabytes(run, direction) for run in group.runs)) for direction in ("down", "up"))
         if np.isnan(down.mean):
             continue
         size = Spread(tuple(model_megabytes(run) for run in group.runs))
@@ -37,9 +37,9 @@ def _megabytes_text(value: float) -> str:
     return number(value, ",.0f" if value >= 100 else ".3g")
 
 
-def megabytes(run: Run, way: str) -> float:
+def megabytes(run: Run, direction: str) -> float:
     """All that went ``down`` or ``up``, in 10^6 bytes; NaN if it was not counted."""
-    total = run.log.scalars.get(f"communication/total_{way}")
+    total = run.log.scalars.get(f"communication/total_{direction}")
     return float("nan") if total is None else float(total.values[-1]) / 1e6
 
 

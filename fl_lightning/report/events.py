@@ -1,6 +1,6 @@
 """What a run logged: TensorBoard's event files, read in one pass and as far as they are whole.
 
-TensorBoard's own ``EventAccumulator`` takes nine times as long, much of it for checksums in Python, which are not verified
+TensorBoard's ``EventAccumulator`` is far slower, much of it for checksums in Python, which are not verified
 here: a record that is cut off, empty or no event ends its file.
 """
 
@@ -20,7 +20,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<Q4x")  # length of the event, checksum of the length
-_FOOTER = 4  # bytes of the event's own checksum
+_FOOTER = 4  # bytes of the event's checksum
 # Those that are kept, with their number of dimensions.
 _TENSORS = {
     "clients/cohort": 1,

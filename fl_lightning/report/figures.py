@@ -1,6 +1,6 @@
 """The report's figures, drawn without any global state of matplotlib but its settings.
 
-Text and axes are in ``INK`` and the paper in ``PAPER``, so that the page can put its own colours there, light or dark.
+Text and axes are in ``INK`` and the paper in ``PAPER``, so that the page can replace both, light or dark.
 """
 
 from collections import Counter
@@ -108,7 +108,7 @@ def draw_spread(axes: Axes, curves: Sequence[Curve], color: str, label: str, *, 
 
 
 def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, *, dashed: bool = False) -> None:
-    """The mean of values (curves, n) at places (n,) and, of several curves, a band of one standard deviation."""
+    """The mean of values (curves, n) at positions (n,) and, of several curves, a band of one standard deviation."""
     chosen = _thinned(len(at), _MOST_POINTS)
     at, values = at[chosen], values[:, chosen]
     mean = values.mean(axis=0)
@@ -240,7 +240,7 @@ def _grid(count: int) -> tuple[Figure, Sequence[Axes]]:
 
 
 def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One below all panels, each label once, and room for it."""
+    """One below all panels, each label once, and space for it."""
     found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     columns = 2 if len(found) > 3 and max(map(len, found)) < 35 else 1
     figure.legend(found.values(), found.keys(), loc="outside lower left", ncols=columns, fontsize=9)
@@ -250,14 +250,14 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
 def _finish_heatmaps(panels: Sequence[Axes], used: int) -> None:
     for axes in panels:
         axes.grid(False)
-        for text in axes.texts:  # numbers in cells need no room, and asking each for its size takes seconds
+        for text in axes.texts:  # numbers in cells need no space, and asking each for its size is slow
             text.set_in_layout(False)
     for axes in panels[used:]:
         axes.set_axis_off()
 
 
 def _thinned(count: int, most: int) -> NDArray[np.int64]:
-    """Places of at most so many of a curve's points, evenly spread, the last among them."""
+    """Indices of at most so many of a curve's points, evenly spread, the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else np.arange(0)
 
 

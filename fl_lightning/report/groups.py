@@ -142,7 +142,7 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
 def _told_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
     """Keys that set groups apart, the most telling first; one that says nothing which those before do not is left out.
 
-    So methods that were each tuned to a rate of their own are called by the method alone. A difference in the federation is
+    So methods that were tuned to different rates are called by the method alone. A difference in the federation is
     always told: methods on unlike data are not compared.
     """
     told: list[str] = []
@@ -154,8 +154,8 @@ def _told_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
 
 
 def _rank(key: str) -> tuple[int, bool, bool]:
-    place = _NAMED_FIRST.index(key) if key in _NAMED_FIRST else len(_NAMED_FIRST)
-    return place, not is_condition(key), key != RATE
+    position = _NAMED_FIRST.index(key) if key in _NAMED_FIRST else len(_NAMED_FIRST)
+    return position, not is_condition(key), key != RATE
 
 
 def _values(config: dict[str, Hashable], keys: Iterable[str]) -> tuple[Hashable, ...]:
@@ -201,9 +201,9 @@ def _sortable(value: Any) -> tuple:
 def _distinct(groups: list[Group]) -> list[Group]:
     """The groups, those of an earlier one's label numbered: classes of one name from two modules, long values."""
     seen: Counter[str] = Counter()
-    for place, group in enumerate(groups):
+    for i, group in enumerate(groups):
         seen[group.label] += 1
-        groups[place] = replace(group, twin=seen[group.label])
+        groups[i] = replace(group, twin=seen[group.label])
     return groups
 
 

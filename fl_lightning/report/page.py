@@ -121,7 +121,7 @@ def _fields(report: Report) -> dict[str, Any]:
 
 
 def _inline(svg: str, drawing: Drawing) -> Markup:
-    """An SVG file as a part of the page: in its colours, with names of its own, described for those who cannot see it."""
+    """An SVG file as a part of the page: in its colours, with unique names, described for those who cannot see it."""
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(PAPER, "none")
     svg = re.sub(r' id="image\w+"', "", svg)  # nothing refers to them, and equal colour bars have equal ones
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
@@ -150,7 +150,7 @@ def _markdown_table(table: Table) -> str:
     lines = [_markdown_row(map(markdown, table.columns)), "| --- " + "| ---: " * (len(table.columns) - 1) + "|"]
     for number, row in enumerate(table.rows):
         cells = enumerate(map(markdown, row))
-        lines.append(_markdown_row(f"**{cell}**" if (number, place) in table.bold else cell for place, cell in cells))
+        lines.append(_markdown_row(f"**{cell}**" if (number, column) in table.bold else cell for column, cell in cells))
     return "\n".join(lines) + f"\n\n{markdown(table.note)} ([CSV](tables/{table.name}.csv))".replace("\n\n (", "\n\n(")
 
 

@@ -79,7 +79,7 @@ def _run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not path.is_dir():
             raise FileNotFoundError(f"RUNS has {path}, which is no folder: give folders of runs, such as runs/digits_tce")
         for folder, inner, files in os.walk(path, onerror=skip):
-            # What else is called like an event file is no place for runs; checkpoints may hold a file for each client.
+            # What else is called like an event file holds no runs; checkpoints may hold a file for each client.
             events = [name for name in (*inner, *files) if Path(name).match(EVENT_FILES)]
             inner[:] = sorted(name for name in inner if name not in ("checkpoints", *events))
             if events or "config.yaml" in files:
@@ -148,7 +148,7 @@ def is_number(value: Any) -> bool:
 
 
 def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """A config as ``model.optimizer.lr: 0.1``; an object's class stands under its own key, ``model.optimizer``.
+    """A config as ``model.optimizer.lr: 0.1``; an object's class stands under the object's key, ``model.optimizer``.
 
     What is null or empty is left out, so that a key which older runs lack says the same as one that is not set.
 
@@ -164,8 +164,8 @@ def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         for name, part in value.items():
             yield from flatten(part, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
-        for place, part in enumerate(value):
-            yield from flatten(part, f"{key}.{place}")
+        for index, part in enumerate(value):
+            yield from flatten(part, f"{key}.{index}")
     elif value is not None and value != []:
         yield key, _hashable(value)
 

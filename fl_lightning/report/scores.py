@@ -56,12 +56,12 @@ def _last(values: NDArray) -> float:
 
 
 def _best_of_conditions(study: Study) -> list[int]:
-    """Places, among finished groups, of the best final accuracy of each condition."""
+    """Indices, among finished groups, of the best final accuracy of each condition."""
     conditions = defaultdict(list)
-    for place, group in enumerate(study.finished):
-        conditions[group.condition].append((study.final_of(group).mean, place))
+    for index, group in enumerate(study.finished):
+        conditions[group.condition].append((study.final_of(group).mean, index))
     best = {condition: max(scores)[0] for condition, scores in conditions.items()}
-    return [place for condition, scores in conditions.items() for score, place in scores if score == best[condition]]
+    return [index for condition, scores in conditions.items() for score, index in scores if score == best[condition]]
 
 
 def _final_note(study: Study, tests: int) -> str:

@@ -71,8 +71,8 @@ class Study:
     def rounds_to(self, run: Run, target: float) -> int | None:
         """The first evaluated round whose accuracy is at least ``target``."""
         curve = self.accuracy(run)
-        place = rounds_to_target(curve.values.tolist(), target)
-        return None if place is None else int(curve.rounds[place - 1])
+        evaluations = rounds_to_target(curve.values.tolist(), target)
+        return None if evaluations is None else int(curve.rounds[evaluations - 1])
 
     def counterpart(self, group: Group) -> Group | None:
         """The baseline under the conditions of a group; None for the baseline itself and where there is none."""
@@ -126,10 +126,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest of m p values, counted from 0, becomes the largest ``(m - j) p_j`` of those up to it, at most 1. So the
     chance of any false rejection is bounded, whatever the tests have in common. NaN stays NaN and is no test.
     """
-    tests = sorted((p, place) for place, p in enumerate(p_values) if p == p)
+    tests = sorted((p, i) for i, p in enumerate(p_values) if p == p)
     corrected, largest = list(p_values), 0.0
-    for smaller, (p, place) in enumerate(tests):
-        corrected[place] = largest = max(largest, min(1.0, (len(tests) - smaller) * p))
+    for smaller, (p, i) in enumerate(tests):
+        corrected[i] = largest = max(largest, min(1.0, (len(tests) - smaller) * p))
     return corrected
 
 

@@ -10,7 +10,7 @@ _LONGEST = 60  # characters of a setting
 
 def one_line(text: str) -> str:
     r"""The text with everything that cannot be printed, line breaks among it, as an escape: ``\n``, ``\x1b``, ``\udcff``."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def markdown(text: str) -> str:

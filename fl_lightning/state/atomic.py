@@ -25,7 +25,7 @@ _CHUNK = 1 << 18  # bytes that are read at a time, which stay in the processor's
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, which takes its place when the block ends without an error.
+    """Yield a temporary path next to ``path``, which takes its place when the block ends without an error.
 
     The data is on disk before the name changes, so a kill or a power cut leaves the old file or the new one, never half of
     one; an error in the block leaves the old one and no temporary file. One process at a time may write a file.
@@ -72,8 +72,8 @@ def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
 def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
     """``torch.save`` through :func:`atomic_write`, with a digest of all bytes, which :func:`checked_load` compares.
 
-    The digest is the comment of the zip archive that torch writes, so ``torch.load`` reads the file like any other. Torch's
-    own checksums, which it takes at a tenth of the speed and never reads, are left out.
+    The digest is the comment of the zip archive that torch writes, so ``torch.load`` reads the file like any other. The
+    checksums of torch, which are slow and never read, are left out.
 
     Raises:
         OSError: naming the file, if it cannot be written.

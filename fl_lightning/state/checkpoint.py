@@ -17,7 +17,7 @@ _LAYOUT = {
     "state_dict": dict,
     "federated": dict,
 }
-# What a fit goes on from besides; ModelCheckpoint's save_weights_only leaves it out.
+# What a fit goes on from in addition; ModelCheckpoint's save_weights_only leaves it out.
 _OF_FITS = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
 _FEDERATED = {
     "client_states": dict,
@@ -29,9 +29,9 @@ _SINCE_THEN = {"settings": dict}  # older ones lack it
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the final place and renames: a kill in the middle leaves the checkpoint before.
+    """Writes next to the final path and renames: a kill in the middle leaves the checkpoint before.
 
-    Lightning's own writer uses the system's temporary folder, from where a file cannot be renamed across file systems. What
+    Lightning's writer uses the system's temporary folder, from where a file cannot be renamed across file systems. What
     is read is compared with the digest that was written, and never holds code.
     """
 

@@ -1,6 +1,6 @@
 """Where clients' states lie between visits: in memory, or one file a state on disk.
 
-A round writes new states beside the old ones and commits them at its end; a checkpoint in between holds the old ones. On disk
+A round writes new states next to the old ones and commits them at its end; a checkpoint in between holds the old ones. On disk
 a state is never overwritten: each write makes a new file, a checkpoint stores only which file is whose, and a file goes once
 no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints.
 """
@@ -83,7 +83,7 @@ class ClientStates(ABC):
         """One line that says what the states of so many clients will take, all processes together.
 
         Raises:
-            OSError: if the disk lacks the room for those that are not on it yet.
+            OSError: if the disk lacks the space for those that are not on it yet.
             MemoryError: if the machine lacks the memory.
         """
 
@@ -159,7 +159,7 @@ class Record(NamedTuple):
 class DiskStates(ClientStates):
     """Keeps each state in a file that all processes see; in memory only which file is whose.
 
-    Beside one file a client there are those that older checkpoints name. Opening changes nothing on disk.
+    In addition to one file a client there are those that older checkpoints name. Opening changes nothing on disk.
 
     Args:
         folder: for the files; for one run at a time. It need not exist.
@@ -247,7 +247,7 @@ class DiskStates(ClientStates):
                 _link(source / record.name, self.folder / record.name)
 
     def require_room(self, num_clients: int, bytes_per_client: int) -> str:
-        """Call it after :meth:`restore`: what is on disk already needs no more room."""
+        """Call it after :meth:`restore`: what is on disk already needs no more space."""
         parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free, present = shutil.disk_usage(parent).free, len(self._index)
         need = _product(num_clients, bytes_per_client)

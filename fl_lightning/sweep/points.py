@@ -15,7 +15,7 @@ _LONGEST_NAME = 120  # file systems allow 255 bytes
 _SET_BY_THE_SWEEP = {
     "seed_everything": "--seeds",
     "trainer.default_root_dir": "--out",
-    "ckpt_path": "nothing, runs go on from their own checkpoints",
+    "ckpt_path": "nothing, runs go on from their checkpoints",
     "config": "--config once for all runs",
 }
 
@@ -149,7 +149,7 @@ def _split(text: str) -> Iterator[str]:
     """Parts between commas that stand in no brackets and no quotes."""
     expected: list[str] = []  # what closes the brackets and quotes that are open
     start = 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         if expected and character == expected[-1]:
             expected.pop()
         elif not expected or expected[-1] not in "\"'":
@@ -158,8 +158,8 @@ def _split(text: str) -> Iterator[str]:
             elif character in _CLOSING:
                 expected.append(_CLOSING[character])
             elif character == "," and not expected:
-                yield text[start:place]
-                start = place + 1
+                yield text[start:position]
+                start = position + 1
     if expected:
         raise ValueError(f"--set KEY={text} lacks a closing {expected[-1]}: quote it for the shell, --set 'KEY=[1,2],[3]'")
     yield text[start:]
@@ -170,7 +170,7 @@ def _unquoted(value: str) -> str:
 
 
 def _repeated(items: Sequence[str]) -> str | None:
-    return next((item for place, item in enumerate(items) if item in items[:place]), None)
+    return next((item for i, item in enumerate(items) if item in items[:i]), None)
 
 
 def as_options(point: Mapping[str, str]) -> list[str]:

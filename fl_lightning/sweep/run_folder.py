@@ -42,7 +42,7 @@ class RunFolder:
         return []
 
     def error(self, exit_code: int) -> str:
-        """Why the fit ended, in one line: its own last error, else the last line of its output."""
+        """Why the fit ended, in one line: its last error, else the last line of its output."""
         lines = [line.strip() for line in self.output.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         if errors:

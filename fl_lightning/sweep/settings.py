@@ -73,7 +73,7 @@ class _Parser(ArgumentParser):
 def _parser() -> ArgumentParser:
     parser = _Parser(
         prog="fl-lightning sweep",
-        description="Train every combination of values and seeds, each as a process of its own.",
+        description="Train every combination of values and seeds, each in a separate process.",
         epilog=_EXAMPLE,
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -105,9 +105,9 @@ def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None
 
 def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
     given = {option.removeprefix("--").split("=", 1)[0] for option in options if option.startswith("--")}
-    own = option_names()
+    known = option_names()
     for name in sorted(given):
-        if "." not in name and (close := difflib.get_close_matches(name, own, n=1, cutoff=0.8)):
+        if "." not in name and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
             raise ValueError(f"--{name} is no option of a sweep: did you mean --{close[0]}?")
     for key, instead in (
         ("seed_everything", "--seeds"),

@@ -6,7 +6,7 @@ and is queued again; the newest attempt tells how a run stands. Random and TPE s
 
 Several workers, on one machine or on many that share the folder, work on one study. What must not be done by two at once is
 done under the lock of the folder, and a worker holds the lock of each run that it has in hand. The operating system drops
-these locks when a process ends in any way, so that a run whose lock is free and that is not finished has been interrupted:
+these locks whenever a process ends, so that a run whose lock is free and that is not finished has been interrupted:
 no clock, time limit or list of hosts is asked.
 """
 
@@ -225,7 +225,7 @@ class SweepStudy:
 class Search:
     """How random and TPE search draw points.
 
-    Each point is drawn by a sampler of its own, seeded with the number of points before it: what is drawn does not depend on
+    Each point is drawn by a separate sampler, seeded with the number of points before it: what is drawn does not depend on
     which worker draws it.
     """
 

@@ -112,8 +112,8 @@ class Worker:
             self.screen.say(f"{claim.run.name}: {'goes on from its checkpoint' if resumed else 'started'}")
 
     def _start(self, claim: Claim, folder: RunFolder, resumed: Sequence[str]) -> subprocess.Popen:
-        own = ["--seed_everything", str(claim.run.seed), "--trainer.default_root_dir", str(folder.path), *resumed]
-        options = ["--config", str(self.config), *self.options, *as_options(claim.run.point), *own]
+        of_sweep = ["--seed_everything", str(claim.run.seed), "--trainer.default_root_dir", str(folder.path), *resumed]
+        options = ["--config", str(self.config), *self.options, *as_options(claim.run.point), *of_sweep]
         environment = dict(os.environ)
         if self.jobs > 1:  # else each would take all cores, and wait for the others
             environment.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // self.jobs)))

@@ -105,7 +105,7 @@ class EvaluatedModule(LightningModule):
         return isinstance(every, int) and round % every == 0
 
     def evaluate_now(self) -> None:
-        """Evaluate outside Lightning's turn, by the steps of its own evaluation during a fit."""
+        """Evaluate outside Lightning's turn, by the steps that Lightning takes during a fit."""
         trainer = self.trainer
         if trainer.limit_val_batches == 0 or not self.data.evaluation_names:
             return
@@ -142,7 +142,7 @@ class EvaluatedModule(LightningModule):
         self._log_scores(["test"])
 
     def _start_scores(self) -> None:
-        """Reset, then count an empty batch: a process without a batch of its own still takes part in the sum."""
+        """Reset, then count an empty batch: a process that has no batch still takes part in the sum."""
         for score in self.scores.values():
             score.to(self.device).reset()
             empty = torch.zeros(0, len(self.data.classes), device=self.device)

@@ -80,6 +80,6 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 @cache
 def _store() -> torch.distributed.Store:
-    """A connection of its own to torchrun's store, and keys of its own in every restart."""
+    """A separate connection to torchrun's store, with a prefix of the keys for each restart."""
     store, _, _ = next(torch.distributed.rendezvous("env://", timeout=_PATIENCE))
     return torch.distributed.PrefixStore(f"fl-lightning/{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)

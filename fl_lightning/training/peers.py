@@ -139,7 +139,7 @@ class PeerWatch:
 
     def _lose(self, peer: int, how: str) -> None:
         """End this process: softly by its main thread if that asks in time, or else hard."""
-        if self._left.is_set():  # it ends for a reason of its own
+        if self._left.is_set():  # it ends for another reason
             return
         self.is_ending = True
         if self.rank == 0:

@@ -115,7 +115,7 @@ def _options(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _options_of_method(method: EvaluatedModule) -> Iterator[tuple[str, Any]]:
-    """Its options, and arguments that a class of the user's own keeps under other names."""
+    """Its options, and arguments that a user's class keeps under other names."""
     kept = dict(_options(method))
     yield from kept.items()
     yield from ((name, value) for name, value in method.given_arguments.items() if name not in kept)
@@ -138,7 +138,7 @@ def _described(key: str, value: Any) -> Settings:
     if isinstance(value, Tensor):
         return {key: f"tensor {_digest(value)}"}
     if isinstance(value, Mapping):
-        return {name: part for own, inner in value.items() for name, part in _described(f"{key}.{own}", inner).items()}
+        return {name: part for child, inner in value.items() for name, part in _described(f"{key}.{child}", inner).items()}
     if isinstance(value, Sequence):
         if all(part is None or isinstance(part, bool | int | float | str | Sequence) for part in value):
             return {key: [list(part) if isinstance(part, tuple) else part for part in value]}

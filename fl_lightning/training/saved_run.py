@@ -12,7 +12,7 @@ from fl_lightning.state.strict_yaml import load_yaml
 
 
 def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
-    """The config of the run that wrote a checkpoint, and its folder: beside the checkpoint or above ``checkpoints``.
+    """The config of the run that wrote a checkpoint, and its folder: next to the checkpoint or above ``checkpoints``.
 
     Raises:
         FileNotFoundError: if there is no config.

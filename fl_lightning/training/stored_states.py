@@ -60,12 +60,12 @@ def saved_client_states(trainer: Trainer, states: ClientStates) -> dict[str, Any
 
 
 def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:
-    """In the run's own folder; where none is known, in one next to it that no other run has."""
+    """In the run's folder; where none is known, in one next to it that no other run has."""
     stamp, folder = trainer.strategy.broadcast((time.time_ns(), folder))
     if folder is None and isinstance(trainer.logger, TensorBoardLogger | CSVLogger):  # with a folder for each run
         folder = trainer.log_dir
-    beside = Path(trainer.default_root_dir) / f"client_states_{stamp:x}"
-    folder = beside if folder is None else Path(folder) / "client_states"
+    fallback = Path(trainer.default_root_dir) / f"client_states_{stamp:x}"
+    folder = fallback if folder is None else Path(folder) / "client_states"
     if trainer.world_size > 1:
         _require_shared(folder, stamp, trainer)
     return DiskStates(folder, stamp)

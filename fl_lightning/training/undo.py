@@ -69,13 +69,13 @@ class UndoableStep:
 
 
 def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a state, its tensors in ``memory`` where that has room for them."""
+    """A copy of a state, its tensors in ``memory`` where they fit there."""
     copies = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
-            room = memory.get(name)
-            fits = isinstance(room, Tensor) and room.shape == value.shape and room.dtype == value.dtype
-            copies[name] = room.copy_(value) if fits else value.detach().clone()
+            target = memory.get(name)
+            fits = isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype
+            copies[name] = target.copy_(value) if fits else value.detach().clone()
         else:
             copies[name] = copy.deepcopy(value)
     return copies
