@@ -37,7 +37,7 @@ def numpy_stream(seed: int, round: int, client: int, purpose: str) -> np.random.
 def random_bits(keys: Tensor, counters: Tensor) -> Tensor:
     """The ``counters``-th draws of the streams with these keys: integers, uniform over [0, 2^63), on their device.
 
-    SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), read at any place.
+    SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), read at any position.
 
     Args:
         keys: int64, from :func:`stream_seed`; any shape that broadcasts with ``counters``.
@@ -49,9 +49,9 @@ def random_bits(keys: Tensor, counters: Tensor) -> Tensor:
     return _shift_right(bits ^ _shift_right(bits, 31), 1)
 
 
-def _shift_right(bits: Tensor, places: int) -> Tensor:
+def _shift_right(bits: Tensor, count: int) -> Tensor:
     """Shift in zeros from the left, where ``>>`` on a signed integer repeats the sign."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
+    return (bits >> count) & ((1 << (64 - count)) - 1)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def seeded_layers(seed: int, round: int, client: int, purpose: str, device: torc
     states = [generator.get_state() for generator in generators]
     try:
         for generator in generators:
-            # torch.manual_seed would, without a GPU, queue a call with a stack trace for later: 20 times the cost of this.
+            # torch.manual_seed would, without a GPU, queue a call with a stack trace for later, which costs far more.
             generator.manual_seed(stream_seed(seed, round, client, purpose))
         yield
     finally:

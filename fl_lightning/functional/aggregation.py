@@ -12,7 +12,7 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     """Weighted mean of state dicts, name by name: the server's step in FedAvg (McMahan et al., AISTATS 2017, Algorithm 1).
 
     ``sum_k weights[k] * states[k] / sum_k weights[k]``, accumulated in float64 and cast back to each tensor's dtype. Integer
-    tensors (BatchNorm's ``num_batches_tracked``) are averaged the same way and truncated.
+    tensors (BatchNorm's ``num_batches_tracked``) are averaged alike and truncated.
 
     Args:
         states: at least one dict; all with the same names and shapes.

@@ -59,8 +59,8 @@ def model_contrastive_loss(
     Raises:
         ValueError: if ``reduction`` is none of the three.
     """
-    own, near, far = (at_least_float32(features) for features in (z, z_global, z_previous))
-    similarities = torch.stack([F.cosine_similarity(own, other, dim=-1) for other in (near, far)], dim=-1)
+    local, near, far = (at_least_float32(features) for features in (z, z_global, z_previous))
+    similarities = torch.stack([F.cosine_similarity(local, other, dim=-1) for other in (near, far)], dim=-1)
     return reduce_losses(-(similarities / temperature).log_softmax(dim=-1)[..., 0], reduction)
 
 

@@ -24,7 +24,7 @@ _Layers = dict[str, nn.Linear | nn.Conv2d]
 def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Diagonal of the empirical Fisher information: the mean over samples of the squared gradient of a sample's loss.
 
-    Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels in the place of
+    Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels instead of
     drawn ones. The net is put into evaluation mode meanwhile.
 
     Args:
@@ -60,7 +60,7 @@ def _plain_layers(net: nn.Module) -> _Layers:
         for name, layer in net.named_modules()
         if (type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.padding_mode == "zeros"))
         and not isinstance(getattr(layer, "padding", None), str)
-        and {own for own, _ in layer.named_parameters(recurse=False)} in ({"weight"}, {"weight", "bias"})
+        and {weight for weight, _ in layer.named_parameters(recurse=False)} in ({"weight"}, {"weight", "bias"})
         and any(weight.requires_grad for weight in layer.parameters())
     }
 
@@ -127,14 +127,14 @@ def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Ten
     for (name, call), gradient in zip(once.items(), gradients, strict=True):
         if gradient is None:
             continue
-        for own, total in _squares_of_layer(layers[name], call.received, gradient).items():
-            if layers[name].get_parameter(own).requires_grad:
-                squares[f"{name}.{own}" if name else own] = total
+        for weight, total in _squares_of_layer(layers[name], call.received, gradient).items():
+            if layers[name].get_parameter(weight).requires_grad:
+                squares[f"{name}.{weight}" if name else weight] = total
     return squares
 
 
 def _num_uses(value: Tensor) -> Counter[int]:
-    """In how many operations each weight, by its ``id``, goes on the way to a value."""
+    """In how many operations each weight, by its ``id``, is used to compute a value."""
     uses: Counter[int] = Counter()
     seen, left = {value.grad_fn}, [value.grad_fn]
     while left:
@@ -165,30 +165,30 @@ def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
                 _weight_gradients(layer, *part).square().sum(dim=0)
                 for part in zip(received.split(at_a_time), gradient.split(at_a_time), strict=True)
             ),
-            "bias": _at_places(layer, gradient).sum(dim=2).square().sum(dim=0),
+            "bias": _at_positions(layer, gradient).sum(dim=2).square().sum(dim=0),
         }
     return squares if layer.bias is not None else {"weight": squares["weight"]}
 
 
 def _weight_gradients(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: Tensor) -> Tensor:
-    """Of every sample by the layer's weight, (B, ...), where each sample has several places (pixels, tokens)."""
+    """Of every sample by the layer's weight, (B, ...), where each sample has several positions (pixels, tokens)."""
     if isinstance(layer, nn.Linear):
-        return _at_places(layer, gradient) @ _at_places(layer, received).transpose(1, 2)
+        return _at_positions(layer, gradient) @ _at_positions(layer, received).transpose(1, 2)
     samples, (outputs, inputs, *window) = len(received), layer.weight.shape
     groups = samples * layer.groups  # convolutions that know nothing of each other, side by side
     if inputs % _CHANNELS_AT_A_TIME == 0:
         images, by_outputs = (part.flatten(0, 1)[None] for part in (received, gradient))
         shape, how = (samples * outputs, inputs, *window), (layer.stride, layer.padding, layer.dilation, groups)
         return conv2d_weight(images, shape, by_outputs, *how).unflatten(0, (samples, outputs))
-    # What a layer got, convolved with its outputs' gradients, where strides and gaps change places.
+    # What a layer got, convolved with its outputs' gradients, where strides and gaps swap roles.
     images = received.reshape(groups, inputs, *received.shape[2:]).transpose(0, 1)
     kernels = gradient.reshape(samples * outputs, 1, *gradient.shape[2:])
     products = F.conv2d(images, kernels, None, layer.dilation, layer.padding, layer.stride, groups)
     return products[..., : window[0], : window[1]].unflatten(1, (samples, outputs)).movedim(0, 2)
 
 
-def _at_places(layer: nn.Linear | nn.Conv2d, values: Tensor) -> Tensor:
-    """(B, channels, places)."""
+def _at_positions(layer: nn.Linear | nn.Conv2d, values: Tensor) -> Tensor:
+    """(B, channels, positions)."""
     return values.flatten(2) if isinstance(layer, nn.Conv2d) else values.flatten(1, -2).transpose(1, 2)
 
 

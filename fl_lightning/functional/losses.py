@@ -13,7 +13,7 @@ from fl_lightning.functional.reductions import LossReduction, at_least_float32, 
 
 
 def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:
-    """Cross entropy whose softmax runs over the client's own classes only.
+    """Cross entropy whose softmax runs over the client's classes only.
 
     ``logsumexp_{c in C_k} f_c - f_y`` with ``C_k = {c : label_counts[c] > 0}``: equation (3) of Legate, Caccia, Belilovsky,
     "Reducing Forgetting in Federated Learning with Truncated Cross-Entropy". Absent classes get a gradient of exactly 0; a

@@ -1,6 +1,6 @@
-"""Ways to share out a labelled data set among clients.
+"""Partitions of a labelled data set among clients.
 
-Every partition takes the labels of all samples, shape (n,), and returns one int64 index tensor a client; these may be views
+Every function takes the labels of all samples, shape (n,), and returns one int64 index tensor a client; these may be views
 of one tensor. No index appears twice. The result is a function of the arguments alone. 50,000 clients take seconds.
 """
 
@@ -18,7 +18,7 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019:
     client k draws ``q_k ~ Dir(alpha * 1_C)``, then ``n // num_clients`` samples one by one, the class from ``q_k``, the sample
     among that class's unused ones. A class that is used up leaves every ``q_k``, so later clients are skewed further. A
-    client left with no class of its own draws from what remains, in proportion. The ``n % num_clients`` samples left over
+    client left with no class draws from what remains, in proportion. The ``n % num_clients`` samples left over
     belong to nobody.
 
     Args:
@@ -78,7 +78,7 @@ def dirichlet_by_class_partition(
         for label, pool in enumerate(pools):
             has_room = (held < len(labels) / num_clients).astype(np.float64)
             shares = rng.dirichlet(np.full(num_clients, alpha)) * has_room
-            if shares.sum() == 0:  # the mass lies with full clients, or the class is empty and nobody has room
+            if shares.sum() == 0:  # the mass lies with full clients, or the class is empty and no client may hold more
                 shares = has_room if has_room.any() else np.ones(num_clients)
             cuts = (np.cumsum(shares / shares.sum())[:-1] * len(pool)).astype(int)
             sizes[label] = np.diff(cuts, prepend=0, append=len(pool))

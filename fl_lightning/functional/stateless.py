@@ -1,4 +1,4 @@
-"""A net called with other tensors in the place of its own."""
+"""A net called with other tensors instead of those it holds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +37,6 @@ def call_with(net: nn.Module, slots: Slots | None, tensors: Mapping[str, Tensor]
     """
     if slots is None:
         return functional_call(net, dict(tensors), tuple(arguments))
-    # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones in their place.
+    # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones there.
     replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}
     return functional_call(net, replaced, tuple(arguments), tie_weights=False)

@@ -109,17 +109,17 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
     Raises:
         ValueError: if a name is missing, unknown or of another shape, other than in the class layer.
     """
-    for key in list(state):  # torchvision's own files of DenseNets have names from before PyTorch 0.4
+    for key in list(state):  # torchvision's files of DenseNets have names from before PyTorch 0.4
         state[re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key)] = state.pop(key)
-    own = net.state_dict()
-    head = [key for key in own if key.startswith(f"{class_layer}.")]
-    if not all(key in state and state[key].shape == own[key].shape for key in head):
+    current = net.state_dict()
+    head = [key for key in current if key.startswith(f"{class_layer}.")]
+    if not all(key in state and state[key].shape == current[key].shape for key in head):
         for key in head:
             state.pop(key, None)
     cure = f"give weights of this net, {type(net).__name__}"
-    for key in own.keys() & state.keys():
-        if own[key].shape != state[key].shape:
-            there, here = tuple(state[key].shape), tuple(own[key].shape)
+    for key in current.keys() & state.keys():
+        if current[key].shape != state[key].shape:
+            there, here = tuple(state[key].shape), tuple(current[key].shape)
             raise ValueError(f"model.net.weights is {file}, where {key} is {there} and must be {here}: {cure}")
     missing, unexpected = net.load_state_dict(state, strict=False)
     for key in missing:
