@@ -51,11 +51,11 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
     """The net of a checkpoint with the preparation of its inputs, in evaluation mode on the CPU.
 
     Args:
-        ckpt_path: a checkpoint of a run, in the run's own folder or with a copy of its ``config.yaml`` next to it.
+        ckpt_path: a checkpoint of a run, in the run's folder or with a copy of its ``config.yaml`` next to it.
 
     Raises:
         FileNotFoundError: if there is no checkpoint or no config.
-        ValueError: if the checkpoint cannot be read, or its clients keep models of their own.
+        ValueError: if the checkpoint cannot be read, or its clients keep separate models.
     """
     checkpoint = read_checkpoint(ckpt_path)
     run = build_run(run_config(Path(ckpt_path))[1], FederatedModule, FederatedDataModule)

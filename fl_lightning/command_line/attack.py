@@ -30,7 +30,7 @@ class Target:
     """What is attacked.
 
     Args:
-        ckpt_path: a checkpoint of a run, in the run's own folder or beside a copy of its ``config.yaml``.
+        ckpt_path: a checkpoint of a run, in the run's folder or next to a copy of its ``config.yaml``.
         clients: whose updates are attacked, one after another.
         num_images: images of a client's batch, from a single local step on which they are all recovered.
         out: folder of ``attack.json`` and ``attack.png``; by default ``attack`` in the folder of the run.
@@ -109,7 +109,7 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
     """Build the method and the data of the run that wrote a checkpoint, for single steps of single clients.
 
     Args:
-        root: of the data, in the place of that in the run's config.
+        root: of the data, instead of that in the run's config.
 
     Raises:
         FileNotFoundError: if the run's config is not there.

@@ -29,7 +29,7 @@ class _ConfigChecker(FederatedCLI):
 
 
 def check_points(settings: Settings, config: str) -> Namespace:
-    """Parse the first point, and each other value of each key in its place; gives the first point's config.
+    """Parse the first point, and each other value of each key instead of the first; gives the first point's config.
 
     Args:
         settings: of the sweep.

@@ -80,7 +80,7 @@ COMMANDS = {
 }
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
 _GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
-# What ckpt_path may be beside a file -> name of the checkpoint in the newest version.
+# What ckpt_path may be instead of a file -> name of the checkpoint in the newest version.
 _NEWEST: dict[str, Literal["last", "best"]] = {"last": "last", "best": "best", "last_if_any": "last"}
 _PARSER = {"exit_on_error": False, "allow_abbrev": False}  # errors come to main, and a misspelt key is one
 _TRAINER_DEFAULTS = {
@@ -99,10 +99,10 @@ class _Trainer(Trainer):
     """Lightning's, with the options of one more subcommand, which :class:`FederatedCLI` runs without a trainer."""
 
     def partition(self, out: str = "partition.json", ckpt_path: str | None = None, weights_only: bool | None = None) -> None:
-        """Share the data out without training: a file, a picture and statistics.
+        """Partition the data without training: a file, a picture and statistics.
 
         Args:
-            out: the file, which --data.partition Fixed --data.partition.clients reads; the picture lies beside it.
+            out: the file, which --data.partition Fixed --data.partition.clients reads; the picture lies next to it.
             ckpt_path: plays no part; the configs that runs leave behind have it.
             weights_only: likewise.
         """
@@ -116,7 +116,7 @@ class _SaveConfig(SaveConfigCallback):
 
     def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
         if trainer.is_global_zero and not self.already_saved:
-            # The parser's own ``save`` changes the working folder meanwhile, and TensorBoard's thread writes by relative paths.
+            # The parser's ``save`` changes the working folder meanwhile, and TensorBoard's thread writes by relative paths.
             with atomic_write(self.config_filename) as path:
                 path.write_text(self.parser.dump(self.config, skip_none=False), encoding="utf-8")
             self.already_saved = True
@@ -189,7 +189,7 @@ class FederatedCLI(LightningCLI):
         """Where the versions of this run lie."""
         config = self.config[self.subcommand]
         files = [Path(str(file)) for file in config.get("config") or []]
-        if files and files[0].parent.name.startswith("version_"):  # the config that a run left in its own folder
+        if files and files[0].parent.name.startswith("version_"):  # the config that a run left in its folder
             return files[0].parent.parent
         name = files[0].stem if files else config.model.class_path.rsplit(".", 1)[-1]
         return Path(config.trainer.default_root_dir) / name
@@ -225,10 +225,10 @@ class FederatedCLI(LightningCLI):
         with self._removing_version_on_failure():
             if config.logger is None:
                 config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
-            # The run's own folder, whatever the logger's is; nobody else writes to it.
+            # The run's folder, whatever the logger's is; nobody else writes to it.
             self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml")}
             # A callback that the user lists under trainer.callbacks replaces ours of that kind.
-            extra = [own for own in self._fit_callbacks(config) if not any(isinstance(other, type(own)) for other in given)]
+            extra = [ours for ours in self._fit_callbacks(config) if not any(isinstance(other, type(ours)) for other in given)]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
     def _instantiate_trainer(self, config: Namespace | dict[str, Any], callbacks: list[Callback]) -> Trainer:
@@ -339,7 +339,7 @@ class FederatedCLI(LightningCLI):
         return [PredictionWriter(self._prediction_path())] if self.subcommand == "predict" else []
 
     def _prediction_path(self) -> Path:
-        """Beside the checkpoints' folder of a run, else beside the checkpoint."""
+        """Next to the checkpoints' folder of a run, else next to the checkpoint."""
         folder = Path(self.config[self.subcommand].ckpt_path).parent
         return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
 
@@ -349,7 +349,7 @@ class FederatedCLI(LightningCLI):
         rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
 
     def partition(self, datamodule: FederatedDataModule, out: str, **_: Any) -> None:
-        """Share the data out, write who holds what and say how uneven it is."""
+        """Partition the data, write who holds what and say how uneven it is."""
         report_partition(datamodule, Path(out))
 
 
@@ -401,7 +401,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
     """Parse a command line in which configs are paths of whole ones, and do what it says."""
-    # The first word and no default of the parser: as such its own defaults would count as given and stay when another method
+    # The first word and no default of the parser: as such its defaults would count as given and stay when another method
     # takes its place. Processes that Lightning starts get the same arguments.
     sys.argv[1:] = [*arguments[:1], "--model", _METHOD, *arguments[1:]]
     return kind(

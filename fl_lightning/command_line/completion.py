@@ -133,8 +133,8 @@ def _known() -> Iterator[tuple[str, type]]:
 
 def _values() -> dict[str, list[str]]:
     """Option -> the values that it is known to take."""
-    places = [*_known(), ("data", FederatedDataModule), ("trainer", Trainer)]
-    hints = ((f"{key.removesuffix('+')}.{name}", hint) for key, kind in places for name, hint in _hints(kind))
+    classes = [*_known(), ("data", FederatedDataModule), ("trainer", Trainer)]
+    hints = ((f"{key.removesuffix('+')}.{name}", hint) for key, kind in classes for name, hint in _hints(kind))
     return {
         **{option: choices for option, hint in hints if (choices := _choices(hint))},
         **{key: list(known_classes(key)) for key in CLASS_KEYS},

@@ -25,7 +25,7 @@ _SEEDED = "seed_everything is the seed of every random choice: give that instead
 
 @contextmanager
 def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """The command line with the path of a whole config in the place of each config's name; paths hold within the block.
+    """The command line with the path of a whole config instead of each config's name; paths hold within the block.
 
     Raises:
         FileNotFoundError: naming it and the nearest bundled config, if a config is neither a file nor bundled.
@@ -94,15 +94,15 @@ def _names(base: object, name: str) -> list[str]:
     return names
 
 
-def _merge(base: dict[str, Any], own: dict[str, Any], key: str = "") -> dict[str, Any]:
-    """Both mappings in one; where they differ ``own`` wins, and another class leaves the base's arguments behind.
+def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """Both mappings in one; where they differ ``over`` wins, and another class leaves the base's arguments behind.
 
     Not so another method: all methods have net, loss, optimizers and the like in common.
     """
-    if key != "model" and own.get("class_path", base.get("class_path")) != base.get("class_path"):
+    if key != "model" and over.get("class_path", base.get("class_path")) != base.get("class_path"):
         base = {key: value for key, value in base.items() if key != "init_args"}
     merged = dict(base)
-    for key, value in own.items():
+    for key, value in over.items():
         both = isinstance(value, dict) and isinstance(base.get(key), dict)
         merged[key] = _merge(base[key], value, key) if both else value
     return merged
@@ -114,9 +114,9 @@ def _find(name: str, key: str, folder: Path) -> list[Path]:
     A bundled config is based on bundled ones, whatever lies in the working folder.
     """
     if not folder.is_relative_to(bundled_folder()):
-        for place in (folder, Path()):
-            if (place / name).is_file():
-                return [place / name]
+        for searched in (folder, Path()):
+            if (searched / name).is_file():
+                return [searched / name]
     if name in bundled_files():
         return [bundled_files()[name]]
     if name in bundled_rows():
@@ -142,7 +142,7 @@ def _content(path: Path, name: str) -> dict[str, Any]:
 
 
 def _check_mappings(content: dict[str, Any], name: str) -> None:
-    """Raise a ValueError where a value stands in the place of keys: the parser would take the defaults, or fail obscurely."""
+    """Raise a ValueError where a value stands instead of keys: the parser would take the defaults, or fail obscurely."""
     for key in SEED_KEYS:
         if _has(content, key.split(".")):
             raise ValueError(f"{key} is given in {name}, but {_SEEDED}")
@@ -167,11 +167,11 @@ def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
         for number, part in enumerate(value):
             yield from _init_args(part, f"{key}[{number}]")
     elif isinstance(value, dict):
-        for own, part in value.items():
-            if not isinstance(own, str):
-                raise ValueError(f"{key or 'the config'} has the key {own}, which is no name: correct it")
-            full = f"{key}.{own}".lstrip(".")
-            if own == "init_args":
+        for name, part in value.items():
+            if not isinstance(name, str):
+                raise ValueError(f"{key or 'the config'} has the key {name}, which is no name: correct it")
+            full = f"{key}.{name}".lstrip(".")
+            if name == "init_args":
                 yield full, part
             yield from _init_args(part, full)
 

@@ -92,8 +92,8 @@ def _check_finite(key: str, value: object) -> None:
         value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
     )
     for name, part in parts:
-        own = "" if name in ("class_path", "init_args") or isinstance(name, int) else str(name)
-        _check_finite(".".join(filter(None, (key, own.replace("init_args.", "")))), part)
+        shown = "" if name in ("class_path", "init_args") or isinstance(name, int) else str(name)
+        _check_finite(".".join(filter(None, (key, shown.replace("init_args.", "")))), part)
 
 
 def _key_path(text: str) -> str:

@@ -16,11 +16,11 @@ from fl_lightning.state.atomic import atomic_write
 def check_out(out: Path) -> None:
     """Raise a ValueError unless ``out`` names a JSON file; the picture takes the same name with .png."""
     if out.suffix != ".json":
-        raise ValueError(f"out is {out}, must end in .json: the picture is drawn beside it")
+        raise ValueError(f"out is {out}, must end in .json: the picture is drawn next to it")
 
 
 def report_partition(data: FederatedDataModule, out: Path) -> None:
-    """Share the data out as a run would, write the partition and its picture, print the statistics and where the files lie.
+    """Partition the data as a run would, write the partition and its picture, print the statistics and where the files lie.
 
     Raises:
         FileNotFoundError, ValueError: as ``data.setup()``.

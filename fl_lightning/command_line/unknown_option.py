@@ -68,8 +68,8 @@ def _class_path(message: str) -> str | None:
         if found := re.search(r"given class_path '([\w.]+)'", line):
             newest = found[1]
         if "' is not accepted" in line:
-            own = re.search(r"class_path='([\w.]+)'", line)
-            return own[1] if own else newest
+            named = re.search(r"class_path='([\w.]+)'", line)
+            return named[1] if named else newest
     return None
 
 
