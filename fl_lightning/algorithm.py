@@ -223,7 +223,7 @@ class FederatedAlgorithm(nn.Module):
         return [Visit(client) for client in self.sampled_clients(round)]
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        """What goes down to a client beside the weights, tensors by name or by group and name.
+        """What goes down to a client in addition to the weights, tensors by name or by group and name.
 
         Counted as bytes, read as ``client.broadcast``.
         """
@@ -269,7 +269,7 @@ class FederatedAlgorithm(nn.Module):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         """What a client sends: the weights that are trained and buffers, weighted by its training samples.
 
-        The tensors are the net's own: the engine reduces them before the net is used again.
+        The tensors are those of the net: the engine reduces them before the net is used again.
         """
         weight = self.update_weight(client)
         return {
@@ -336,7 +336,7 @@ class FederatedAlgorithm(nn.Module):
         """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
 
         Args:
-            at: trainable weights to take them at, in order; None: the net's own.
+            at: trainable weights to take them at, in order; None: the net's.
         """
         return client.estimate(net, batch, client, lambda: self.client_loss(net, batch, client), at=at)
 
@@ -380,7 +380,7 @@ class FederatedAlgorithm(nn.Module):
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
                 layer = copy.deepcopy(layer)
                 layer.reset_running_stats()
-                fresh |= {f"{name}.{own}".removeprefix("."): buffer for own, buffer in layer.named_buffers()}
+                fresh |= {f"{name}.{key}".removeprefix("."): buffer for key, buffer in layer.named_buffers()}
         return fresh
 
     def update_weight(self, client: Client) -> float:
@@ -410,7 +410,7 @@ class FederatedAlgorithm(nn.Module):
 
     @property
     def beside_gradients(self) -> tuple[str, ...]:
-        """What clients take from their samples beside the gradients of ``client_loss``, which DP-SGD does not cover."""
+        """What clients take from their samples in addition to the gradients of ``client_loss``, which DP-SGD does not cover."""
         return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
 
     def observed_change(self, upload: Upload, client: Client) -> State:

@@ -300,8 +300,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.print(f"Engine: {started.choice.name} ({started.choice.why})")
         if started.state_bytes > 0:
             touched = min(self.data.num_clients, self.trainer.max_steps * len(self.cohort(self.first_round)))
-            room = self.client_states.require_room(touched, started.state_bytes)
-            self.print(f"{room}, more with each task" if self.needs.task_streams else room)
+            need = self.client_states.require_room(touched, started.state_bytes)
+            self.print(f"{need}, more with each task" if self.needs.task_streams else need)
         return started.engine
 
     def _choose_engine(self, context: RunContext) -> Choice:
@@ -340,7 +340,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
         Raises:
             FileNotFoundError: if there is no checkpoint, or without arguments no ``config.yaml`` of its run.
-            ValueError: if the checkpoint is of another method or another net, or clients keep models of their own.
+            ValueError: if the checkpoint is of another method or another net, or clients keep separate models.
         """
         checkpoint = read_checkpoint(checkpoint_path)
         method = cls(**arguments) if arguments else build_run(run_config(Path(checkpoint_path))[1], FederatedModule).model
@@ -353,7 +353,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         """Take over the global weights of a checkpoint without a trainer, in evaluation mode.
 
         Raises:
-            ValueError: if the checkpoint is of another net, or clients keep models of their own.
+            ValueError: if the checkpoint is of another net, or clients keep separate models.
         """
         if self.needs.task_streams:
             raise ValueError(f"the clients of {type(self).__name__} keep models of their own: a checkpoint has no single net")
@@ -396,7 +396,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     # ----------------------------------------------------------------------------------------------------------------
 
     def _never_changes(self, name: str) -> bool:
-        """Whether one of this module's own weights, ``net.<name>``, is not trained."""
+        """Whether one of this module's weights, ``net.<name>``, is not trained."""
         return name.removeprefix("net.") in self._frozen_names
 
     def _notify(self, hook: str, *arguments: Any) -> None:

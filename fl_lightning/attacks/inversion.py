@@ -2,8 +2,8 @@
 
 L. Zhu, Z. Liu, S. Han: Deep Leakage from Gradients (DLG). NeurIPS 2019. arXiv 1906.08935: ``distance: l2`` and ``tv: 0``.
 J. Geiping, H. Bauermeister, H. Dröge, M. Moeller: Inverting Gradients. NeurIPS 2020. arXiv 2003.14053: ``distance: cosine``.
-Departures: DLG's L-BFGS gives way to Adam, as in the FedReg paper (arXiv 2203.02645, appendix B.4), and its optimised labels to
-those that the last layer gives away. Adam's epsilon is 1e-15 in the place of 1e-8, far above which squared distances start and
+Departures: Adam replaces DLG's L-BFGS, as in the FedReg paper (arXiv 2203.02645, appendix B.4), and labels that the last
+layer reveals replace its optimised ones. Adam's epsilon is 1e-15 instead of 1e-8, far above which squared distances start and
 far below which they end.
 """
 
@@ -121,7 +121,7 @@ class Inverter:
     ) -> tuple[Tensor, Tensor]:
         """Gradients of the objective by the points, (R, n, channels, height, width), and the objectives, (R,).
 
-        Plain autograd: through torch.func it takes 1.4 to 4 times as long where nothing is compiled.
+        Plain autograd: through torch.func it is slower where nothing is compiled.
         """
         trained = {name: self._weights[name].detach().requires_grad_() for name in observed}
         gradients, objectives = [], []

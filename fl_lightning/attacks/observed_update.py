@@ -1,4 +1,4 @@
-"""What the server sees of a client's local step: the run's own method takes it, on the run's own data."""
+"""What the server sees of a client's local step: the run's method takes it, on the run's data."""
 
 import copy
 import io
@@ -125,7 +125,7 @@ class _Watch(Callback):
             )
         self.seen = ObservedRound(module.first_round, copy.deepcopy(module.net), pixel_range, attackable, silent)
         trainer.should_stop = True
-        raise StopIteration  # what Lightning does where a module's own hook says that a batch is to be left out
+        raise StopIteration  # what Lightning does where a module's hook says that a batch is to be left out
 
 
 def _observe_client(method: FederatedModule, engine: SequentialEngine, index: int, pixel_range: PixelRange) -> Observation:

@@ -110,8 +110,8 @@ def pairs_picture(scores: Sequence[ClientScore]) -> Figure:
     axes = figure.subplots(2 * bands, columns, squeeze=False)
     for single in axes.flat:
         single.set_axis_off()
-    for place, (image, pair) in enumerate(zip(images, pairs, strict=True)):
-        top, column = 2 * (place // columns), place % columns
+    for position, (image, pair) in enumerate(zip(images, pairs, strict=True)):
+        top, column = 2 * (position // columns), position % columns
         titles = (f"client {image.client}: {image.label}", f"{image.psnr:.1f} dB")
         for row, (pixels, title) in enumerate(zip(pair, titles, strict=True)):
             _show(axes[top + row, column], pixels, title)
