@@ -13,11 +13,11 @@ from fl_lightning.module import FederatedModule
 class Communication(FederatedCallback):
     """Bytes down (server to clients) and up, a round and in total.
 
-    Trained weights and buffers count with the bytes of their dtype, and so does whatever a method sends beside them; class
+    Trained weights and buffers count with the bytes of their dtype, and so does whatever else a method sends; class
     counts and sample counts, a few numbers a client, do not. ``communication/down``, ``communication/up``,
     ``communication/total_down``, ``communication/total_up``. Totals are kept in every round, logged in the chosen ones.
 
-    On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that place of
+    On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that position of
     each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
     """
 
@@ -50,8 +50,8 @@ class Communication(FederatedCallback):
         """Add a round's bytes to those of its clients' tasks; gives the scalars that changed."""
         names = set()
         for client in report.clients if self._positions else ():
-            for way, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
-                names.add(name := f"{way}_{self._positions[client] + 1:02d}")
+            for direction, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
+                names.add(name := f"{direction}_{self._positions[client] + 1:02d}")
                 self.of_tasks[name] = self.of_tasks.get(name, 0.0) + sent / len(report.clients)
         return {f"task_bytes/{name}": self.of_tasks[name] for name in sorted(names)}
 

@@ -1,4 +1,4 @@
-"""Dashboard: what TensorBoard shows when it is opened, and the run's config and final metrics beside those of other runs."""
+"""Dashboard: what TensorBoard shows when it is opened, and the run's config and final metrics next to those of other runs."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ class Dashboard(FederatedCallback):
     the run has logged something for it. HParams has a row for each run: every value of the config that says what is learned and
     how, those that differ first, and the last value of every scalar, the final readings of test and validation accuracy,
     ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A run that
-    goes on from a checkpoint in its own folder writes no second beginning.
+    goes on from a checkpoint in its folder writes no second beginning.
 
     Args:
         config: the run's config, as the command line gives it; by default none.
@@ -118,8 +118,8 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
 def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
     if isinstance(value, Mapping) and (value or not key):
         for name, inner in value.items():
-            own = key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip(".")
-            _flatten(inner, own, into)
+            inner_key = key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip(".")
+            _flatten(inner, inner_key, into)
     elif value is None:
         into[key] = "null"
     else:
@@ -151,7 +151,7 @@ def _write_session(logger: TensorBoardLogger, values: dict[str, float | bool | s
     """A run's beginning, with its values, or its good end, for HParams.
 
     Lightning's ``log_hyperparams`` would also write a description of the whole table, of which TensorBoard takes that of an
-    arbitrary run: values that only other runs have would be missing. Without one it makes its own from all runs.
+    arbitrary run: values that only other runs have would be missing. Without one it makes one from all runs.
     """
     _, beginning, end = hparams(values, {})
     logger.experiment._get_file_writer().add_summary(beginning if start else end)

@@ -1,6 +1,6 @@
 """The pictures: heatmaps and bars, drawn without any global state of matplotlib.
 
-They are small in inches, so that their letters are large: TensorBoard shows them a third of a screen wide.
+They are small in inches, so that their text is large: TensorBoard shows them a third of a screen wide.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from fl_lightning.privacy.accounting import Releases, epsilon
 class PrivacyBudget(FederatedCallback):
     """``privacy/epsilon`` of every round: the largest over clients at ``model.privacy.delta``; nothing without accounting.
 
-    Under :class:`fl_lightning.privacy.DPSGD` it is what a client's updates say of one of its samples, by the client's own
+    Under :class:`fl_lightning.privacy.DPSGD` it is what a client's updates say of one of its samples, by the client's
     sampling rate and local steps, every visit counted whether its update arrived or not. Under ``UserLevelDP`` it is what
     the global models say of one client's whole data.
     """

@@ -24,10 +24,10 @@ class PseudoDataFisher(FederatedCallback):
     Xu et al., "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022, Figure 2 and
     Appendix B. At client i's model after one local step of round t, the empirical Fisher information (a value a weight: the
     mean over samples of the squared gradient of the cross entropy) is taken of the training data of all clients of the last
-    ``history`` rounds, of client i's pseudo data with their soft labels, and of client i's own training data.
+    ``history`` rounds, of client i's pseudo data with their soft labels, and of client i's training data.
     ``forgetting/fisher_correlation`` is Pearson's correlation over all weights between the first and the second, the mean over
     clients; ``forgetting/fisher_correlation_local``, between the first and the third, is what it would be without the steps
-    that make pseudo data of own data. The paper calls the values "significantly correlated" and names no measure. Ours is of
+    that make pseudo data. The paper calls the values "significantly correlated" and names no measure. Ours is of
     the values as they are, not of their logarithms: the weights that matter most decide.
 
     It costs a gradient of every single sample of all that data, for each client; several processes all do the same.
@@ -81,7 +81,7 @@ class PseudoDataFisher(FederatedCallback):
 def _correlations(
     module: FederatedModule, engine: SequentialEngine, round: int, visit: Visit, earlier: Sequence[int]
 ) -> Tensor:
-    """(2,): of the earlier clients' data with a client's pseudo data, and with its own data."""
+    """(2,): of the earlier clients' data with a client's pseudo data, and with its training data."""
     client, _ = engine.fit_one(round, visit, max_steps=1)
     size = module.data.eval_batch_size
     inputs, targets, _ = module.data.training_samples(earlier)

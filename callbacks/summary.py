@@ -150,8 +150,8 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
 def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dict[str, int | None]:
     """The first evaluated round that reaches each target; the untrained round 0 does not count. Empty without evaluations."""
     rounds = sorted(round for round in curve if round > 0)
-    places = {target: rounds_to_target([curve[round] for round in rounds], target) for target in targets if rounds}
-    return {str(target): None if place is None else rounds[place - 1] for target, place in places.items()}
+    evaluations = {target: rounds_to_target([curve[round] for round in rounds], target) for target in targets if rounds}
+    return {str(target): None if number is None else rounds[number - 1] for target, number in evaluations.items()}
 
 
 def _print_table(results: dict[str, Any]) -> None:

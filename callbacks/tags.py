@@ -22,7 +22,7 @@ _CLIENT_FORGETTING = (
     "cohort."
 )
 _DROP = "Drop of the global model's test accuracy by class since the evaluation before, mean over classes, gains not counted."
-_BYTES = "Weights, buffers and what a method sends beside them."
+_BYTES = "Weights, buffers and whatever else a method sends."
 
 # The first pattern that fits the whole tag counts.
 _DESCRIPTIONS = {

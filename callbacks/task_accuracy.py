@@ -19,14 +19,14 @@ from fl_lightning.state.atomic import atomic_write
 class TaskAccuracy(FederatedCallback):
     """Scalars of every round, and the table, of a federation on task streams; nothing for other methods.
 
-    Means over clients, each at its own place in its stream: ``tasks/accuracy``, over all tasks learned so far,
+    Means over clients, each at its position in its stream: ``tasks/accuracy``, over all tasks learned so far,
     ``tasks/forgetting``, the largest drop of each earlier task (positive is forgetting), ``tasks/backward_transfer``, the
     change since each was learned (negative is forgetting), ``tasks/learned``, tasks that are over, and ``task_accuracy/01``,
-    ``/02``, ..., of the task at that place of each stream. Tasks that a client did not learn are left out.
+    ``/02``, ..., of the task at that position of each stream. Tasks that a client did not learn are left out.
     ``tasks/model_megabytes`` is what the models of all clients take for the tasks that they have learned, in 10^6 bytes of
     float32, sparse parts by their non-zeros alone. In the chosen rounds and at the end ``tasks/accuracy_table`` draws accuracy
     after each task on each. ``task_accuracy.csv``, written into the run's folder when the run ends, has that of each client:
-    ``client,after,on,task,accuracy``, ``after`` and ``on`` being places in the client's stream, from 1, and ``task`` the name
+    ``client,after,on,task,accuracy``, ``after`` and ``on`` being positions in its stream, from 1, and ``task`` the name
     of the one at ``on``.
 
     Args:
@@ -88,7 +88,7 @@ def task_scalars(table: Tensor) -> dict[str, Tensor]:
     if not newest:
         return {}
     tasks = {client: _known(table[client, row, None]) for client, row in newest.items()}
-    known = [table[client][own][:, own] for client, own in tasks.items()]
+    known = [table[client][learned][:, learned] for client, learned in tasks.items()]
     scalars = {"tasks/accuracy": torch.stack([average_accuracy(client) for client in known]).mean()}
     several = [client for client in known if len(client) > 1]
     for name, score in (("forgetting", average_forgetting), ("backward_transfer", backward_transfer)):

@@ -54,13 +54,13 @@ class TaskAttention(FederatedCallback):
         for client in module.client_states.clients()[: self.num_clients]:
             table, columns = attention(module.client_states.read(client).tasks, module.data.num_tasks, self.layer)
             if columns:
-                own = [names[task] for task in tasks.order[client].tolist()]
-                foreign = [f"{names[int(tasks.order[other, place])]} of client {other}" for other, place in columns]
-                log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, own, foreign, client), round)
+                local = [names[task] for task in tasks.order[client].tolist()]
+                foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
+                log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, local, foreign, client), round)
 
 
 def shortened(name: str) -> str:
-    """A task's name of at most 24 letters: five long names of classes would leave no room for the picture."""
+    """A task's name of at most 24 characters: five long names of classes would leave no space for the picture."""
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
@@ -75,16 +75,16 @@ def attention(
     Returns:
         (T, F), NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
     """
-    rows = {place: task.tensors["known"].tolist() for place, task in tasks.items()}
+    rows = {position: task.tensors["known"].tolist() for position, task in tasks.items()}
     columns = sorted({tuple(known) for row in rows.values() for known in row})
     table = torch.full((num_tasks, len(columns)), float("nan"))
-    for place, row in rows.items():
+    for position, row in rows.items():
         if not row:
             continue
-        weights = tasks[place].tensors
+        weights = tasks[position].tensors
         of_layers = [tensor for name, tensor in weights.items() if name.endswith("attention")]
         if layer is not None:
             of_layers = [weights[part_name(layer, "attention")]]
         for slot, known in enumerate(row):
-            table[place, columns.index(tuple(known))] = torch.stack([one[slot] for one in of_layers]).mean()
+            table[position, columns.index(tuple(known))] = torch.stack([one[slot] for one in of_layers]).mean()
     return table, columns
