@@ -191,6 +191,11 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             self.optimizers().step()
 
     @property
+    def rounds_without_update(self) -> int:
+        """How many rounds in a row brought the server nothing so far."""
+        return self._lost_rounds.count
+
+    @property
     def first_round(self) -> int:
         """The round that a fit begins with, or goes on with."""
         return min(self.trainer.global_step + 1, self.trainer.max_steps)
