@@ -34,7 +34,7 @@ from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy
 from fl_lightning.random_streams import seeded_layers
-from fl_lightning.state.checkpoint import AtomicCheckpointIO, check_whole, read_checkpoint
+from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, check_whole, has_present_layout, read_checkpoint
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
@@ -44,7 +44,7 @@ from fl_lightning.training.saved_run import build_run, run_config
 from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
 from fl_lightning.training.trainer_settings import check_trainer
 from fl_lightning.training.undo import UndoableStep
-from fl_lightning.training.warm_start import check_same_net, take_initial_weights
+from fl_lightning.training.warm_start import check_same_net, take_initial_weights, with_present_server_states
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
@@ -322,6 +322,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["federated"] = {
+            "layout": LAYOUT,
             "client_states": saved_client_states(self.trainer, self.client_states),
             "settings": self._settings,
             "began_from": self.began_from,
@@ -376,6 +377,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         fitting = self._trainer is not None and self.trainer.state.fn == "fit"
         if fitting:
             self._check_goes_on(checkpoint)
+        elif not has_present_layout(checkpoint):
+            checkpoint["state_dict"] = with_present_server_states(checkpoint["state_dict"], self.state_dict())
         cure = "use the model options of that run"
         check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", cure)
         if fitting:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning import FedAvg
+from fl_lightning import SCAFFOLD, FedAvg
 from fl_lightning.state.atomic import atomic_save
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 
@@ -195,3 +195,37 @@ def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_
     assert torch.equal(again.net.weight, net.weight)
     with pytest.raises(ValueError, match=r"ckpt_path holds weights alone \(it lacks callbacks\), from which no fit can go on"):
         fit(FedAvg(net), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "weights.ckpt")
+
+
+def in_the_former_layout(checkpoint):
+    """What an earlier version wrote of SCAFFOLD: no number of the layout, states without parts, names with a prefix."""
+    federated = {name: value for name, value in checkpoint["federated"].items() if name != "layout"}
+    states = federated["client_states"]["states"]
+    states = {client: state["method"] for client, state in states.items()}
+    variates = "server_states.variate."
+    state_dict = {
+        f"variate:{name.removeprefix(variates).replace('.', '/')}" if name.startswith(variates) else name: value
+        for name, value in checkpoint["state_dict"].items()
+    }
+    assert state_dict.keys() != checkpoint["state_dict"].keys()
+    federated["client_states"] = {"kind": "memory", "states": states}
+    return {**checkpoint, "federated": federated, "state_dict": state_dict}
+
+
+def test_a_checkpoint_of_an_earlier_version_gives_its_net(main):
+    """No fit goes on from it, in one line with the cure; its net is evaluated, exported, and a new run's beginning."""
+    scaffold = ["--model", "SCAFFOLD", "--data.clients_per_round", "20"]
+    assert main("fit", *DIGITS, *scaffold)[0] == 0
+    present = torch.load(LAST, weights_only=True)
+    _, scores, _ = main("test", *DIGITS, *scaffold, "--ckpt_path", "last")
+    atomic_save(in_the_former_layout(present), LAST)
+    code, _, error = main("fit", *DIGITS, *scaffold, "--trainer.max_steps", "3", "--ckpt_path", "last")
+    assert code == 1
+    assert "that an earlier version of fl-lightning wrote" in one_line(error)
+    assert "begin a new run from its weights with model.initial_weights" in error
+    assert main("test", *DIGITS, *scaffold, "--ckpt_path", "last")[:2] == (0, scores)
+    assert main("export", "--ckpt_path", str(LAST))[0] == 0
+    method = SCAFFOLD.load_from_checkpoint(LAST)
+    for name, value in method.net.state_dict().items():
+        assert torch.equal(value, present["state_dict"][f"net.{name}"])
+    assert main("fit", *DIGITS, *scaffold, "--model.initial_weights", str(LAST))[0] == 0

@@ -21,6 +21,7 @@ from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Uploa
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
+from fl_lightning.state.checkpoint import check_layout
 
 Schedule = Literal["synchronous", "asynchronous"]
 
@@ -314,6 +315,7 @@ class TaskLearner(FederatedModule):
         checkpoint["federated"]["streams"] = self._streams_in_short()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_layout(checkpoint)  # in evaluations too, which are of the clients' models
         stored, own = checkpoint.get("federated", {}).get("streams", {}), self._streams_in_short()
         for name in own:
             if name in stored and stored[name] != own[name]:

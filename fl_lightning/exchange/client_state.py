@@ -107,7 +107,7 @@ class ClientState:
         Raises:
             ValueError: if it is something else.
         """
-        if plain.keys() != {part.name for part in fields(cls)}:
+        if not isinstance(plain, dict) or plain.keys() != {part.name for part in fields(cls)}:
             raise ValueError("it is no state of a client in the present layout")
         tasks = {
             position: LearnedTask(task["tensors"], {name: SparseTensor(**parts) for name, parts in task["sparse"].items()})

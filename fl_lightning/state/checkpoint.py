@@ -25,7 +25,8 @@ _FEDERATED = {
     "evaluated_round": int,
     "rounds_without_update": int,
 }
-_SINCE_THEN = {"settings": dict}  # older ones lack it
+_SINCE_THEN = {"settings": dict, "layout": int}  # older ones lack it
+LAYOUT = 2  # of clients' and servers' states in checkpoints; those without a number have the first
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -92,12 +93,31 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
     return checkpoint
 
 
+def has_present_layout(checkpoint: dict[str, Any]) -> bool:
+    """Whether this version reads all of a checkpoint; of an earlier one it reads the net."""
+    return checkpoint["federated"].get("layout") == LAYOUT
+
+
+def check_layout(checkpoint: dict[str, Any]) -> None:
+    """Check that this version reads all of a checkpoint.
+
+    Raises:
+        ValueError: if another version wrote it.
+    """
+    if not has_present_layout(checkpoint):
+        raise ValueError(
+            "ckpt_path is a checkpoint that an earlier version of fl-lightning wrote, of which this one reads the net alone: "
+            "begin a new run from its weights with model.initial_weights"
+        )
+
+
 def check_whole(checkpoint: dict[str, Any]) -> None:
     """Check that a fit can go on from a checkpoint.
 
     Raises:
-        ValueError: if it holds weights alone.
+        ValueError: if it holds weights alone, or states that another version wrote.
     """
+    check_layout(checkpoint)
     if absent := [name for name in _OF_FITS if name not in checkpoint]:
         raise ValueError(
             f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "

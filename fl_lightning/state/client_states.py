@@ -186,11 +186,18 @@ class DiskStates(ClientStates):
             return ClientState()
         path = self.folder / record.name
         try:
-            return ClientState.from_plain(checked_load(path))
+            stored = checked_load(path)
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{path}, the state of client {client} from round {record.round}, cannot be read ({_reason(error)}): "
                 "put it back from a copy, or go on from an older checkpoint with ckpt_path"
+            ) from error
+        try:
+            return ClientState.from_plain(stored)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, the state of client {client} from round {record.round}, was written by an earlier version of "
+                "fl-lightning: begin a new run from the checkpoint's weights with model.initial_weights"
             ) from error
 
     def write(self, client: int, round: int, state: ClientState) -> None:

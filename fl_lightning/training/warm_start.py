@@ -22,10 +22,23 @@ def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
         ValueError: if it is no checkpoint, or of another net.
     """
     checkpoint = read_checkpoint(path, _KEY)
-    stored = {name.removeprefix(_NET): value for name, value in checkpoint["state_dict"].items() if name.startswith(_NET)}
+    stored = {name.removeprefix(_NET): value for name, value in _net(checkpoint["state_dict"]).items()}
     check_same_net(stored, net.state_dict(), _KEY, "give a checkpoint of this net")
     net.load_state_dict(stored)
     return {"file": path, "round": checkpoint["global_step"]}
+
+
+def with_present_server_states(stored: State, present: State) -> State:
+    """The net of an earlier version's checkpoint, and what a server holds besides as it is in ``present``.
+
+    Args:
+        stored, present: state dicts of a method.
+    """
+    return _net(stored) | {name: value for name, value in present.items() if not name.startswith(_NET)}
+
+
+def _net(state_dict: State) -> State:
+    return {name: value for name, value in state_dict.items() if name.startswith(_NET)}
 
 
 def check_same_net(stored: State, present: State, key: str, cure: str) -> None:

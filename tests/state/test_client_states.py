@@ -514,6 +514,16 @@ def test_a_state_that_cannot_be_read_is_named(tmp_path, how):
     assert states.read(4) == number(2)
 
 
+def test_a_state_of_an_earlier_version_is_named(tmp_path):
+    """Such a file holds tensors by name, without parts: one line says who wrote it, and the cure."""
+    states = DiskStates(tmp_path)
+    put(states, 7, {3: 1})
+    atomic_save({"net.weight": torch.zeros(2)}, next(tmp_path.rglob("3.7.*.pt")))
+    with pytest.raises(ValueError, match=r"client 3 from round 7, was written by an earlier .*model\.initial_weights") as error:
+        states.read(3)
+    one_line(error)
+
+
 @pytest.mark.parametrize("place", ["same", "other", "memory"])
 def test_lost_files_are_counted(tmp_path, place):
     """Before anything is read: how many, where, and a cure; what was there before stays."""
