@@ -13,6 +13,7 @@ from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.training.trainer_settings import callbacks_of
 
 # Category -> chart -> tags as regular expressions. TensorBoard draws a chart's tags for every run that is selected. One
 # layout for all runs: those of several are merged, and equal charts become one.
@@ -86,7 +87,7 @@ class Dashboard(FederatedCallback):
                 logger.experiment.add_custom_scalars(charts)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        summary = next((callback for callback in trainer.callbacks if isinstance(callback, RunSummary)), None)
+        summary = next((callback for callback in callbacks_of(trainer) if isinstance(callback, RunSummary)), None)
         if not trainer.is_global_zero or summary is None:
             return
         results = summary.results(trainer, module)

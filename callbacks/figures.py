@@ -4,6 +4,7 @@ They are small in inches, so that their text is large: TensorBoard shows them a 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -74,15 +75,15 @@ def three_panels(before: Tensor, after: Tensor, scores: ClientForgettingScores, 
     """
     names = [str(client) for client in clients]
     figure = Figure(figsize=(8, 8), layout="constrained")
-    mosaic = [["before", "after"], ["difference", "difference"]]  # the last is what the picture is about
-    panels = list(figure.subplot_mosaic(mosaic, height_ratios=(3, 4)).values())
-    shared = {"row_title": "model of client", "column_title": "data of client"}
-    heatmap(panels[0], before, names, names, title="before the local fit", **shared)
-    heatmap(panels[1], after, names, names, title="after the local fit", **shared)
+    # A and B are before and after; C, the difference, is what the picture is about.
+    panels = list(figure.subplot_mosaic("AB;CC", height_ratios=(3, 4)).values())
+    draw = partial(heatmap, row_title="model of client", column_title="data of client")
+    draw(panels[0], before, names, names, title="before the local fit")
+    draw(panels[1], after, names, names, title="after the local fit")
     with_means = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
     with_means[:-1, :-1], with_means[:-1, -1], with_means[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
     title = "difference: red is forgetting; at the end means of the others"
-    heatmap(panels[2], with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True, **shared)
+    draw(panels[2], with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True)
     panels[2].axvline(len(names) - 0.5, color="black")
     panels[2].axhline(len(names) - 0.5, color="black")
     figure.suptitle(f"Client forgetting, round {round}: accuracy on validation samples", fontsize="x-large")
@@ -189,7 +190,7 @@ def _round_ticks(most: int) -> MaxNLocator:
 
 
 def _class_colors(count: int) -> list:
-    return list(colormaps["tab10"].colors[:count]) if count <= 10 else list(colormaps["turbo"](np.linspace(0, 1, count)))
+    return list(colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count)))
 
 
 def task_table(values: Tensor) -> Figure:
@@ -214,8 +215,8 @@ def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str]
     figure = Figure(figsize=(max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5), layout="constrained")
     largest = float(values.nan_to_num().abs().max()) or 1.0
     title = f"attention of client {client}, in units of {largest:.3g}"
-    labels = {"row_title": "own task", "column_title": "task of another client"}
-    heatmap(figure.subplots(), values / largest, tasks, foreign, title=title, diverging=True, **labels)
+    draw = partial(heatmap, row_title="own task", column_title="task of another client")
+    draw(figure.subplots(), values / largest, tasks, foreign, title=title, diverging=True)
     return figure
 
 

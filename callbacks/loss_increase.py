@@ -97,4 +97,5 @@ def _fit_by_fedavg(module: FederatedModule, round: int, clients: Sequence[int]) 
     ).to(module.device)
     plain.join(module.data)
     context = replace(module.run_context(), states=MemoryStates())
-    return SequentialEngine(plain, context).run(round, [Visit(client) for client in clients], keep_models=True).models
+    fit = SequentialEngine(plain, context).run(round, [Visit(client) for client in clients], keep_models=True)
+    return fit.models  # pyright: ignore[reportReturnType]

@@ -7,13 +7,14 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from fl_lightning.module import FederatedModule
+from fl_lightning.training.trainer_settings import callbacks_of
 
 
 def reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
     """One line that names what ended the fit; None if it came to ``trainer.max_steps``."""
     if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
         return None
-    reasons = list(filter(None, map(_reason_of, trainer.callbacks)))
+    reasons = list(filter(None, map(_reason_of, callbacks_of(trainer))))
     if module.needs.task_streams and not reasons:
         reasons = ["every client has learned all of its tasks"]
     why = "; ".join(reasons) or "a callback set trainer.should_stop"

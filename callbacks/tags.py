@@ -2,7 +2,7 @@
 
 import re
 
-from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
 
 from fl_lightning.functional.curves import FINAL_IS
 

@@ -28,6 +28,8 @@ class Classifier(nn.Module):
 
     def __init__(self, net: nn.Module, changes: Sequence[Augmentation], inputs: InputRecord) -> None:
         super().__init__()
+        self.multiply: Tensor | None
+        self.add: Tensor | None
         self.net, self.changes, self.inputs = net, tuple(changes), inputs
         self.dtype = next(net.parameters()).dtype
         statistics = inputs.statistics
@@ -43,7 +45,7 @@ class Classifier(nn.Module):
         """
         for change in self.changes:
             inputs = change.evaluate(inputs)
-        scale = None if self.multiply is None else (self.multiply, self.add)
+        scale = None if self.multiply is None or self.add is None else (self.multiply, self.add)
         return self.net(normalise(inputs, scale, self.dtype)).softmax(dim=-1)
 
 

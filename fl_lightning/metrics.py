@@ -27,6 +27,9 @@ class ClassScores(Metric):
     """
 
     full_state_update = False
+    correct: Tensor
+    total: Tensor
+    loss: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -69,6 +72,8 @@ class TaskScores(Metric):
     """
 
     full_state_update = False
+    correct: Tensor
+    total: Tensor
 
     def __init__(self, num_tasks: int) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
 from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
-from fl_lightning.training.trainer_settings import check_trainer
+from fl_lightning.training.trainer_settings import callbacks_of, check_trainer
 from fl_lightning.training.undo import UndoableStep
 from fl_lightning.training.warm_start import check_same_net, take_initial_weights, with_present_server_states
 
@@ -126,8 +126,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             TypeError: if the trainer was given none, or one of another kind.
         """
         if self._trainer is None:
-            return super().data
-        data = self.trainer.datamodule
+            return super().data  # pyright: ignore[reportReturnType]
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
                 f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
@@ -146,7 +146,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self._notify("on_round_start", round)
         visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
         keep_models = bool(visits) and any(
-            getattr(callback, "wants_models", _never)(round) for callback in self.trainer.callbacks
+            getattr(callback, "wants_models", _never)(round) for callback in callbacks_of(self.trainer)
         )
         fit = self.engine.run(round, visits, keep_models)
         if fit.models is not None:
@@ -188,7 +188,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def step_server_optimizer(self) -> None:
         if not self._undoable.is_undone:  # its step has been counted
-            self.optimizers().step()
+            self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def rounds_without_update(self) -> int:
@@ -280,7 +280,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.client_states = open_client_states(self.trainer, self.client_state, self.run_folder, self._restored_states)
         self._restored_states = None
-        self._undoable = UndoableStep(self, self.optimizers(use_pl_optimizer=False), self._never_changes)
+        self._undoable = UndoableStep(self, self.trainer.optimizers[0], self._never_changes)
         self.engine = self._start_engine()
         if self.is_over:
             self.trainer.should_stop = True
@@ -394,7 +394,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         """Whether a fit from a checkpoint would be more of the run that wrote it."""
         check_whole(checkpoint)
         rounds = checkpoint["global_step"]
-        if not any(getattr(callback, "only_looks", False) for callback in self.trainer.callbacks):
+        if not any(getattr(callback, "only_looks", False) for callback in callbacks_of(self.trainer)):
             check_settings(checkpoint["federated"].get("settings"), run_settings(self), rounds)
         if rounds > self.trainer.max_steps:
             raise ValueError(
@@ -409,7 +409,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def _notify(self, hook: str, *arguments: Any) -> None:
         """Call a round hook on every callback that has it."""
-        for callback in self.trainer.callbacks:
+        for callback in callbacks_of(self.trainer):
             getattr(callback, hook, _never)(self.trainer, self, *arguments)
 
     def _schedulers(self) -> list:
@@ -424,7 +424,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         if counted:
             metrics["train/loss"] = sum(counted) / len(counted)
         self.log_dict(metrics, logger=False)
-        every = self.trainer.log_every_n_steps
+        every = self.trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         # Where the run is evaluated too: Lightning's default of every 50 steps would leave a short run without a loss.
         is_evaluated = self.validates_after(report.round) or report.round == self.trainer.max_steps
         if every > 0 and (report.round % every == 0 or is_evaluated):

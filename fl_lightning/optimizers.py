@@ -39,7 +39,8 @@ def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuild
     """
     if callable(given):
         return partial(_build, key, given)
-    known = {name: kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind) and name != "Optimizer"}
+    known: dict[str, Any] = dict(inspect.getmembers(torch.optim, inspect.isclass))
+    del known["Optimizer"]
     known |= {kind.__name__: kind for kind in (FedAdam, FedYogi)}
     if isinstance(given, str) and given in known:
         return partial(_build, key, known[given])

@@ -55,7 +55,7 @@ def score(observation: Observation, recovered: Recovered, pixel_range: PixelRang
     guesses = guesses[torch.from_numpy(columns)]
     psnr = peak_signal_noise_ratio(guesses, originals, data_range=1.0, reduction="none", dim=(1, 2, 3))
     numbers = zip(psnr.tolist(), _ssim(guesses, originals), differences[rows, columns].tolist(), strict=True)
-    labels = [classes[label] for label in observation.targets.tolist()]
+    labels = [classes[int(label)] for label in observation.targets]
     images = [ImageScore(observation.client, label, *values) for label, values in zip(labels, numbers, strict=True)]
     counts = [part.cpu().bincount(minlength=len(classes)) for part in (observation.targets, recovered.labels)]
     pairs = torch.stack([originals, guesses], dim=1)
@@ -67,7 +67,7 @@ def _ssim(guesses: Tensor, originals: Tensor) -> list[float]:
     if min(originals.shape[2:]) < _SMALLEST_FOR_SSIM:
         return [math.nan] * len(originals)
     values = structural_similarity_index_measure(guesses, originals, data_range=1.0, reduction="none")
-    return values.reshape(-1).tolist()
+    return values.reshape(-1).tolist()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any]) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -56,6 +57,9 @@ class Target:
             )
 
 
+Options = TypeVar("Options", Target, Inversion)
+
+
 @dataclass(frozen=True)
 class AttackedRun:
     """A run, built again from its config."""
@@ -74,12 +78,13 @@ def run(arguments: Sequence[str]) -> None:
     """
     with whole_configs(arguments) as paths:
         config = parse(_parser(), paths)
-    target, settings = (kind(**{part.name: config[part.name] for part in fields(kind)}) for kind in (Target, Inversion))
-    attacked = load_run(Path(target.ckpt_path), config["data.root"])
+    target, settings = _taken(Target, config), _taken(Inversion, config)
+    ckpt_path = Path(str(target.ckpt_path))
+    attacked = load_run(ckpt_path, config["data.root"])
     seen = observe(
         attacked.method,
         attacked.data,
-        Path(target.ckpt_path),
+        ckpt_path,
         target.clients,
         target.num_images,
         accelerator=target.accelerator,
@@ -87,6 +92,11 @@ def run(arguments: Sequence[str]) -> None:
     )
     scores, seconds = _attack(seen, attacked, settings)
     _report(scores, seconds, seen, attacked, target, settings)
+
+
+def _taken(kind: type[Options], config: Namespace) -> Options:
+    """The arguments of a class from among those of the command line."""
+    return kind(**{part.name: config[part.name] for part in fields(kind)})
 
 
 def _parser() -> ArgumentParser:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
@@ -130,6 +130,8 @@ class FederatedCLI(LightningCLI):
     of the newest version, in whose folder ``fit`` goes on; with ``last_if_any`` it begins a new run where there is none.
     """
 
+    subcommand: str
+
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {**LightningCLI.subcommands(), "partition": set()}
@@ -211,7 +213,7 @@ class FederatedCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer | type[Trainer]:
         if self.subcommand == "partition":
-            return self.trainer_class  # LightningCLI wants to see its method; there is nothing to train
+            return _Trainer  # LightningCLI wants to see its method; there is nothing to train
         config = self.config_init[self.subcommand].trainer
         given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
         config.callbacks = given
@@ -220,7 +222,7 @@ class FederatedCLI(LightningCLI):
             self.save_config_callback = None
             config.logger = config.logger or False
             config.enable_progress_bar = bool(config.enable_progress_bar)
-            return self._instantiate_trainer(config, self._prediction_writers())
+            return self._instantiate_trainer({**config}, self._prediction_writers())
         self._claim_version()
         with self._removing_version_on_failure():
             if config.logger is None:
@@ -231,7 +233,7 @@ class FederatedCLI(LightningCLI):
             extra = [ours for ours in self._fit_callbacks(config) if not any(isinstance(other, type(ours)) for other in given)]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
-    def _instantiate_trainer(self, config: Namespace | dict[str, Any], callbacks: list[Callback]) -> Trainer:
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         with naming_settings(config):
             return super()._instantiate_trainer(config, callbacks)
 
@@ -365,6 +367,9 @@ def _share_among_processes(config: Namespace) -> None:
             config.strategy = FederatedStrategy.strategy_name
 
 
+Kind = TypeVar("Kind", bound=FederatedCLI)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Entry point of ``fl-lightning``; returns the exit code.
 
@@ -399,7 +404,7 @@ def _run(arguments: Sequence[str]) -> None:
     run_cli(arguments, FederatedCLI)
 
 
-def run_cli(arguments: Sequence[str], kind: type[FederatedCLI]) -> FederatedCLI:
+def run_cli(arguments: Sequence[str], kind: type[Kind]) -> Kind:
     """Parse a command line in which configs are paths of whole ones, and do what it says."""
     # The first word and no default of the parser: as such its defaults would count as given and stay when another method
     # takes its place. Processes that Lightning starts get the same arguments.

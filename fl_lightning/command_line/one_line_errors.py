@@ -129,8 +129,9 @@ def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
         return f"{_is(key, value)} must be one of {', '.join(choices).replace(chr(39), '')}"
     if value.lower().lstrip("+-") in ("nan", "inf", ".nan", ".inf", "infinity"):
         return f"{_is(key, value)} must be a finite number"
-    names = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
-    return f"{_is(key, value)} must be of type {' or '.join(dict.fromkeys(_TYPES.get(name, name) for name in names))}"
+    names: list[str] = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
+    kinds = dict.fromkeys(_TYPES.get(name, name) for name in names)
+    return f"{_is(key, value)} must be of type {' or '.join(kinds)}"
 
 
 def _wrong_number(key: str, value: str, match: re.Match[str]) -> str:

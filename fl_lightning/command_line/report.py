@@ -76,11 +76,11 @@ def _parser() -> ArgumentParser:
 
 
 def _title(study: Study) -> str:
-    config = study.groups[0].config
-    source = Path(str(config.get("data.source"))).name
+    first = study.groups[0]
+    source = Path(str(first.config.get("data.source"))).name
     if source in ("image_folder", "leaf"):  # which says how the data lies, not what it is
-        source = Path(str(study.groups[0].runs[0].config.get("data.root"))).name
-    return f"{len(study.groups)} methods on {source}" if len(study.groups) > 1 else f"{study.groups[0].label} on {source}"
+        source = Path(str(first.runs[0].config.get("data.root"))).name
+    return f"{len(study.groups)} methods on {source}" if len(study.groups) > 1 else f"{first.label} on {source}"
 
 
 def _count(study: Study) -> str:

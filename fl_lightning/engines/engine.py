@@ -85,7 +85,8 @@ class Engine(ABC):
             for tensors in (_tensors(self.net), self._global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
-        self.origins = dict.fromkeys(("weights", "buffers"), self._global_state)  # of what clients send new values of
+        # Of what clients send new values of.
+        self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self._global_state)
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
         self._reset = method.initial_statistics if method.batch_norm_buffers == "reset" else {}
@@ -278,7 +279,8 @@ class Engine(ABC):
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
         if state:
-            torch._foreach_copy_([self.working_state[name] for name in state], list(state.values()))
+            held = [self.working_state[name] for name in state]
+            torch._foreach_copy_(held, list(state.values()))  # pyright: ignore[reportPrivateImportUsage]
             # Autocast keeps half-precision copies of weights and does not notice that they changed in place.
             torch.clear_autocast_cache()
 

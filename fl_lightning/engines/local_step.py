@@ -56,7 +56,7 @@ class LocalStep:
         self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
 
     def __call__(
-        self, trained: State, untrained: State, batch: Batch, round: int, step: Tensor, facts: dict[str, Any]
+        self, trained: State, untrained: State, batch: Batch, round: int, step: int | Tensor, facts: dict[str, Any]
     ) -> StepResult:
         """One client's step; no argument is changed.
 

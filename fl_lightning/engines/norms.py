@@ -21,7 +21,8 @@ def update_norm(sent: Mapping[str, State], origins: Mapping[str, State]) -> Tens
     parts = [part for change in _changes(sent, origins) for part in _blocks(_as_it_lies(change), dim=0)]
     if not parts:
         return torch.zeros(1, dtype=torch.float64)
-    norms = torch._foreach_norm(parts, 2, torch.float64)  # one call for all, which counts where visits are short
+    # One call for all, which counts where visits are short.
+    norms = torch._foreach_norm(parts, 2, torch.float64)  # pyright: ignore[reportPrivateImportUsage]
     return torch.linalg.vector_norm(torch.stack(norms), dim=0, keepdim=True)
 
 
@@ -42,7 +43,8 @@ def _changes(sent: Mapping[str, State], origins: Mapping[str, State]) -> list[Te
         origin = origins.get(name, {})
         moved = [key for key in floats if key in origin]
         if moved:
-            changes += torch._foreach_sub([floats[key] for key in moved], [origin[key] for key in moved])
+            new, old = [floats[key] for key in moved], [origin[key] for key in moved]
+            changes += torch._foreach_sub(new, old)  # pyright: ignore[reportPrivateImportUsage]
         changes += [tensor for key, tensor in floats.items() if key not in origin]
     return changes
 

@@ -138,11 +138,12 @@ class VectorizedEngine(Engine):
     def _stack(self, members: Sequence[_Member]) -> "_Stack":
         """The members' weights and buffers side by side, in memory that all stacks use in turn."""
         tensors = {name: self._memory_of(name, len(members)) for name in self.working_state}
+        starts = [member.start for member in members if member.start is not None]  # of all or of none: they look alike
         for name, tensor in tensors.items():
-            if members[0].start is None:
-                tensor.copy_(self.sent_down[name].expand_as(tensor))
+            if starts:
+                torch.stack([start[name] for start in starts], out=tensor)
             else:
-                torch.stack([member.start[name] for member in members], out=tensor)
+                tensor.copy_(self.sent_down[name].expand_as(tensor))
         weights = {name: tensors[name].detach() for name in self.trained}  # separate tensors: they shrink
         optimizer = self.method.local_optimizer(list(weights.values()))
         for group in optimizer.param_groups:
@@ -163,7 +164,7 @@ class VectorizedEngine(Engine):
         """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
         data, indices = self.data, [client.index for client in clients]
         column = partial(torch.tensor, device=self.context.device)
-        stacked = {
+        facts: dict[str, Any] = {
             "index": column(indices),
             "num_train": column([client.num_train for client in clients]),
             "num_steps": column([client.num_steps for client in clients]),
@@ -171,7 +172,7 @@ class VectorizedEngine(Engine):
             "label_counts": data.label_counts[indices],
             "train_label_counts": data.train_label_counts[indices],
         }
-        facts, dims = dict(stacked), dict.fromkeys(stacked, 0)
+        dims: dict[str, Any] = dict.fromkeys(facts, 0)
         for name in ("received_state", "broadcast", "carry"):
             facts[name], dims[name] = _join([getattr(client, name) for client in clients])
         facts["state"] = _stacked([client.state for client in clients])
@@ -242,7 +243,7 @@ class _Stack:
         untrained = {name: self.tensors[name][:active] for name in self._untrained}
         facts = {**self.facts, "state": tree_map(lambda tensor: tensor[:active], self.state)}
         dims = {**self.dims, "state": tree_map(lambda _: 0, self.state)}
-        batch_dims = Batch(*(None if part is None else 0 for part in batch))
+        batch_dims = Batch._make(None if part is None else 0 for part in batch)
         stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
         with torch.no_grad():
             result = stacked_step(self.weights, untrained, batch, round, self._num_steps, facts)

@@ -82,13 +82,14 @@ class Client:
     """What a method's hooks know of the client they work for.
 
     In the hooks of a local step (``client_step`` and what it calls) under the engines ``vectorized`` and ``captured``, the
-    numbers are tensors without dimensions: they can be calculated with, but not turned into Python numbers.
+    numbers are tensors without dimensions, whatever their annotation says: they can be calculated with, but not turned into
+    Python numbers.
     """
 
-    index: int | Tensor
+    index: int
     round: int  # counted from 1
-    num_train: int | Tensor  # n_k, training samples
-    num_steps: int | Tensor  # local steps of this visit
+    num_train: int  # n_k, training samples
+    num_steps: int  # local steps of this visit
     label_counts: Tensor  # (C,), training and validation samples
     train_label_counts: Tensor  # (C,), training samples alone
     received: tuple[Tensor, ...]  # the weights it got, in the order of net.parameters(), without gradient

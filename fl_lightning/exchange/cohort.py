@@ -13,7 +13,7 @@ from fl_lightning.exchange.reduction import Reduction
 class Inputs(Protocol):
     """Inputs of the net, (samples, ...): a tensor, or what is made part by part, as the data module's ``test_inputs`` gives."""
 
-    def split(self, size: int) -> Iterable[Tensor]:
+    def split(self, size: int, /) -> Iterable[Tensor]:
         """All inputs in order, ``size`` at a time, the last part as many as are left."""
         ...
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -136,13 +136,13 @@ def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Ten
 def _num_uses(value: Tensor) -> Counter[int]:
     """In how many operations each weight, by its ``id``, is used to compute a value."""
     uses: Counter[int] = Counter()
-    seen, left = {value.grad_fn}, [value.grad_fn]
+    seen, left = {value.grad_fn}, [value.grad_fn] if value.grad_fn is not None else []
     while left:
         for node, _ in left.pop().next_functions:
             if node is None:
                 continue
-            if hasattr(node, "variable"):
-                uses[id(node.variable)] += 1
+            if (weight := getattr(node, "variable", None)) is not None:
+                uses[id(weight)] += 1
             elif node not in seen:
                 seen.add(node)
                 left.append(node)
@@ -178,7 +178,8 @@ def _weight_gradients(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
     groups = samples * layer.groups  # convolutions that know nothing of each other, side by side
     if inputs % _CHANNELS_AT_A_TIME == 0:
         images, by_outputs = (part.flatten(0, 1)[None] for part in (received, gradient))
-        shape, how = (samples * outputs, inputs, *window), (layer.stride, layer.padding, layer.dilation, groups)
+        shape = (samples * outputs, inputs, *window)
+        how: list[Any] = [layer.stride, layer.padding, layer.dilation, groups]  # torch's defaults are taken for types
         return conv2d_weight(images, shape, by_outputs, *how).unflatten(0, (samples, outputs))
     # What a layer got, convolved with its outputs' gradients, where strides and gaps swap roles.
     images = received.reshape(groups, inputs, *received.shape[2:]).transpose(0, 1)

@@ -118,4 +118,5 @@ def _scale_variance(layer: nn.Conv2d | nn.Linear) -> None:
     """TensorFlow's VarianceScaling: variance 1 / fan_in, from a normal distribution cut off at two standard deviations."""
     std = 1 / math.sqrt(layer.weight[0].numel()) / 0.87962566103423978  # what the cut takes from the standard deviation
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -7,6 +7,7 @@ FedReg's code starts the class layer at ones; zeros give the same softmax, at ev
 
 import math
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,10 +67,10 @@ class ViTB32(Network):
         if weights is not None:
             state = self._read_numpy(weights) if weights.endswith(".npz") else read_state_dict(weights)
             self._check_positions(state, weights)
-            state = interpolate_embeddings(net.image_size, self._patch, state)
+            state = interpolate_embeddings(net.image_size, self._patch, OrderedDict(state))
             load_all_but_class_layer(net, state, "heads.head", weights)
-        self.classifier = net.heads.head
-        net.heads = nn.Identity()
+        self.classifier = net.heads.get_submodule("head")
+        net.add_module("heads", nn.Identity())
         self.features = net
 
     def forward(self, images: Tensor) -> Tensor:

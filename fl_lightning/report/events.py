@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.proto.types_pb2 import DT_FLOAT
+from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.util.tensor_util import make_ndarray
 
 EVENT_FILES = "events.out.tfevents.*"

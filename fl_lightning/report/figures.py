@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -24,7 +26,7 @@ from fl_lightning.report.study import Spread, Study, common_curve
 from fl_lightning.report.text import one_line
 
 INK, PAPER = "#010101", "#fefefe"
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), PAPER),
     "axes.facecolor": "none",
@@ -168,15 +170,15 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     rows = -(-len(groups) // columns)
     height = max(2.0, min(10.0, 0.22 * len(classes))) + 1.0
     figure = Figure(figsize=(6.5 * columns, height * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, group in zip(panels, groups, strict=False):
         curves = [[run.log.scalars[f"class_accuracy/{name}"] for name in classes] for run in group.runs]
         rounds, _ = common_curve([curve for of in curves for curve in of])
         rounds = rounds[_thinned(len(rounds), _MOST_COLUMNS)]
         values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
-        titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "round"}
-        names = list(map(one_line, classes))
-        heatmap(axes, torch.from_numpy(values), names, [str(round) for round in rounds], **titles)
+        names, at = list(map(one_line, classes)), [str(round) for round in rounds]
+        title = _wrapped(group.label)
+        heatmap(axes, torch.from_numpy(values), names, at, title=title, row_title="", column_title="round")
         ticks = _thinned(len(rounds), _MOST_TICKS)
         axes.set_xticks(ticks, rounds[ticks])
     _finish_heatmaps(panels, len(groups))
@@ -187,16 +189,16 @@ def draw_client_forgetting(groups: Sequence[Group], round: int, tensors: Callabl
     """Accuracies before and after the local fits and their difference, a row for each group (TCE, Figures 1 and 5 to 7)."""
     figure = Figure(figsize=(13.5, 4.2 * len(groups)), layout="constrained")
     panels = figure.subplots(len(groups), 3, squeeze=False)
-    shared = {"row_title": "model of client", "column_title": "data of client"}
+    draw = partial(heatmap, row_title="model of client", column_title="data of client")
     for row, group in zip(panels, groups, strict=True):
         names = [str(int(client)) for client in tensors(group, "clients/cohort")]
         after = torch.from_numpy(tensors(group, "clients/accuracy_after"))
         before = torch.from_numpy(tensors(group, "clients/accuracy_before")).expand_as(after)
-        heatmap(row[0], before, names, names, title=f"{_wrapped(group.label)}\nbefore the local fit", **shared)
-        heatmap(row[1], after, names, names, title="after the local fit", **shared)
-        heatmap(row[2], after - before, names, names, title="difference (red is forgetting)", diverging=True, **shared)
+        draw(row[0], before, names, names, title=f"{_wrapped(group.label)}\nbefore the local fit")
+        draw(row[1], after, names, names, title="after the local fit")
+        draw(row[2], after - before, names, names, title="difference (red is forgetting)", diverging=True)
     figure.suptitle(f"Round {round}")
-    _finish_heatmaps(panels.flatten(), panels.size)
+    _finish_heatmaps(list(panels.flat), panels.size)
     return figure
 
 
@@ -205,14 +207,14 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
     figure = Figure(figsize=(6.5 * columns, 4.6 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
         known = class_names(group)
         classes = list(map(one_line, known)) if len(known) == values.shape[1] else list(map(str, range(values.shape[1])))
         clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
-        titles = {"title": _wrapped(group.label), "row_title": "", "column_title": "class"}
-        heatmap(axes, values, ["global before", *clients, "global after"], classes, **titles)
+        models = ["global before", *clients, "global after"]
+        heatmap(axes, values, models, classes, title=_wrapped(group.label), row_title="", column_title="class")
         for line in (0.5, len(clients) + 0.5):
             axes.axhline(line, color="white", linewidth=2)
     figure.suptitle(f"Round {round}")
@@ -230,7 +232,7 @@ def _grid(count: int) -> tuple[Figure, Sequence[Axes]]:
     columns = min(2, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
     for axes in panels[:count]:

@@ -43,7 +43,7 @@ _LONGEST = 40  # characters of a value in a label
 class Group:
     """Runs that differ in the seed alone, one a seed."""
 
-    config: dict[str, Hashable]  # without seed and bookkeeping
+    config: dict[str, Any]  # without seed and bookkeeping; hashable
     told: tuple[str, ...]  # keys that the label names: enough to set all groups apart
     runs: tuple[Run, ...]  # by seed; finished ones, unless there is none
     twin: int = 1  # of groups that would have the same label, which one this is

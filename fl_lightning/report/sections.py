@@ -175,7 +175,8 @@ def _local_points(group: Group) -> NDArray:
 def _distribution(study: Study, palette: Palette, name: str, title: str, what: str, points) -> Drawing:
     def draw(axes: Axes, group: Group) -> None:
         if len(counted := points(group)):
-            figures.draw_distribution(axes, *counted.T, palette[group], group.method)
+            values, counts = counted.T
+            figures.draw_distribution(axes, values, counts, palette[group], group.method)
 
     shown = study.shown()
     caption = f"{what}. Share of the values, of all rounds but the first and all seeds, that are at most this; further left is "

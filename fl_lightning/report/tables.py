@@ -1,7 +1,7 @@
 """Tables: what people read, and the numbers behind it for CSV."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fl_lightning.report.groups import differing_keys
@@ -20,7 +20,7 @@ class Table:
     note: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    records: Sequence[dict[str, object]]
+    records: Sequence[Mapping[str, object]]
     bold: frozenset[tuple[int, int]] = frozenset()  # row, column
 
 

@@ -79,11 +79,11 @@ def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
         OSError: naming the file, if it cannot be written.
     """
     # Through an open file: given a name, torch turns a full disk into a RuntimeError about positions.
-    without_checksums = config.patch("save.compute_crc32", False)
+    without_checksums = config.patch("save.compute_crc32", False)  # pyright: ignore[reportAttributeAccessIssue]
     with atomic_write(path) as temporary, open(temporary, "wb") as file, without_checksums:
         digested = _DigestedFile(file)
         try:
-            torch.save(value, digested)
+            torch.save(value, digested)  # pyright: ignore[reportArgumentType]
         except RuntimeError as error:  # torch's text, of positions in the file, when a disk is full
             raise digested.failure or error from error
         comment = _COMMENT % digested.crc

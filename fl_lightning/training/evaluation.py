@@ -1,6 +1,6 @@
 """How the global model is evaluated, and how numbers reach the loggers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.samples import type_name
 from fl_lightning.exchange import Batch, predict_in_batches
+from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.metrics import ClassScores, Scores
 
 
@@ -29,11 +30,11 @@ class EvaluatedModule(LightningModule):
         self.evaluated_round = -1  # the newest round of a fit that was evaluated
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
 
-    def predict_logits(self, inputs: Tensor) -> Tensor:
+    def predict_logits(self, inputs: Inputs) -> Tensor:
         """Logits (samples, classes) of the global model in evaluation mode."""
         return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
 
-    def log_round(self, metrics: dict[str, Tensor | float], round: int) -> None:
+    def log_round(self, metrics: Mapping[str, Tensor | float], round: int) -> None:
         """Log scalars to every logger with the round as their step, in one transfer from the device; kept in ``newest``."""
         if not metrics:
             return

@@ -14,6 +14,8 @@ from functools import cache
 from typing import TypeVar
 
 import torch
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 _PATIENCE = timedelta(seconds=20)  # for the store, which is there before the processes are
 _POLL = 0.1  # seconds
@@ -79,7 +81,7 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 
 @cache
-def _store() -> torch.distributed.Store:
+def _store() -> Store:
     """A separate connection to torchrun's store, with a prefix of the keys for each restart."""
-    store, _, _ = next(torch.distributed.rendezvous("env://", timeout=_PATIENCE))
-    return torch.distributed.PrefixStore(f"fl-lightning/{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+    return PrefixStore(f"fl-lightning/{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)

@@ -39,7 +39,8 @@ _HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called
 
 def run_settings(method: EvaluatedModule) -> Settings:
     """What a fit of this method on its data is made with, once its net is built."""
-    data, settings = method.data, {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
+    data = method.data
+    settings: Settings = {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
     for key, value in _options_of_method(method):
         # An engine that runs already holds the method, and with it itself.
         if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
@@ -88,7 +89,8 @@ def check_settings(saved: Settings | None, present: Settings, rounds: int) -> No
 
 def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
     """The parts that must be the same: of cohorts, those of the rounds that were."""
-    return tuple(value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
+    here, there = (value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
+    return here, there
 
 
 def _same(here: Any, there: Any) -> bool:
@@ -100,8 +102,12 @@ def _shown(here: Any, there: Any) -> tuple[str, str]:
     if isinstance(here, str) and isinstance(there, str):
         lines = zip_longest(here.splitlines(), there.splitlines(), fillvalue="absent")
         here, there = next((pair for pair in lines if pair[0] != pair[1]), (here, there))
-    short = [" ".join(str(value).split()) for value in (here, there)]
-    return tuple(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in short)
+    return _shortened(here), _shortened(there)
+
+
+def _shortened(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _options(thing: Any) -> Iterator[tuple[str, Any]]:

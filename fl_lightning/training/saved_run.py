@@ -56,4 +56,5 @@ def build_run(
     for name in seeded:
         parser.link_arguments("seed_everything", name, compute_fn=int)
     wanted = ("seed_everything", "model", *(["data"] if data is not None else []))
-    return parser.instantiate_classes(parser.parse_object({name: config[name] for name in wanted if name in config}))
+    parsed = parser.parse_object({name: config[name] for name in wanted if name in config})
+    return parser.instantiate_classes(parsed)  # pyright: ignore[reportReturnType]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from fl_lightning.state.client_states import ClientStates, DiskStates, MemoryStates
@@ -54,7 +55,7 @@ def saved_client_states(trainer: Trainer, states: ClientStates) -> dict[str, Any
     saved = states.checkpoint()
     if trainer.world_size == 1 or states.shared:
         return saved
-    parts = [None] * trainer.world_size if trainer.is_global_zero else None
+    parts: list[Any] | None = [None] * trainer.world_size if trainer.is_global_zero else None
     torch.distributed.gather_object(saved["states"], parts)
     return {**saved, "states": {client: state for part in parts or () for client, state in part.items()}}
 
@@ -62,10 +63,11 @@ def saved_client_states(trainer: Trainer, states: ClientStates) -> dict[str, Any
 def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:
     """In the run's folder; where none is known, in one next to it that no other run has."""
     stamp, folder = trainer.strategy.broadcast((time.time_ns(), folder))
-    if folder is None and isinstance(trainer.logger, TensorBoardLogger | CSVLogger):  # with a folder for each run
-        folder = trainer.log_dir
+    run: Path | str | None = folder
+    if run is None and isinstance(trainer.logger, TensorBoardLogger | CSVLogger):  # with a folder for each run
+        run = trainer.log_dir
     fallback = Path(trainer.default_root_dir) / f"client_states_{stamp:x}"
-    folder = fallback if folder is None else Path(folder) / "client_states"
+    folder = fallback if run is None else Path(run) / "client_states"
     if trainer.world_size > 1:
         _require_shared(folder, stamp, trainer)
     return DiskStates(folder, stamp)
@@ -101,7 +103,8 @@ def _checkpoints(trainer: Trainer) -> set[Path]:
     """Checkpoints that may be gone on from: all in the folders that this run writes them to, or came from."""
     written: set[Path] = getattr(trainer.strategy.checkpoint_io, "written", set())
     folders = {path.parent for path in written}
-    folders |= {Path(callback.dirpath) for callback in trainer.checkpoint_callbacks if callback.dirpath}
+    savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    folders |= {Path(saver.dirpath) for saver in savers if saver.dirpath}
     if trainer.ckpt_path:
         folders.add(Path(trainer.ckpt_path).parent)
     return written | {file for folder in folders for file in folder.glob("*.ckpt")}

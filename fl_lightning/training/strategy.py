@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import check_range
@@ -72,7 +73,9 @@ class FederatedStrategy(DDPStrategy):
 
     def _was_started(self) -> bool:
         """Whether Lightning's launcher in the first process of this machine started this one."""
-        return isinstance(self.cluster_environment, LightningEnvironment) and self.local_rank > 0 and not self.launcher.procs
+        launcher = self.launcher
+        starts_others = isinstance(launcher, _SubprocessScriptLauncher | _MultiProcessingLauncher) and bool(launcher.procs)
+        return isinstance(self.cluster_environment, LightningEnvironment) and self.local_rank > 0 and not starts_others
 
     def _replace_observer(self) -> None:
         """End Lightning's thread that looks after processes which it started: it would kill the first one without a word."""
@@ -82,15 +85,17 @@ class FederatedStrategy(DDPStrategy):
             observed.clear()
 
     def _links(self) -> dict[int, Any]:
-        address = self.cluster_environment.main_address
-        server, *where = listen(address) if self.is_global_zero else (None, None, None)
-        port, word = self.broadcast(where)
-        if server is not None:
+        address = self.cluster_environment.main_address  # pyright: ignore[reportOptionalMemberAccess]
+        if self.is_global_zero:
+            server, port, word = listen(address)
+            self.broadcast((port, word))
             return accept(server, word, self.world_size, self.peer_timeout)
+        port, word = self.broadcast((0, ""))
         return connect(address, port, word, self.global_rank, self.peer_timeout)
 
     def _end_children(self) -> None:
-        self.launcher.kill(signal.SIGKILL)
+        if self.launcher is not None:
+            self.launcher.kill(signal.SIGKILL)
 
     def on_train_start(self) -> None:
         """Let SIGTERM raise at once, as Ctrl-C does: Lightning's handler waits for processes that may be gone or at work."""
@@ -104,17 +109,18 @@ class FederatedStrategy(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Leave the module bare; start all processes from the weights of the first."""
-        for tensor in self.lightning_module.state_dict().values():
+        for tensor in self.lightning_module.state_dict().values():  # pyright: ignore[reportOptionalMemberAccess]
             torch.distributed.broadcast(tensor, src=0)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """What the first process reads, in every process: the others need not see the file."""
         is_first = self.is_global_zero
-        box = [super().load_checkpoint(checkpoint_path, weights_only=weights_only) if is_first else None]
+        box: list[Any] = [super().load_checkpoint(checkpoint_path, weights_only=weights_only) if is_first else None]
         if self.world_size > 1:
             # Through the memory of the machine: that of a GPU may be too small for all clients' states.
             group = None if torch.distributed.get_backend() == "gloo" else torch.distributed.new_group(backend="gloo")
-            torch.distributed.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
+            memory = torch.device("cpu")
+            torch.distributed.broadcast_object_list(box, 0, group, memory)  # pyright: ignore[reportArgumentType]
         return box[0]
 
     def on_exception(self, exception: BaseException) -> None:

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
 
 from fl_lightning.checks import check_range
 from fl_lightning.training.launch import num_started
@@ -35,19 +35,18 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
 
 
 @contextmanager
-def naming_settings(settings: Namespace | dict[str, Any]) -> Iterator[None]:
+def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
     """Put the key and the value of a trainer's setting before what Lightning says of it."""
     try:
         yield
     except (MisconfigurationException, ValueError, TypeError) as error:
         message = " ".join(str(error).split())
-        given = vars(settings) if isinstance(settings, Namespace) else settings
         # Lightning shows the setting that it means as name=value, and may speak of others.
         patterns = (r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
-        named = next((name for form in patterns for name in given if re.search(form.format(name), message)), None)
+        named = next((name for form in patterns for name in settings if re.search(form.format(name), message)), None)
         if message.startswith("trainer.") or named is None:
             raise
-        raise ValueError(f"trainer.{named} is {given[named]}, which Lightning refuses: {message}") from error
+        raise ValueError(f"trainer.{named} is {settings[named]}, which Lightning refuses: {message}") from error
 
 
 def _check_rounds(most: int, least: int | None) -> None:
@@ -84,7 +83,7 @@ def check_trainer(trainer: Trainer) -> None:
                 f"trainer.{name} is {getattr(trainer, name)}, but a training step is a round: use model.clip_local_gradients "
                 "for the clients' gradients"
             )
-    if not trainer.fast_dev_run:
+    if not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
         for name, neutral in (("limit_train_batches", (None, 1.0)), ("overfit_batches", (0,))):
             if getattr(trainer, name) not in neutral:
                 raise ValueError(f"trainer.{name} is {getattr(trainer, name)}, but a training step is a round: use max_steps")
@@ -104,6 +103,11 @@ def _refuse_other_strategies(trainer: Trainer) -> None:
             f"trainer.strategy is {type(trainer.strategy).__name__}, under which "
             f"{num_processes} processes share no cohort: set trainer.strategy to federated"
         )
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """A trainer's callbacks, an attribute that its class does not declare."""
+    return trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def refuse_float16(precision: str) -> None:

@@ -72,12 +72,13 @@ def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
     """A copy of a state, its tensors in ``memory`` where they fit there."""
     copies = {}
     for name, value in state.items():
-        if isinstance(value, Tensor):
-            target = memory.get(name)
-            fits = isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype
-            copies[name] = target.copy_(value) if fits else value.detach().clone()
-        else:
+        target = memory.get(name)
+        if not isinstance(value, Tensor):
             copies[name] = copy.deepcopy(value)
+        elif isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype:
+            copies[name] = target.copy_(value)
+        else:
+            copies[name] = value.detach().clone()
     return copies
 
 
