@@ -20,6 +20,12 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
 
     Raises:
         ValueError: if there is no state, the lengths or names differ, or a weight is negative or all are 0.
+
+    Example::
+
+        >>> import torch
+        >>> weighted_average([{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([5.0, 4.0])}], weights=[3, 1])
+        {'w': tensor([2., 1.])}
     """
     weights = torch.as_tensor(weights, dtype=torch.float64)
     if len(states) == 0 or len(states) != len(weights):

@@ -27,6 +27,11 @@ def final_accuracy(accuracy: Mapping[int, float]) -> float:
 
     Raises:
         ValueError: if nothing after round 0 is evaluated.
+
+    Example::
+
+        >>> final_accuracy({0: 0.1, 10: 0.5, 20: 0.7, 30: 0.8})  # rounds after 15
+        0.75
     """
     late = late_evaluations(accuracy)
     if not late:

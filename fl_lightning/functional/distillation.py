@@ -32,6 +32,13 @@ def not_true_distillation(
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> student = torch.tensor([[7.0, 0.0, 0.0]])  # even over classes 1 and 2
+        >>> teacher = torch.tensor([[0.0, 3.0, 1.0]]).log()  # 3/4 and 1/4 of them
+        >>> not_true_distillation(student, teacher, torch.tensor([0]))  # 3/4 log(3/2) + 1/4 log(1/2)
+        tensor(0.1308)
     """
     is_true = target[..., None] == torch.arange(student_logits.shape[-1], device=target.device)
     student, teacher = (
@@ -58,6 +65,12 @@ def model_contrastive_loss(
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> z, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> model_contrastive_loss(z, z_global=z, z_previous=other, temperature=1.0)  # -log(e / (e + 1))
+        tensor(0.3133)
     """
     local, near, far = (at_least_float32(features) for features in (z, z_global, z_previous))
     similarities = torch.stack([F.cosine_similarity(local, other, dim=-1) for other in (near, far)], dim=-1)
@@ -78,6 +91,14 @@ def ensemble_distillation(
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> teachers = torch.tensor([[[4.0, 0.0]], [[0.0, 4.0]]])  # of two minds: even as an ensemble
+        >>> ensemble_distillation(torch.tensor([[1.0, 1.0]]), teachers)
+        tensor(0.)
+        >>> ensemble_distillation(torch.tensor([[3.0, 1.0]]).log(), teachers)  # 1/2 log(2/3) + 1/2 log(2)
+        tensor(0.1438)
     """
     teacher = (at_least_float32(teacher_logits).mean(dim=0) / temperature).log_softmax(dim=-1)
     student = (at_least_float32(student_logits) / temperature).log_softmax(dim=-1)
@@ -93,6 +114,12 @@ def label_count_weights(student_counts: Tensor, teacher_counts: Tensor) -> Tenso
 
     Returns:
         (K, C); the sum over teachers is at most 1.
+
+    Example::
+
+        >>> label_count_weights(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([[2.0, 3.0, 0.0], [0.0, 1.0, 0.0]]))
+        tensor([[0.5000, 0.7500, 0.0000],
+                [0.0000, 0.2500, 0.0000]])
     """
     total = student_counts + teacher_counts.sum(dim=0)
     return torch.where(total > 0, teacher_counts / total, 0.0)
@@ -111,6 +138,13 @@ def dynamic_distillation(
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> teachers = torch.tensor([[[3.0, 1.0]]]).log()
+        >>> student, alpha = torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]])  # the teacher speaks for class 0 alone
+        >>> dynamic_distillation(student, teachers, alpha)  # 3/4 log(3/2)
+        tensor(0.3041)
     """
     student = at_least_float32(student_logits).log_softmax(dim=-1)
     teachers = at_least_float32(teacher_logits).log_softmax(dim=-1)
@@ -126,6 +160,14 @@ def update_global_label_counts(global_counts: Tensor, client_counts: Tensor, rou
         client_counts: mu of the client, (C,).
         rounds_participated: of the client, this round included.
         gamma: share that a round counts, in (0, 1]: ``pi + gamma mu`` as long as ``gamma * rounds_participated <= 1``.
+
+    Example::
+
+        >>> counts, client = torch.tensor([10.0, 0.0]), torch.tensor([4.0, 8.0])
+        >>> update_global_label_counts(counts, client, rounds_participated=2, gamma=0.5)
+        tensor([12.,  4.])
+        >>> update_global_label_counts(counts, client, rounds_participated=3, gamma=0.5)  # counted whole before
+        tensor([10.,  0.])
     """
     if gamma * rounds_participated > 1 + 1e-12:
         return global_counts

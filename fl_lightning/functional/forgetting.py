@@ -30,6 +30,16 @@ def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
 
     Raises:
         ValueError: if the shapes do not match.
+
+    Example::
+
+        >>> before, after = torch.tensor([0.5, 0.5]), torch.tensor([[1.0, 0.25], [0.0, 0.75]])
+        >>> scores = client_forgetting(before, after)
+        >>> scores.forgetting
+        tensor([[ 0.5000, -0.2500],
+                [-0.5000,  0.2500]])
+        >>> scores.per_model, scores.per_data
+        (tensor([-0.2500, -0.5000]), tensor([-0.5000, -0.2500]))
     """
     if before.ndim != 1 or after.shape != (len(before), len(before)):
         raise ValueError(f"before has shape {tuple(before.shape)} and after {tuple(after.shape)}, must be (K,) and (K, K)")
@@ -53,6 +63,11 @@ def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the shapes differ.
+
+    Example::
+
+        >>> round_forgetting(torch.tensor([0.75, 0.5]), torch.tensor([0.25, 1.0]))  # a drop of 1/2, and a gain
+        tensor(0.2500)
     """
     if previous.shape != current.shape:
         raise ValueError(f"previous has shape {tuple(previous.shape)} and current {tuple(current.shape)}, must be equal")
@@ -74,6 +89,11 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
 
     Raises:
         ValueError: if there are fewer than two rounds.
+
+    Example::
+
+        >>> forgetting_from_best(torch.tensor([[0.5, 0.25], [1.0, 0.0], [0.5, 0.5]]))  # a drop of 1/2, and a gain of 1/4
+        tensor(0.1250)
     """
     if accuracies.ndim != 2 or len(accuracies) < 2:
         raise ValueError(f"accuracies has shape {tuple(accuracies.shape)}, must be (T, C) with T at least 2")

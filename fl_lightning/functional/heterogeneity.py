@@ -28,6 +28,14 @@ def heterogeneity(label_counts: ArrayLike) -> Heterogeneity:
 
     Raises:
         ValueError: if no client holds a sample.
+
+    Example::
+
+        >>> skew = heterogeneity([[4, 0], [2, 2]])  # three quarters of all samples are of the first class
+        >>> skew.distinct_labels, skew.largest_share, skew.distance
+        (1.5, 0.75, 0.25)
+        >>> skew.smallest, skew.median, skew.largest
+        (4.0, 4.0, 4.0)
     """
     counts = np.asarray(label_counts)
     sizes = counts.sum(axis=1)

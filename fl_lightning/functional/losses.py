@@ -27,6 +27,12 @@ def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> logits = torch.tensor([[0.0, 0.0, 9.0]])
+        >>> truncated_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0]))  # log 2
+        tensor(0.6931)
     """
     logits = at_least_float32(logits)
     present_only = logits.masked_fill(label_counts <= 0, float("-inf"))
@@ -51,6 +57,12 @@ def reweighted_softmax_cross_entropy(
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> logits = torch.tensor([[1.0, 5.0]]).log()
+        >>> reweighted_softmax_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([3, 1]))  # log(3/4 + 5/4)
+        tensor(0.6931)
     """
     logits = at_least_float32(logits)
     # The dtype of the logits: a float64 share would silently promote loss and backward pass to double.
@@ -74,6 +86,12 @@ def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, r
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> logits = torch.tensor([[0.0, 0.0, 9.0]])
+        >>> masked_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0]))  # log 3
+        tensor(1.0986)
     """
     filled = at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
     return reduce_losses(F.cross_entropy(filled, target, reduction="none"), reduction)

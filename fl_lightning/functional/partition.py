@@ -29,6 +29,12 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
 
     Raises:
         ValueError: if ``alpha`` is not above 0 or there are more clients than samples.
+
+    Example::
+
+        >>> parts = dirichlet_partition([0] * 5 + [1] * 5, num_clients=3, alpha=0.5, seed=0)
+        >>> [len(part) for part in parts]  # one sample belongs to nobody
+        [3, 3, 3]
     """
     labels = _checked_labels(labels, num_clients)
     check_alpha(alpha)
@@ -60,6 +66,12 @@ def dirichlet_by_class_partition(
     Raises:
         ValueError: if ``alpha`` is not above 0, there are more clients than samples, the samples cannot give every client
             ``min_size``, or 1,000 tries gave some client fewer.
+
+    Example::
+
+        >>> parts = dirichlet_by_class_partition([0] * 30 + [1] * 30, num_clients=3, alpha=0.5, seed=0, min_size=10)
+        >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
+        (60, True)
     """
     labels = _checked_labels(labels, num_clients)
     check_alpha(alpha)
@@ -108,6 +120,12 @@ def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
 
     Raises:
         ValueError: if ``classes_per_client`` is below 1 or there are more shards than samples.
+
+    Example::
+
+        >>> parts = shard_partition([0, 0, 1, 1, 2, 2], num_clients=3, classes_per_client=1, seed=0)
+        >>> sorted(sorted(part.tolist()) for part in parts)
+        [[0, 1], [2, 3], [4, 5]]
     """
     labels = _checked_labels(labels, num_clients)
     num_shards = num_clients * classes_per_client
@@ -133,6 +151,12 @@ def iid_partition(labels: ArrayLike, num_clients: int, seed: int) -> list[Tensor
 
     Raises:
         ValueError: if there are more clients than samples.
+
+    Example::
+
+        >>> parts = iid_partition([0, 1, 0, 1, 0], num_clients=2, seed=0)
+        >>> [len(part) for part in parts], sorted(torch.cat(parts).tolist())
+        ([3, 2], [0, 1, 2, 3, 4])
     """
     labels = _checked_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -154,6 +178,13 @@ def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
 
     Raises:
         ValueError: if ``N`` or ``k`` is out of range, or a class has fewer samples than owners.
+
+    Example::
+
+        >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> parts = class_partition(labels, num_clients=3, classes_per_client=2, seed=0)
+        >>> [len(labels[part].unique()) for part in parts], [len(part) for part in parts]
+        ([2, 2, 2], [2, 2, 2])
     """
     labels = _checked_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
@@ -195,6 +226,13 @@ def power_law_partition(
 
     Raises:
         ValueError: if an argument is out of range, or a class has too few samples to give ``base`` to its owners.
+
+    Example::
+
+        >>> labels = torch.zeros(100, dtype=torch.int64)
+        >>> parts = power_law_partition(labels, num_clients=4, classes_per_client=1, seed=0, base=5, sigma=0.0)
+        >>> [len(part) for part in parts]  # 5 and an even share of the other 80
+        [25, 25, 25, 25]
     """
     labels = _checked_labels(labels, num_clients)
     check_power_law(base, sigma)
@@ -232,6 +270,12 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
 
     Raises:
         ValueError: if there are fewer such clients than ``num_clients``.
+
+    Example::
+
+        >>> parts = owner_partition([7, 3, 7, 9, 3], num_clients=2, seed=0, min_samples=2)
+        >>> [part.tolist() for part in parts]  # of 3 and 7; 9 has one sample
+        [[1, 4], [0, 2]]
     """
     owners = np.asarray(owners)
     check_min_samples(min_samples)

@@ -16,6 +16,11 @@ def average_accuracy(accuracy: Tensor) -> Tensor:
 
     Raises:
         ValueError: if ``accuracy`` is not square.
+
+    Example::
+
+        >>> average_accuracy(torch.tensor([[1.0, 0.0], [0.5, 1.0]]))  # (1/2 + 1) / 2
+        tensor(0.7500)
     """
     return _checked(accuracy)[-1].mean()
 
@@ -28,6 +33,11 @@ def average_forgetting(accuracy: Tensor) -> Tensor:
 
     Raises:
         ValueError: if ``accuracy`` is not square.
+
+    Example::
+
+        >>> average_forgetting(torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]]))  # (3/4 + 1/4) / 2
+        tensor(0.5000)
     """
     accuracy = _checked(accuracy)
     if len(accuracy) == 1:
@@ -41,6 +51,11 @@ def backward_transfer(accuracy: Tensor) -> Tensor:
 
     Raises:
         ValueError: if ``accuracy`` is not square.
+
+    Example::
+
+        >>> backward_transfer(torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]]))  # (-1/4 - 1/4) / 2
+        tensor(-0.2500)
     """
     accuracy = _checked(accuracy)
     if len(accuracy) == 1:
@@ -54,6 +69,11 @@ def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int |
     Args:
         accuracy: (R,), entry r - 1 after round r.
         target: in the same unit.
+
+    Example::
+
+        >>> rounds_to_target([0.25, 0.5, 0.75, 0.5], target=0.5)
+        2
     """
     values = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
     return next((round for round, value in enumerate(values, start=1) if value >= target), None)
