@@ -312,8 +312,8 @@ class FederatedCLI(LightningCLI):
             return
         with self._removing_version_on_failure():
             self.trainer.fit(model, **kwargs)
-        if self.trainer.fast_dev_run:  # nothing of it is to be gone on from
-            self._remove_version()
+        if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            self._remove_version()  # nothing of it is to be gone on from
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; one that is stopped by a signal says so, ends in time and does not look finished."""

@@ -151,7 +151,7 @@ class APD(TaskLearner):
 
     # Local steps ----------------------------------------------------------------------------------------------------
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().client_start(net, client)
         if self.positions[client.index] in client.tasks:
             raise ValueError(

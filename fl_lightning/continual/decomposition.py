@@ -5,6 +5,7 @@ ICLR 2020. arXiv 1902.09432. Equation 1.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class Decomposition(nn.Module):
         return base if self.adaptive is None else base + self.adaptive
 
 
-def decompose(net: nn.Module, leave: str = "classifier", **parts: bool | int) -> list[str]:
+def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[str]:
     """Decompose the weights of all linear and convolutional layers in place; returns the layers' names.
 
     Args:
@@ -50,21 +51,21 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: bool | int) ->
     Raises:
         ValueError: if there is no such layer, or two of them share a weight.
     """
-    layers = [name for name, layer in net.named_modules() if isinstance(layer, LAYERS) and name.split(".")[0] != leave]
+    named = net.named_modules()
+    layers = {name: layer for name, layer in named if isinstance(layer, LAYERS) and name.split(".")[0] != leave}
     if not layers:
         raise ValueError(f"model.net has no linear or convolutional layer beside {leave}: there is nothing to decompose")
     owners: dict[int, str] = {}
-    for name in layers:
-        first = owners.setdefault(id(net.get_submodule(name).weight), name)
+    for name, layer in layers.items():
+        first = owners.setdefault(id(layer.weight), name)
         if first != name:
             raise ValueError(
                 f"model.net has one weight in the layers {first} and {name}, of which each would have its own parts: give each "
                 "layer a weight, or use one layer twice"
             )
-    for name in layers:
-        layer = net.get_submodule(name)
+    for layer in layers.values():
         parametrize.register_parametrization(layer, "weight", Decomposition(layer.weight, **parts), unsafe=True)
-    return layers
+    return list(layers)
 
 
 def part_name(layer: str, part: str) -> str:

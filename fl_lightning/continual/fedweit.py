@@ -69,6 +69,9 @@ class FedWeIT(APD):
     personal = ("*",)  # B goes through broadcast and client_result: the server's does not replace it, but is worked in
     needs = replace(APD.needs, nonzeros_alone=True)
 
+    served: Tensor
+    """(N,): the task for which each client got, when it first received in it, what others know; -1 for none."""
+
     def __init__(
         self,
         net: Net,
@@ -104,7 +107,7 @@ class FedWeIT(APD):
 
     def adapt_net(self) -> None:
         if self.num_foreign is None:
-            size = self.data.cohort_size or max(map(len, self.data.cohorts))
+            size = self.data.cohort_size or max(map(len, self.data.cohorts or ()), default=0)
             self.num_foreign = min(size, self.data.num_clients - 1)
         if not self.adaptive:
             self.num_foreign = 0
@@ -119,7 +122,6 @@ class FedWeIT(APD):
     def configure_model(self) -> None:
         super().configure_model()
         if not hasattr(self, "served"):
-            # The task for which each client got, when it first received in it, what others know; -1 for none.
             self.register_buffer("served", torch.full((self.data.num_clients,), -1))
             bases = self.trained_bases(self.net).items()
             self.add_server_state("initial", {layer: base.detach().clone() for layer, base in bases})
@@ -155,14 +157,15 @@ class FedWeIT(APD):
         chosen = [(other, position) for other, tasks in known.items() for position in tasks]
         if self.knowledge == "last":
             chosen = [(other, tasks[-1]) for other, tasks in known.items()]
-        if len(chosen) <= self.num_foreign:
+        most = self.num_foreign or 0
+        if len(chosen) <= most:
             return chosen
         rng = numpy_stream(self.seed, self.positions[client], client, "knowledge")
-        return [chosen[place] for place in sorted(rng.choice(len(chosen), self.num_foreign, replace=False))]
+        return [chosen[place] for place in sorted(rng.choice(len(chosen), most, replace=False))]
 
     # A visit --------------------------------------------------------------------------------------------------------
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         bases = {layer: base.detach() for layer, base in self.parts(net, "base").items()}
         if "position" not in client.state:  # its first visit: the server's B may lack what nobody sent
             for layer, initial in self.server_state("initial").items():
@@ -262,7 +265,7 @@ class FedWeIT(APD):
             values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
             upload["base"] = Weighted(values, self.update_weight(client))
             upload["contributors"] = Weighted(sent, self.update_weight(client), derived=True)
-        if self.num_foreign > 0 and self.positions[client.index] in client.tasks:
+        if self.num_foreign and self.positions[client.index] in client.tasks:
             adaptive = self.parts(net, "adaptive").items()
             upload["adaptive"] = Gathered({layer: threshold(tensor.detach(), self.l1) for layer, tensor in adaptive})
         return upload

@@ -59,6 +59,13 @@ class TaskLearner(FederatedModule):
 
     needs = Needs(client_weights=True, task_streams=True)
 
+    position: Tensor  # (N,), in each client's sequence; T: done
+    rounds_in_task: Tensor  # (N,)
+    rate_factor: Tensor  # (N,)
+    task_accuracy: Tensor
+    """(N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured."""
+    model_values: Tensor  # (N,), that a client's model consists of
+
     def __init__(
         self,
         net: Net,
@@ -86,7 +93,7 @@ class TaskLearner(FederatedModule):
         self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
 
     def configure_model(self) -> None:
-        if self.data.streams is None:
+        if self.data.tasks is None:
             raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
         super().configure_model()
         if not self.own_tensors(self.net):
@@ -97,12 +104,11 @@ class TaskLearner(FederatedModule):
         if hasattr(self, "position"):  # a second fit goes on
             return
         num_clients, num_tasks = self.data.streams.order.shape
-        self.register_buffer("position", torch.zeros(num_clients, dtype=torch.int64))  # in each client's sequence; T: done
+        self.register_buffer("position", torch.zeros(num_clients, dtype=torch.int64))
         self.register_buffer("rounds_in_task", torch.zeros(num_clients, dtype=torch.int64))
         self.register_buffer("rate_factor", torch.ones(num_clients, dtype=torch.float64))
-        # (N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured.
         self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
-        self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))  # that a client's model consists of
+        self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))
         self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         if not self.first_rate > 0:
             raise ValueError(f"model.optimizer has the learning rate {self.first_rate}, must be above 0 on task streams")
@@ -151,7 +157,7 @@ class TaskLearner(FederatedModule):
 
     # A visit --------------------------------------------------------------------------------------------------------
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         position = self.positions[client.index]
         if int(client.state.get("position", -1)) != position:
             self.begin_task(net, client, position)

@@ -64,7 +64,7 @@ class RandomCrop(Augmentation):
     def __init__(self, padding: int = 4, size: int | None = None) -> None:
         least = 1 if size is None else 0
         check_range("data.augment RandomCrop.padding", padding, at_least=least, hint="leave RandomCrop out instead")
-        self.padding, self.size = padding, _check_size("RandomCrop", size)
+        self.padding, self.size = padding, None if size is None else _check_size("RandomCrop", size)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         height, width = self._part(images)
@@ -238,9 +238,8 @@ class Grayscale(_WithoutChance):
         return _like(0.299 * red + 0.587 * green + 0.114 * blue, images)
 
 
-def _check_size(name: str, size: int | None) -> int | None:
-    if size is not None:
-        check_range(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
+def _check_size(name: str, size: int) -> int:
+    check_range(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
     return size
 
 

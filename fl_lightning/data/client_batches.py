@@ -91,4 +91,5 @@ class ShardBatches:
 
 
 def _first(stacked: Batch) -> Batch:
-    return Batch(*(None if part is None else part[0] for part in stacked))
+    real, indices = (None if part is None else part[0] for part in (stacked.real, stacked.sample_indices))
+    return Batch(stacked.inputs[0], stacked.targets[0], real, indices)

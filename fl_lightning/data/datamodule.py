@@ -93,14 +93,18 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
-        self.storage, self.num_workers, self.public_size, self.tasks = storage, num_workers, public_size, tasks
+        self.storage: Storage = storage
+        self.num_workers, self.public_size, self.tasks = num_workers, public_size, tasks
         self._check_settings()
-        self.cohort_size = cohort_size(clients_per_round, num_clients) if cohorts is None else None
-        self.client_sampler: ClientSampler = (
-            FixedSampler(num_clients, cohorts) if cohorts is not None else UniformSampler(num_clients, self.cohort_size, seed)
-        )
+        self.cohort_size: int | None = None
+        self.client_sampler: ClientSampler
+        if cohorts is None:
+            self.cohort_size = cohort_size(clients_per_round, num_clients)
+            self.client_sampler = UniformSampler(num_clients, self.cohort_size, seed)
+        else:
+            self.client_sampler = FixedSampler(num_clients, cohorts)
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
-        self.streams: Streams | None = None
+        self._streams: Streams | None = None
         self._samples: PreparedSamples | None = None
         self._lies_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples lie where they are
 
@@ -146,8 +150,8 @@ class FederatedDataModule(LightningDataModule):
     def _divided(self, dataset: Dataset) -> tuple[Dataset, ClientShards, Tensor]:
         """The samples as clients learn them, who holds which, and which of them are the server's."""
         if self.tasks is not None:
-            self.streams = self.tasks.share_out(dataset, self.num_clients, self.seed)
-            return self.streams.dataset, self.streams.shards, torch.empty(0, dtype=torch.int64)
+            self._streams = self.tasks.share_out(dataset, self.num_clients, self.seed)
+            return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         private, public = self.split.private_and_public(dataset)
         return dataset, self.split.shards(dataset, private, self.val_fraction), public
 
@@ -243,9 +247,20 @@ class FederatedDataModule(LightningDataModule):
         return ShardBatches(self.samples, self.present_shards, sizes, self.seed, sample_indices, poisson)
 
     @property
+    def streams(self) -> Streams:
+        """Which tasks each client learns, in which order.
+
+        Raises:
+            ValueError: if ``data.tasks`` is null.
+        """
+        if self._streams is None:
+            raise ValueError("data.tasks is null, so that there are no tasks: give it a TaskStream")
+        return self._streams
+
+    @property
     def num_tasks(self) -> int:
         """T, tasks of each client; 1 where samples are given out once for all rounds."""
-        return 1 if self.streams is None else self.streams.num_tasks
+        return 1 if self._streams is None else self._streams.num_tasks
 
     def go_to(self, positions: Sequence[int]) -> None:
         """From here on each client's training samples are those of its task at that position; T: of its last."""

@@ -1,6 +1,7 @@
 """A federation from what lies in memory: arrays, data frames or torch's data sets, and who holds which sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
 
 
 def from_arrays(
-    inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike, clients: Clients, **settings: object
+    inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike, clients: Clients, **settings: Any
 ) -> FederatedDataModule:
     """A data module from tensors, NumPy arrays or data frames and index lists, in one line.
 
@@ -40,13 +41,13 @@ def from_arrays(
         targets,
         **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes", "owners") if name in settings},
     )
-    parts = _index_lists(clients, len(targets))
+    parts = _index_lists(clients, np.shape(targets)[0])
     defaults = {"num_clients": len(parts), "clients_per_round": len(parts), "val_fraction": 0.0}
     return FederatedDataModule(source, partition=Fixed(parts), **{**defaults, **settings})
 
 
 def from_dataset(
-    train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: object
+    train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: Any
 ) -> FederatedDataModule:
     """A data module from torch's data sets with pairs of an input and its class, all of which are read into memory.
 
@@ -65,7 +66,7 @@ def from_dataset(
     return from_arrays(inputs, targets, clients, **settings)
 
 
-def _index_lists(clients: Clients, num_samples: int) -> list[Sequence[int]]:
+def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
     if isinstance(clients, Mapping):
         return list(clients.values())
     if len(clients) == 0:
@@ -96,7 +97,7 @@ def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
         if len(samples.tensors) != 2:
             raise ValueError(f"{name} is a TensorDataset of {len(samples.tensors)} tensors, must have two: inputs and targets")
         return samples.tensors
-    if not hasattr(samples, "__len__"):
+    if not isinstance(samples, Sized):
         raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a data set with indices")
     pairs = [_pair(name, i, samples[i]) for i in range(len(samples))]
     shapes = {tuple(inputs.shape) for inputs, _ in pairs}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from torch import Tensor
@@ -119,7 +119,7 @@ def _client_lines(parts: Sequence[Tensor], labels: np.ndarray) -> Iterator[str]:
         yield json.dumps({"size": len(part), "label_counts": label_counts, "indices": part.tolist()})
 
 
-def _are_index_lists(content: Any) -> bool:
+def _are_index_lists(content: Any) -> TypeGuard[list[list[int]]]:
     return isinstance(content, list) and all(
         isinstance(client, list) and all(type(index) is int for index in client) for client in content
     )

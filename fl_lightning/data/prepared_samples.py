@@ -29,7 +29,8 @@ class PreparedSamples:
 
     def __init__(self, dataset: Dataset, preparation: Preparation, storage: Storage, num_workers: int) -> None:
         self.dataset, self.preparation = dataset, preparation
-        self._storage, self._num_workers = storage, num_workers
+        self._storage: Storage = storage
+        self._num_workers = num_workers
 
     def to(self, device: torch.device, dtype: torch.dtype, announce: bool) -> None:
         """Keep the samples for a net on ``device`` of precision ``dtype``.

@@ -55,7 +55,7 @@ class Stream:
 
 def _end_workers(loader: DataLoader) -> None:
     if loader._iterator is not None:
-        loader._iterator._shutdown_workers()
+        loader._iterator._shutdown_workers()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Rows(Dataset):

@@ -96,7 +96,7 @@ class Client:
     received_state: State  # the same by name, and the buffers
     data: ClientBatches | None  # serves its samples; None in a local step, which sees its batch alone
     differentiate: Differentiate
-    evaluate: Callable[[State, Callable[[nn.Module], Tensor]], Tensor]
+    evaluate: Callable[[State, Callable[[Any], Tensor]], Tensor]
     """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
     apply: Callable[[Sequence[Tensor]], None]  # the local optimizer's step with these gradients, once a local step, at its end
     estimate: GradientEstimator = mean_gradient

@@ -64,13 +64,13 @@ class FedNova(FedProx):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        models = upload.pop("weights")
+        weights = upload.pop("weights").tensors
         a = self.accumulation(int(client.num_steps), float(client.learning_rate))
-        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in models.tensors.items()}
+        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in weights.items()}
         precision = torch.promote_types(torch.float32, client.received[0].dtype)
         accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
-        sent = {"changes": changes, "accumulation": accumulation}
-        return {**upload, **{name: Weighted(tensors, models.weight) for name, tensors in sent.items()}}
+        sent, weight = {"changes": changes, "accumulation": accumulation}, self.update_weight(client)
+        return {**upload, **{name: Weighted(tensors, weight) for name, tensors in sent.items()}}
 
     def observed_change(self, upload: Upload, client: Client) -> State:
         changes, a = upload["changes"].tensors, upload["accumulation"].tensors["a"]

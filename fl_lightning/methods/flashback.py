@@ -38,6 +38,9 @@ class Flashback(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
+    global_label_counts: Tensor  # (C,), pi
+    visits: Tensor  # (N,), rounds in which each client took part
+
     def __init__(
         self,
         net: Net,

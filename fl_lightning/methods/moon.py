@@ -41,7 +41,7 @@ class MOON(FederatedModule):
                 f"model.net is {type(self.net).__name__}, but MOON compares features: give it the parts features and classifier"
             )
 
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+    def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
         z = net.features(batch.inputs)
         loss = self.loss(net.classifier(z), batch.targets, client.label_counts)
         if self.mu == 0:

@@ -32,7 +32,8 @@ def epsilon(releases: Releases, delta: float) -> float:
         return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of orders at the end of their range, which very small or large noise has
-        spent, _ = get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=sum(divergences), delta=delta)
+        total = np.asarray(sum(divergences)).tolist()
+        spent, _ = get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=total, delta=delta)
     return float(spent)
 
 

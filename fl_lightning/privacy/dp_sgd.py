@@ -178,7 +178,7 @@ def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[],
                 if gradient is not None:
                     name = next(name for name, own in net.named_parameters() if own is weight)
                     raise ValueError(f"{name} is used outside the forward pass of its layer")
-                weight._norm_sample = torch.zeros_like(values)
+                weight._norm_sample = torch.zeros_like(values)  # pyright: ignore[reportAttributeAccessIssue]
         return hooks.get_norm_sample().detach(), values
     finally:
         hooks.cleanup()  # and switches off those that the graph still holds
@@ -194,13 +194,16 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
         yield
         return
     own = [weight.detach().clone() for weight in weights]
-    with torch.no_grad():
-        torch._foreach_copy_(weights, list(values))
+    _copy(weights, values)
     try:
         yield
     finally:
-        with torch.no_grad():
-            torch._foreach_copy_(weights, own)
+        _copy(weights, own)
+
+
+@torch.no_grad()
+def _copy(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    torch._foreach_copy_(list(weights), list(values))  # pyright: ignore[reportPrivateImportUsage]
 
 
 @contextmanager

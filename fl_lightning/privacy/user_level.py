@@ -29,7 +29,9 @@ class UserLevelDP(Privacy):
     client's whole data, is logged every round. The server is trusted: it sees changes before noise.
     """
 
-    accounts = True
+    @property
+    def accounts(self) -> bool:
+        return True
 
     def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
         name, ours = type(method).__name__, FederatedAlgorithm
@@ -53,7 +55,7 @@ class UserLevelDP(Privacy):
         return Protection(bound=self.bound)
 
     def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
-        return PoissonSampler(data.num_clients, data.cohort_size, data.seed).cohort(round)
+        return PoissonSampler(data.num_clients, _expected_size(data), data.seed).cohort(round)
 
     def bound(self, upload: Upload, received: State) -> Upload:
         """What a client sends, its change from what it received clipped."""
@@ -64,10 +66,8 @@ class UserLevelDP(Privacy):
         clipped = {name: received[name] + factor * part for name, part in change.items()}
         return {**upload, "weights": sent._replace(tensors=clipped)}
 
-    def release(
-        self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int
-    ) -> Update:
-        expected = data.cohort_size
+    def release(self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int) -> Update:
+        expected = _expected_size(data)
         weights = method.trained_weights(method.net)
         shared = {name: weight for name, weight in weights.items() if not method.is_personal(name)}
         device = next(iter(weights.values())).device
@@ -83,4 +83,15 @@ class UserLevelDP(Privacy):
     def charges(
         self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
     ) -> dict[int, tuple[float, int]]:
-        return {_EVERYBODY: (data.cohort_size / data.num_clients, 1)}
+        return {_EVERYBODY: (_expected_size(data) / data.num_clients, 1)}
+
+
+def _expected_size(data: FederatedDataModule) -> int:
+    """q N, clients of a cohort on average.
+
+    Raises:
+        ValueError: if ``data.cohorts`` names the cohorts.
+    """
+    if data.cohort_size is None:
+        raise ValueError("data.cohorts names the cohorts, which UserLevelDP draws by coin: leave it out")
+    return data.cohort_size

@@ -219,8 +219,9 @@ def test_without_tasks_there_are_no_streams():
     """One task, which is all there is."""
     module = FederatedDataModule(Arrays(torch.randn(40, 2), torch.arange(40) % 2), num_clients=2, clients_per_round=2)
     module.setup()
-    assert module.streams is None
     assert module.num_tasks == 1
+    with pytest.raises(ValueError, match="data.tasks is null"):
+        _ = module.streams
 
 
 # What is refused --------------------------------------------------------------------------------------------------------

@@ -40,12 +40,12 @@ class Arrays(Source):
 
     def __init__(
         self,
-        inputs: Tensor,
-        targets: Tensor,
-        test_inputs: Tensor | None = None,
-        test_targets: Tensor | None = None,
+        inputs: Tensor | ArrayLike,
+        targets: Tensor | ArrayLike,
+        test_inputs: Tensor | ArrayLike | None = None,
+        test_targets: Tensor | ArrayLike | None = None,
         classes: Sequence[str] | None = None,
-        owners: Tensor | None = None,
+        owners: Tensor | ArrayLike | None = None,
     ) -> None:
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
@@ -207,4 +207,4 @@ def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
     if not is_whole and (numbers.ndim == 0 or numbers.shape[0] > 0):
         raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: number the classes")
-    return _numbers(name, numbers if is_whole else numbers.astype(np.int64)).long()
+    return _numbers(name, numbers if is_whole else np.empty(numbers.shape, np.int64)).long()

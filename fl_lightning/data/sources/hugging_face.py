@@ -15,6 +15,7 @@ from fl_lightning.data.sources.source import Source
 
 # ``datasets`` is an extra, imported where a set is read; its parts are of a type that need not be there.
 
+
 class HuggingFace(Source):
     """An image classification set of the Hugging Face hub, or of a local folder that ``datasets.load_dataset`` reads.
 
@@ -44,7 +45,7 @@ class HuggingFace(Source):
         size: int | None = None,
     ) -> None:
         try:
-            import datasets
+            import datasets.exceptions
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 "data.source HuggingFace needs the library datasets: pip install 'fl-lightning[huggingface]'"
@@ -64,8 +65,8 @@ class HuggingFace(Source):
         for split in (self.train, self.test):
             if split is not None and split not in splits:
                 raise ValueError(
-                    f"data.source {self.name} has no split {split}, there are {', '.join(splits)}: name one of them, or null "
-                    "where there is no test split"
+                    f"data.source {self.name} has no split {split}, there are {', '.join(map(str, splits))}: name one of them, "
+                    "or null where there is no test split"
                 )
         parts = [splits[split] for split in (self.train, self.test) if split is not None]
         columns = self._columns(parts[0].features)
@@ -78,17 +79,12 @@ class HuggingFace(Source):
             "image": [name for name, feature in features.items() if isinstance(feature, self._library.Image)],
             "label": [name for name, feature in features.items() if isinstance(feature, self._library.ClassLabel)],
         }
-        chosen = {"image": self.image, "label": self.label, "client": self.client}
-        for key, name in chosen.items():
+        for key, name in (("image", self.image), ("label", self.label), ("client", self.client)):
             if name is not None and name not in features:
                 raise ValueError(f"data.source.{key} is {name}, must be a column of {self.name}: {', '.join(features)}")
-            if name is None and key in of_kind:
-                if not of_kind[key]:
-                    raise ValueError(
-                        f"data.source {self.name} has no column that is known to hold a {key}: set data.source.{key}"
-                    )
-                chosen[key] = of_kind[key][0]
-        return chosen["image"], chosen["label"], chosen["client"]
+            if name is None and key in of_kind and not of_kind[key]:
+                raise ValueError(f"data.source {self.name} has no column that is known to hold a {key}: set data.source.{key}")
+        return self.image or of_kind["image"][0], self.label or of_kind["label"][0], self.client
 
     def _decode(self, parts: Sequence[Any], image: str, label: str, client: str | None) -> Dataset:
         names = getattr(parts[0].features[label], "names", None)
@@ -97,7 +93,8 @@ class HuggingFace(Source):
         if len(samples) == 1:
             samples.append(Samples(samples[0].inputs[:0], samples[0].targets[:0]))
         classes = names or numbered_classes(*samples)
-        return Dataset(*samples, tuple(classes), None if client is None else self._owners(parts[0], client))
+        train, test = samples
+        return Dataset(train, test, tuple(classes), None if client is None else self._owners(parts[0], client))
 
     def _owners(self, part: Any, client: str) -> torch.Tensor:
         """The position of each sample's client among all clients, sorted."""

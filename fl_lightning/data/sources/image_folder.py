@@ -46,17 +46,12 @@ class ImageFolder(Source):
     def load(self, root: Path) -> Dataset:
         if not root.is_dir():
             raise FileNotFoundError(f"data.root is {root}, but the folder {root} does not exist: give that of the images")
-        images = self._indexed(root) if self.index is not None else _in_folders(root)
+        images = _in_folders(root) if self.index is None else _indexed(self.index, root)
         stamps = ((path, os.stat(path)) for part in images.parts.values() for path in part.paths)
         files = "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
         known = [[part.labels, part.clients] for part in images.parts.values()] if self.index is not None else ""
         fingerprint = f"{root.resolve()}\n{self.size}\n{images.classes}\n{files}\n{known}"
         return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: self._decode(images))
-
-    def _indexed(self, root: Path) -> _Images:
-        parts = read_index(self.index, root)
-        classes = _sorted_names({label for part in parts.values() for label in part.labels})
-        return _Images(parts, classes)
 
     def _decode(self, images: _Images) -> Dataset:
         label_of = {name: label for label, name in enumerate(images.classes)}
@@ -72,6 +67,11 @@ class ImageFolder(Source):
             return open_image(part.paths[i], part.names[i]), label_of[part.labels[i]]
 
         return decode(read, len(part.paths), part.names.__getitem__, self.size, mode)
+
+
+def _indexed(index: Path, root: Path) -> _Images:
+    parts = read_index(index, root)
+    return _Images(parts, _sorted_names({label for part in parts.values() for label in part.labels}))
 
 
 def _in_folders(root: Path) -> _Images:

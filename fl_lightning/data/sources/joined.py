@@ -107,7 +107,10 @@ class Joined(Source):
         targets, row, num_classes = [], 0, 0
         for name, dataset in loaded.items():
             statistics = channel_statistics(dataset.train.inputs, _in_colour, self.mean.get(name), self.std.get(name))
-            scale = tuple(part.float() for part in statistics.scale(dataset.train.inputs))
+            scale = None
+            if statistics is not None:
+                factor, summand = statistics.scale(dataset.train.inputs)
+                scale = factor.float(), summand.float()
             for images in samples[name].inputs.split(4096):  # in parts, since they are floats on the way
                 inputs[row : row + len(images)] = normalise(self._padded(images), scale, torch.float32)
                 row += len(images)

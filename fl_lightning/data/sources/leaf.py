@@ -2,7 +2,9 @@
 
 import json
 import string
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +50,7 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
 
     paths = [path for part in files.values() for path in part]
     cores = 1 if sum(path.stat().st_size for path in paths) < _SERIAL_BYTES else -1
-    users = iter(Parallel(n_jobs=cores)(delayed(_read_users)(path) for path in paths))
+    users: Iterator[Any] = iter(Parallel(n_jobs=cores)(delayed(_read_users)(path) for path in paths))
     train, test = ([user for path in part for user in next(users)] for part in files.values())
     _check_users(train, files["train"][0].parent)
     _check_users(test, files["test"][0].parent)
@@ -56,11 +58,11 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
     names = sorted(name for name, _, _ in train)
     position = {name: i for i, name in enumerate(names)}
     owners = np.repeat([position[name] for name, _, _ in train], [len(labels) for _, _, labels in train])
-    samples = _samples(train, test)
-    classes = numbered_classes(*samples)
-    if samples[0].inputs.ndim == 4 and 10 < len(classes) <= len(_FEMNIST):
+    train_samples, test_samples = _samples(train, test)
+    classes = numbered_classes(train_samples, test_samples)
+    if train_samples.inputs.ndim == 4 and 10 < len(classes) <= len(_FEMNIST):
         classes = _FEMNIST
-    return Dataset(*samples, classes, torch.from_numpy(owners))
+    return Dataset(train_samples, test_samples, classes, torch.from_numpy(owners))
 
 
 def _check_users(users: list[_User], folder: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torchvision.datasets
+from torchvision.datasets import VisionDataset
 
 from fl_lightning.data.cache import cached, root_lock
 from fl_lightning.data.samples import Dataset, numbered_classes
@@ -63,14 +63,15 @@ class TorchvisionDataset(Source):
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
         return cached(self.name, fingerprint, lambda: self._decode(train, test))
 
-    def _parts(self, root: Path) -> list[torch.utils.data.Dataset]:
-        parts = [self._if_there(root, arguments) for arguments in self._both]
-        if any(part is None for part in parts):
-            self._download(root)
-            parts = [self._open(root, **arguments, download=False) for arguments in self._both]
-        return parts
+    def _parts(self, root: Path) -> list[VisionDataset]:
+        found = [self._if_there(root, arguments) for arguments in self._both]
+        parts = [part for part in found if part is not None]
+        if len(parts) == len(found):
+            return parts
+        self._download(root)
+        return [self._open(root, **arguments, download=False) for arguments in self._both]
 
-    def _if_there(self, root: Path, arguments: dict[str, Any]) -> torch.utils.data.Dataset | None:
+    def _if_there(self, root: Path, arguments: dict[str, Any]) -> VisionDataset | None:
         try:
             return self._open(root, **arguments, download=False)
         except (RuntimeError, FileNotFoundError):
@@ -110,7 +111,7 @@ class TorchvisionDataset(Source):
             ) from error
         shutil.rmtree(staging)
 
-    def _decode(self, train: torch.utils.data.Dataset, test: torch.utils.data.Dataset) -> Dataset:
+    def _decode(self, train: VisionDataset, test: VisionDataset) -> Dataset:
         name = f"data.source {self.name}: sample {{}}".format
         mode = mode_of(train[0][0], name(0))
         parts = [decode(part.__getitem__, len(part), name, self.size, mode) for part in (train, test)]

@@ -50,6 +50,13 @@ def test_arrays_name_differing_lengths():
         Arrays(torch.zeros(3, 1), torch.tensor([0, 1]))
 
 
+def test_an_empty_test_set_may_have_targets_of_any_type():
+    dataset = Arrays(torch.zeros(2, 1), torch.tensor([0, 1]), torch.zeros(0, 1), torch.zeros(0)).load(Path("nowhere"))
+
+    assert len(dataset.test) == 0
+    assert dataset.test.targets.dtype == torch.int64
+
+
 def test_arrays_want_test_inputs_and_test_targets_together():
     """One without the other is a mistake, not a set without a test part."""
     for test in ({"test_inputs": torch.zeros(2, 1)}, {"test_targets": torch.tensor([0, 1])}):
