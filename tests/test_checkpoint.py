@@ -58,7 +58,7 @@ def test_a_flipped_bit_of_a_clients_state_is_named(main):
     scaffold = ["--model", "Scaffold", "--model.client_state", "disk", "--data.clients_per_round", "20"]
     assert main("fit", *DIGITS, *scaffold)[0] == 0
     for path in Path("runs/digits_tce/version_0/client_states").rglob("*.pt"):
-        flip_a_bit_of(torch.load(path, weights_only=True)["method"]["features.1.weight"], path)
+        flip_a_bit_of(torch.load(path, weights_only=True)["method"]["variate"]["features.1.weight"], path)
     code, _, error = main("fit", *DIGITS, *scaffold, "--trainer.max_steps", "3", "--ckpt_path", "last")
     assert code == 1
     assert "cannot be read (its bytes have changed since they were written" in one_line(error)

@@ -1,5 +1,6 @@
 """Two processes against one, and what becomes of a run when one of them, or what it needs, is missing."""
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from filelock import FileLock
 
 from fl_lightning.training.trainer_settings import check_trainer
 
@@ -187,24 +189,29 @@ class Busy(FedAvg):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+GONE = {signal.SIGKILL: "has ended without a word", signal.SIGSTOP: "has given no sign of life"}
+PATIENT = ["--trainer.strategy", "FederatedStrategy", "--trainer.strategy.peer_timeout", "5"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_path, number):
-    """One is killed while the other is at a client that takes for ever, or the run is told to stop: one line, nobody stays.
+    """One is killed or frozen while the other is at a client that takes for ever, or the run is told to stop: one line, nobody
+    stays.
 
     In that visit there is no exchange which could break.
     """
     (tmp_path / "busy.py").write_text(BUSY)
-    process = command_line(*RUN, *TWO, "--model", "busy.Busy", wait=False)
+    process = command_line(*RUN, *TWO, *PATIENT, "--model", "busy.Busy", wait=False)
     for rank in (0, 1):
         wait_for(tmp_path / f"pid_{rank}", [process])
     time.sleep(0.2)
     other = int((tmp_path / "pid_1").read_text())
-    os.kill(other if number == signal.SIGKILL else process.pid, number)
+    os.kill(process.pid if number == signal.SIGTERM else other, number)
     _, error = process.communicate(timeout=60)
-    if number == signal.SIGKILL:
+    if number != signal.SIGTERM:
         assert process.returncode == 1
-        assert error.startswith("fl-lightning: error: rank 1 has ended without a word")
-        assert "trainer.strategy.peer_timeout is 30 s" in error
+        assert error.startswith(f"fl-lightning: error: rank 1 {GONE[number]}")
+        assert "trainer.strategy.peer_timeout is 5 s" in error
     else:
         assert process.returncode == 128 + signal.SIGTERM
         assert error == "fl-lightning: stopped after round 2: go on from the last checkpoint with --ckpt_path last\n"
@@ -298,6 +305,7 @@ def test_states_on_disk_need_a_folder_that_all_nodes_see(two_nodes, tmp_path):
 
 
 MORTAL = """
+import json
 import os
 import signal
 
@@ -326,3 +334,44 @@ def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     checkpoint = tmp_path / "runs/digits_tce/version_0/checkpoints/last.ckpt"
     assert torch.load(checkpoint, weights_only=True)["global_step"] == 6
     assert len(list((tmp_path / "runs" / "digits_tce").glob("version_*"))) == 1
+
+
+FROZEN = """
+from torch import nn
+
+
+class Frozen(nn.Sequential):
+    def __init__(self, input_shape, num_classes):
+        body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()).requires_grad_(False)
+        super().__init__(body, nn.Linear(32, num_classes))
+"""
+
+
+def test_a_frozen_body_on_two_processes(command_line, tmp_path):
+    """Its bits are those of one process, it is not sent, and the weights behind it are those of one process to rounding."""
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    run = [option for option in RUN if option not in ("--model.net.hidden", "32")]
+    ends = {}
+    for name, extra in (("one", []), ("two", TWO)):
+        result = command_line(*run, "--model.net", "frozen.Frozen", "--trainer.default_root_dir", name, *extra)
+        assert result.returncode == 0, result.stderr
+        folder = tmp_path / name / "digits_tce" / "version_0"
+        weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        ends[name] = weights, json.loads((folder / "results.json").read_text())
+    (one, results), (two, results_of_two) = ends.values()
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, atol=0 if name.startswith("net.0") else 1e-6, rtol=0)
+    # 330 float32 values each way: 4 rounds of the cohort.
+    clients = results["bytes_up"] // (4 * 330)
+    assert results["bytes_up"] == results_of_two["bytes_up"] == 4 * 330 * clients == results["bytes_down"]
+
+
+def test_a_folder_that_is_written_to_is_no_place_for_two_processes(command_line, tmp_path):
+    """The lock of another fit ends both with one line."""
+    assert command_line(*RUN).returncode == 0
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    with FileLock(folder / ".lock"):
+        result = command_line(*RUN, *TWO, "--trainer.max_steps", "6", "--ckpt_path", "last")
+    assert result.returncode == 1
+    assert f"{folder} is being written by another fit" in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -22,7 +22,7 @@ from fl_lightning.callbacks import (
     RunSummary,
 )
 from fl_lightning.data import from_arrays
-from fl_lightning.methods import FedNTD, FedProx, FedReg, FedSGD
+from fl_lightning.methods import FedNTD, FedProx, FedReg, FedRS, FedSGD
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.random_streams import stream_seed
 
@@ -59,6 +59,8 @@ def train(fit, method=FedAvg, rounds=5, data=None, net=None, callbacks=(), train
     defaults |= {"server_weighting": "uniform", "server_optimizer": momentum, "privacy": PRIVACY}
     trained = method(net or new_net(), **{**defaults, **settings})
     trainer = {"precision": "64-true", "callbacks": list(callbacks), **(trainer or {})}
+    if "default_root_dir" in trainer:
+        trained.write_to(trainer["default_root_dir"])
     trained.trainer_after = fit(trained, data or new_data(), rounds, ckpt_path, **trainer)
     return trained
 
@@ -201,7 +203,6 @@ def test_rounds_without_a_client_harm_no_callback(fit, tmp_path, engine, capsys)
     """Every callback in every round, the first round empty too, where engines are rehearsed."""
     data = new_data(seed=FIRST_EMPTY, val_fraction=0.3, monitor_test=1)
     summary = RunSummary()
-    summary.folder = tmp_path
     callbacks = [
         *(kind(every=1) for kind in (ClientForgetting, RoundForgetting, LabelCounts, LossIncrease)),
         PerClassAccuracy(every=1, clients_every=1),
@@ -239,14 +240,14 @@ def test_epsilon_is_that_of_the_accountant(fit):
 # What is refused, and what is not ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [FedProx, FedNTD, FedReg, FedSGD])
+@pytest.mark.parametrize("method", [FedProx, FedNTD, FedReg, FedRS, FedSGD])
 def test_methods_that_send_weights_alone_run(fit, method):
     data = new_data(batch_size=None) if method is FedSGD else None
     trained = train(fit, method, 4, data)
     assert all(weight.isfinite().all() for weight in trained.net.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"FedAvg", "FedProx", "FedNTD", "FedReg", "FedSGD"}))
+@pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"FedAvg", "FedProx", "FedNTD", "FedReg", "FedRS", "FedSGD"}))
 def test_methods_with_hooks_that_are_not_bounded_are_refused(fit, name):
     """By name, with the hooks that send it and what to do."""
     data = new_data(public_size=12)
