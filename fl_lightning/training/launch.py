@@ -57,6 +57,11 @@ def await_all() -> None:
         _wait(lambda: store.add("arrived", 0) >= num_started())
 
 
+def group_store() -> PrefixStore:
+    """Where the processes that torchrun started find each other's addresses, anew in every restart."""
+    return PrefixStore("group", _store())
+
+
 def tell_failure(line: str) -> None:
     """Have all others that wait for this process end with its error."""
     if num_started() > 1:

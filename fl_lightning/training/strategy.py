@@ -16,7 +16,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _Su
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import check_range
-from fl_lightning.training.launch import await_all
+from fl_lightning.training.launch import await_all, group_store, num_started
 from fl_lightning.training.peers import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
 
 
@@ -65,11 +65,24 @@ class FederatedStrategy(DDPStrategy):
         """
         if not torch.distributed.is_initialized():
             await_all()
+            self._join_group_of_torchrun()
         with ending_with_first() if self._was_started() else nullcontext():
             super().setup_distributed()
             if self.world_size > 1 and self._peers is None:
                 self._replace_observer()
                 self._peers = PeerWatch(self.global_rank, self._links(), self.peer_timeout, self._end_children)
+
+    def _join_group_of_torchrun(self) -> None:
+        """Join with a store of this restart alone: torch would read there where the processes before the restart listened."""
+        if num_started() > 1:
+            self.set_world_ranks()
+            torch.distributed.init_process_group(
+                self._get_process_group_backend(),
+                store=group_store(),
+                rank=self.global_rank,
+                world_size=self.world_size,
+                timeout=self._timeout or timedelta(days=1),
+            )
 
     def _was_started(self) -> bool:
         """Whether Lightning's launcher in the first process of this machine started this one."""
