@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +47,10 @@ def start():
 
     def launch(rank: int, timeout: float, what: str, *where: str) -> subprocess.Popen:
         command = [sys.executable, "-S", "-c", PROGRAM, str(rank), str(timeout), what, *where]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        # Tests that run in the background of a script inherit that Ctrl-C is ignored.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, **pipes, text=True, preexec_fn=heed))
         return started[-1]
 
     def run(*what: str, timeout: float = 20.0) -> list[subprocess.Popen]:

@@ -77,7 +77,7 @@ class DPSGD(Privacy):
 
     def protection(self, seed: int, data: FederatedDataModule) -> Protection:
         estimate = NoisyGradient(self.noise_multiplier, self.clipping_norm, seed)
-        return Protection(estimate, stackable=False, poisson_batches=self.accounting)
+        return Protection(estimate, self.stackable, poisson_batches=self.accounting)
 
     def charges(
         self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TypeVar
 
 import torch
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 _PATIENCE = timedelta(seconds=20)  # for the store, which is there before the processes are
@@ -57,9 +57,13 @@ def await_all() -> None:
         _wait(lambda: store.add("arrived", 0) >= num_started())
 
 
-def group_store() -> PrefixStore:
-    """Where the processes that torchrun started find each other's addresses, anew in every restart."""
-    return PrefixStore("group", _store())
+def group_store(timeout: timedelta | None) -> Store:
+    """Where the processes that torchrun started find each other's addresses, anew in every restart.
+
+    Args:
+        timeout: longest wait for what another process puts there; None: torch's default.
+    """
+    return PrefixStore("group", _connected(timeout or default_pg_timeout))
 
 
 def tell_failure(line: str) -> None:
@@ -87,6 +91,11 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 @cache
 def _store() -> Store:
+    """The connection of what stands here."""
+    return _connected(_PATIENCE)
+
+
+def _connected(timeout: timedelta) -> Store:
     """A separate connection to torchrun's store, with a prefix of the keys for each restart."""
-    store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+    store, _, _ = next(rendezvous("env://", timeout=timeout))
     return PrefixStore(f"fl-lightning/{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)

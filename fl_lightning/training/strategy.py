@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -74,14 +75,13 @@ class FederatedStrategy(DDPStrategy):
 
     def _join_group_of_torchrun(self) -> None:
         """Join with a store of this restart alone: torch would read there where the processes before the restart listened."""
-        if num_started() > 1:
-            self.set_world_ranks()
-            torch.distributed.init_process_group(
+        if num_started() > 1 and self.cluster_environment is not None:
+            _init_dist_connection(
+                self.cluster_environment,
                 self._get_process_group_backend(),
-                store=group_store(),
-                rank=self.global_rank,
-                world_size=self.world_size,
-                timeout=self._timeout or timedelta(days=1),
+                store=group_store(self._timeout),
+                timeout=self._timeout,
+                device_id=self.root_device if self.root_device.type != "cpu" else None,
             )
 
     def _was_started(self) -> bool:
