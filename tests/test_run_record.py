@@ -90,6 +90,17 @@ def test_two_resumes_at_once(command_line, tmp_path):
     assert third.returncode == 0, third.stderr
 
 
+def test_what_a_run_ends_with_stands_once(main, tmp_path, raw_records):
+    """Killed between its last readings and results.json it goes on without a round, and writes them again."""
+    assert main(*RUN, "2")[0] == 0
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    whole, results = raw_records(folder), (folder / "results.json").read_text()
+    (folder / "results.json").unlink()
+    assert main(*RUN, "2", "--ckpt_path", "last")[0] == 0
+    assert raw_records(folder) == whole
+    assert (folder / "results.json").read_text() == results
+
+
 class Cut(pl.Callback):
     """Ends a fit after a round, as a kill would: nothing of it is finished."""
 

@@ -27,6 +27,7 @@ class RunRecord(Callback):
         self._locks = ExitStack()
         self._found: list[Path] = []  # event files of earlier fits
         self._sizes: dict[str, int] = {}  # name of an event file -> its bytes when the checkpoint was written
+        self._rounds = -1  # that the checkpoint has, if a fit goes on from one
         self._training = False
 
     def open(self, trainer: Trainer, folder: Path | None) -> None:
@@ -57,10 +58,18 @@ class RunRecord(Callback):
             checkpoint["event_files"] = {path.name: path.stat().st_size for path in _event_files(trainer)}
 
     def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._sizes = checkpoint.get("event_files", {})
+        self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
         rank_zero_only(print)(f"The fit goes on after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
+    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._rounds == trainer.max_steps:  # no round is left to train, but what a fit ends with is written again
+            self._cut(trainer)
+
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._cut(trainer)
+
+    def _cut(self, trainer: Trainer) -> None:
+        """Take the curves back to where the checkpoint was written."""
         self._training = True
         goes_on = {path.parent for path in self._found if path.name in self._sizes}
         for path in self._found:
@@ -70,7 +79,7 @@ class RunRecord(Callback):
             if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir) in goes_on:
                 # A TensorBoard that is open has read what is cut off: this has it forget those rounds.
                 start = Event(session_log=SessionLog(status=SessionLog.START))
-                logger.experiment._get_file_writer().add_event(start, trainer.global_step + 1)
+                logger.experiment._get_file_writer().add_event(start, self._rounds + 1)
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         if self._found and not self._training:
