@@ -57,7 +57,7 @@ _DESCRIPTIONS = {
     "clients' places in equal parts.",
     r"train/loss": "Mean loss of the local steps, mean over the clients of the round.",
     r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
-    r"train/undone": "1 in a round whose server step made the model non-finite and was undone.",
+    r"train/undone": "1 in a round whose server step made the model non-finite and was undone, else 0.",
     r"privacy/epsilon": "Epsilon spent so far, at the delta of the defence.",
     r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks that a client has begun, mean over tasks and clients.",
     r"tasks/forgetting|Overview/forgetting_of_tasks": "Drop from the best accuracy on each earlier task, mean over tasks and "

@@ -418,9 +418,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def _log_training(self, report: RoundReport) -> None:
         counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
-        metrics = {"train/nonfinite_clients": float(len(report.nonfinite))}
-        if report.undone:
-            metrics["train/undone"] = 1.0
+        metrics = {"train/nonfinite_clients": float(len(report.nonfinite)), "train/undone": float(report.undone)}
         if counted:
             metrics["train/loss"] = sum(counted) / len(counted)
         self.log_dict(metrics, logger=False)

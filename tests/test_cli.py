@@ -1,16 +1,21 @@
 """The command line: bad input in one line, bundled configs by name, every subcommand."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch import Trainer
+
+from fl_lightning.callbacks import Dashboard, RunSummary
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 DIGITS = ["fit", "--config", "digits_tce.yaml"]
@@ -292,6 +297,33 @@ def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
     code, _, error = main(*DIGITS, "--trainer.max_steps", "2", own, "--trainer.callbacks.every", "2")
     assert code == 0, error
     assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
+
+
+def test_users_own_summary_comes_after_the_dashboard(main, monkeypatch):
+    """Whose last readings stand in the event files before results.json says that the record is complete."""
+    called = []
+    fit = functools.wraps(Trainer.fit)(lambda self, *_, **__: called.extend(map(type, self.callbacks)))
+    monkeypatch.setattr(Trainer, "fit", fit)
+    code, _, error = main(*DIGITS, "--trainer.max_steps", "2", "--trainer.callbacks+=RunSummary")
+    assert code == 0, error
+    assert called.count(RunSummary) == called.count(Dashboard) == 1
+    assert called.index(RunSummary) > called.index(Dashboard)
+
+
+def test_another_strategy_for_several_processes_is_refused_before_they_start(main, monkeypatch, tmp_path):
+    fit = functools.wraps(Trainer.fit)(lambda *_, **__: pytest.fail("it was launched"))
+    monkeypatch.setattr(Trainer, "fit", fit)
+    code, _, error = main(*DIGITS, "--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.accelerator", "cpu")
+    assert code == 1
+    assert "trainer.strategy is DDPStrategy, under which 2 processes share no cohort: set" in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_warning_is_one_line(main):
+    """Of what happened in a round, without the file and the line of code."""
+    main("--version")
+    text = warnings.formatwarning(UserWarning("round 3 was undone"), UserWarning, "module.py", 3)
+    assert text == "fl-lightning: warning: round 3 was undone\n"
 
 
 def test_help_lists_the_subcommands():

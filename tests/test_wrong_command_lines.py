@@ -160,6 +160,7 @@ CONFIGS = [
     ("seed_everything: null", "seed_everything", "whole number"),
     ("seed_everything: abc", "seed_everything", "must be of type"),
     ("trainer: {max_step: 3}", "trainer.max_step", "did you mean trainer.max_steps?"),
+    ("data: {net: MLP}", "data.net", "did you mean model.net?"),
     ("data: {num_client: 3}", "data.num_client", "did you mean data.num_clients?"),
     ("model: {init_args: {local_step: 3}}", "model.local_step", "did you mean model.local_steps?"),
     ("trainr: {max_steps: 3}", "trainr.max_steps", "did you mean trainer.max_steps?"),

@@ -54,7 +54,7 @@ from fl_lightning.state.versions import is_complete, newest_checkpoint, next_ver
 from fl_lightning.training.launch import decided_by_first, num_started, tell_failure
 from fl_lightning.training.peers import PeerLost
 from fl_lightning.training.strategy import FederatedStrategy
-from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings
+from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings, refuse_other_strategies
 
 _CALLBACKS: dict[str, type[FederatedCallback]] = {
     callback.key: callback
@@ -229,8 +229,10 @@ class FederatedCLI(LightningCLI):
                 config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.name)
             # The run's folder, whatever the logger's is; nobody else writes to it.
             self.save_config_kwargs = {"config_filename": str(self.version / "config.yaml")}
-            # A callback that the user lists under trainer.callbacks replaces ours of that kind.
-            extra = [ours for ours in self._fit_callbacks(config) if not any(isinstance(other, type(ours)) for other in given)]
+            # A callback that the user lists under trainer.callbacks stands for ours of that kind, where ours would be called.
+            ours = self._fit_callbacks(config)
+            extra = list(dict.fromkeys(next((one for one in given if isinstance(one, type(our))), our) for our in ours))
+            config.callbacks = [one for one in given if one not in extra]
             return self._instantiate_trainer({**config, **kwargs}, extra)
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
@@ -311,6 +313,7 @@ class FederatedCLI(LightningCLI):
             rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
             return
         with self._removing_version_on_failure():
+            refuse_other_strategies(self.trainer)
             self.trainer.fit(model, **kwargs)
         if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             self._remove_version()  # nothing of it is to be gone on from
@@ -376,6 +379,7 @@ def main(args: Sequence[str] | None = None) -> int:
     An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
     """
     _quiet_lightning()
+    warnings.formatwarning = _one_line
     threading.excepthook = _say_thread_failed
     sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
     try:
@@ -437,6 +441,11 @@ def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
     """As Python does, but for TensorBoard's thread that writes: its error reaches the main thread, which says it."""
     if not type(failed.thread).__module__.startswith("tensorboard."):
         threading.__excepthook__(failed)
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning without the line of code that gave it."""
+    return f"fl-lightning: warning: {message}\n"
 
 
 def _quiet_lightning() -> None:

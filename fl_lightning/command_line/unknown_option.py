@@ -26,7 +26,7 @@ def unknown_option(key: str, option: str, message: str, given: Sequence[str], kn
     if class_path is None:
         if option in given and not option.startswith("-"):
             return f"{option} belongs to no option: an option is given as --KEY VALUE"
-        cure = did_you_mean(full, known) or _of_the_same_name(full, known) or "--help shows those there are"
+        cure = _of_the_same_name(full, known) or did_you_mean(full, known) or "--help shows those there are"
         return f"{full} is no option here: {cure}"
     kind = class_path.rpartition(".")[2]
     if _class_follows(key, name, given):
@@ -81,7 +81,9 @@ def _class_follows(key: str, name: str, given: Sequence[str]) -> bool:
 
 
 def _of_the_same_name(full: str, known: Sequence[str]) -> str:
-    """``max_steps`` is trainer.max_steps."""
+    """``max_steps`` is trainer.max_steps; among several, one under a key that is spelt nearly so."""
     last = full.rpartition(".")[2]
     same = [key for key in known if key.rpartition(".")[2] == last]
+    if len(same) > 1 and (near := did_you_mean(full, same)):
+        return near
     return f"did you mean {' or '.join(same)}?" if 0 < len(same) < 5 else ""

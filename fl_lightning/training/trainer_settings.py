@@ -73,7 +73,7 @@ def check_trainer(trainer: Trainer) -> None:
     refuse_float16(trainer.precision)
     if trainer.state.fn != "fit":
         return
-    _refuse_other_strategies(trainer)
+    refuse_other_strategies(trainer)
     _check_rounds(trainer.max_steps, trainer.min_steps)
     if trainer.val_check_interval == 0:
         _check_cadence(trainer.val_check_interval)
@@ -91,7 +91,12 @@ def check_trainer(trainer: Trainer) -> None:
         raise ValueError("trainer.sync_batchnorm is True, which would mix the clients of different processes: leave it out")
 
 
-def _refuse_other_strategies(trainer: Trainer) -> None:
+def refuse_other_strategies(trainer: Trainer) -> None:
+    """Check what several processes run under, which is best done before they are started.
+
+    Raises:
+        ValueError: naming the setting, its value and the cure.
+    """
     num_processes = trainer.num_devices * trainer.num_nodes
     if num_processes != num_started() > 1:
         raise ValueError(
