@@ -18,6 +18,7 @@ from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.state.atomic import atomic_write
+from fl_lightning.training.lost_rounds import largest_norm
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
@@ -54,6 +55,7 @@ class RunSummary(FederatedCallback):
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
         self._undone: list[int] = []  # rounds whose server step was undone
+        self._largest: dict[str, float] | None = None  # of all finite updates: its norm, who sent it and when
         self._bytes = {"down": 0, "up": 0}
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
@@ -61,6 +63,9 @@ class RunSummary(FederatedCallback):
         self._bytes["up"] += report.bytes_up
         if report.undone:
             self._undone.append(round)
+        largest = largest_norm(report)
+        if largest is not None and (self._largest is None or largest[0] > self._largest["norm"]):
+            self._largest = {"norm": largest[0], "client": largest[1], "round": round}
         for client in report.nonfinite:
             self._left_out[client] = self._left_out.get(client, 0) + 1
 
@@ -106,14 +111,21 @@ class RunSummary(FederatedCallback):
             "inputs": module.data.input_record._asdict(),
             "rounds_undone": self._undone,
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
+            "largest_update": self._largest,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curves": self._curves, "left_out": self._left_out, "undone": self._undone, "bytes": self._bytes}
+        return {
+            "curves": self._curves,
+            "left_out": self._left_out,
+            "undone": self._undone,
+            "largest": self._largest,
+            "bytes": self._bytes,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
-        self._undone = state_dict["undone"]
+        self._undone, self._largest = state_dict["undone"], state_dict["largest"]
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:
@@ -180,6 +192,10 @@ def _print_table(results: dict[str, Any]) -> None:
     if undone := results["rounds_undone"]:
         what = f"{len(undone)}, last round {undone[-1]}: the server's step made the model non-finite"
         table.add_row("rounds undone", what)
+    if (largest := results["largest_update"]) and (undone or results["clients_left_out"]):
+        # A client that is left out may be honest, and have received what another made of the model.
+        who = f"norm {largest['norm']:.3g}, of client {largest['client']} in round {largest['round']}"
+        table.add_row("largest finite update", who)
     Console().print(table)
 
 

@@ -171,17 +171,22 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
                 update = self.privacy.release(update, self, self.data, fit.report.num_updates)
             self.server_step(update)
             self.after_server_step(fit.probes)
-            if fit.report.num_updates == 0 or self._undoable.is_sound():
+            if self._undoable.is_sound():
                 self.client_states.commit(round, fit.kept, fit.cleared)
                 return fit.report
-            self._undoable.undo()
-            self.after_undo()
+            self._undo()
             self.server_step(None)
             self.after_server_step([])
+            if not self._undoable.is_sound():  # what the hooks do without an update is no better
+                self._undo()
         self.client_states.commit(round, [])  # nobody keeps anything of it
         report = replace(fit.report, undone=True)
         warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=2)
         return report
+
+    def _undo(self) -> None:
+        self._undoable.undo()
+        self.after_undo()
 
     def sampled_clients(self, round: int) -> list[int]:
         return self.data.cohort(round) if self.privacy is None else self.privacy.cohort(self.data, round)

@@ -1,6 +1,7 @@
 """A server's step that makes the model non-finite is undone, counted and named, and ends the run where it goes on."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from fl_lightning import FedAvg, FedCurv, Scaffold
 from fl_lightning.callbacks import FederatedCallback, RunSummary
+from fl_lightning.exchange import Weighted
 from fl_lightning.optimizers import FedAdam, FedYogi
 
 
@@ -100,6 +102,47 @@ def test_a_distillation_that_diverges_is_undone(fit, toy_data):
     assert trained.net.weight.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:round")
+@pytest.mark.parametrize("hook", ["server_step", "after_server_step"])
+@pytest.mark.parametrize("cohorts", [None, [[0], [0], [1], [0]]])
+def test_a_server_that_diverges_without_an_update_is_undone_too(fit, toy_data, hook, cohorts):
+    """From round 3 on it does so in every call, also where no client sent a finite update, and after the undo."""
+
+    class Diverges(loud(FedAvg, 1, {3}, float("nan"))):
+        pass
+
+    def diverging(self, given):
+        getattr(FedAvg, hook)(self, given)
+        if self.round > 2:
+            self.net.weight.data.fill_(float("inf"))
+
+    setattr(Diverges, hook, diverging)
+    data = toy_data() if cohorts is None else toy_data(cohorts=cohorts)
+    trained, reports, results = train(fit, data, Diverges, 4)
+    assert trained.net.weight.isfinite().all()
+    assert results["rounds_undone"] == [3, 4]
+    assert torch.equal(reports.seen[3][0]["net.weight"], reports.seen[1][0]["net.weight"])
+    assert trained.trainer.global_step == 4
+
+
+def test_the_summary_names_who_sent_the_largest_update(fit, toy_data):
+    """Client 1 sends 3e38 in round 3; the honest ones, who receive a third of it, are left out from then on."""
+    _, reports, results = train(fit, toy_data(), loud(FedAvg, 1, {3}, 3e38), 6)
+    assert results["clients_left_out"]
+    assert results["largest_update"] == {"norm": max(reports.rounds[2].norms), "client": 1, "round": 3}
+
+
+@pytest.mark.parametrize("weight", [-1.0, 1e308])
+def test_a_weight_of_an_upload_is_checked(fit, toy_data, weight):
+    class Sends(FedAvg):
+        def client_result(self, net, client):
+            return super().client_result(net, client) | {"more": Weighted({"one": torch.ones(1)}, weight)}
+
+    refused = re.escape(f"an upload's 'more' has the weight {weight}, must be 0 or from 1e-100")
+    with pytest.raises(ValueError, match=refused):
+        train(fit, toy_data(), Sends, 2)
+
+
 def weighing(weights):
     class Weighing(FedAvg):
         def update_weight(self, client):
@@ -121,10 +164,11 @@ def test_a_client_of_weight_0_does_not_count(fit, toy_data, engine):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e308, 5e-324])
 def test_what_is_no_weight_is_refused(fit, toy_data, engine, weight):
     """By the method, the client and the round."""
-    with pytest.raises(ValueError, match=rf"Weighing.update_weight gives client 1 in round 1 the weight {weight}, must be"):
+    refused = re.escape(f"Weighing.update_weight gives client 1 in round 1 the weight {weight}, must be")
+    with pytest.raises(ValueError, match=refused):
         train(fit, toy_data(), weighing([1.0, weight, 1.0]), 2, engine=engine)
 
 

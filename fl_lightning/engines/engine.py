@@ -1,7 +1,6 @@
 """What all engines share: who fits whom, what a visit starts from and leaves behind, and the sum over processes."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from fl_lightning.exchange import (
     predict_in_batches,
 )
 from fl_lightning.exchange.cohort import Inputs
-from fl_lightning.exchange.reduction import are_finite
+from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
 from fl_lightning.random_streams import seeded_layers
 
@@ -242,11 +241,9 @@ class Engine(ABC):
             ValueError: if it is no weight.
         """
         weight = self.method.update_weight(client)
-        if not 0 <= weight < math.inf:
-            raise ValueError(
-                f"{type(self.method).__name__}.update_weight gives client {client.index} in round {client.round} the weight "
-                f"{weight}, must be at least 0 and finite"
-            )
+        check_weight(
+            f"{type(self.method).__name__}.update_weight gives client {client.index} in round {client.round} the weight", weight
+        )
         return weight
 
     def upload(self, client: Client) -> Upload:

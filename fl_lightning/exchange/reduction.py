@@ -27,8 +27,24 @@ class Gathered(NamedTuple):
 
 Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
 Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
+# Beyond these a float64 sum of weight times float32 value overflows, or vanishes.
+_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
 _CPU_BLOCK = 1 << 18
+
+
+def check_weight(what: str, weight: float) -> None:
+    """Check a weight in a mean over clients.
+
+    Args:
+        what: ``... has the weight``, which begins the message.
+        weight: of one client.
+
+    Raises:
+        ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
+    """
+    if weight != 0 and not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
+        raise ValueError(f"{what} {weight}, must be 0 or from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
 
 
 class _Total:
@@ -82,11 +98,17 @@ class Reduction:
         return self.add_stacked(stacked, admissible[None])
 
     def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
-        """Count the uploads of M clients, tensors (M, ...) and weights (M,) by name; gives who was counted, (M,) booleans."""
+        """Count the uploads of M clients, tensors (M, ...) and weights (M,) by name; gives who was counted, (M,) booleans.
+
+        Raises:
+            ValueError: for a weight that :func:`check_weight` refuses.
+        """
         sent = [tensor for tensors, _ in uploads.values() for tensor in tensors.values()]
         counted = (admissible & are_finite(sent, len(admissible)).to(admissible.device)).to(self._device)
         self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
         for name, (tensors, weights) in uploads.items():
+            for weight in weights:
+                check_weight(f"an upload's {name!r} has the weight", weight)
             factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
             self._totals[name].weight.add_(factors.sum())
             for key, total in self._totals[name].tensors.items():

@@ -54,22 +54,25 @@ class LostRounds:
 
     def _before(self) -> str:
         """Whose update was the largest in the last round that counted: clients that got its result may be innocent."""
-        if self._last_counted is None or not any(self._last_counted.norms):
+        if self._last_counted is None or (largest := largest_norm(self._last_counted)) is None:
             return ""
-        (norm, client), round = largest_norm(self._last_counted), self._last_counted.round
-        return f"; before them, in round {round}, the largest norm of an update: {norm:.3g}, of client {client}"
+        return f"; before them, in round {self._last_counted.round}, the {_named(largest)}"
 
 
 def what_blew_up(report: RoundReport) -> str:
     """Whose update was the largest in a round whose step was undone."""
-    norm, client = largest_norm(report)
-    return (
-        f"the server's step made the global model or the server's state non-finite (largest norm of an update: {norm:.3g}, of "
-        f"client {client})"
-    )
+    largest = largest_norm(report)
+    who = "no client sent an update" if largest is None else _named(largest)
+    return f"the server's step made the global model or the server's state non-finite ({who})"
 
 
-def largest_norm(report: RoundReport) -> tuple[float, int]:
-    """The largest norm of an update that was finite, and whose it was."""
+def largest_norm(report: RoundReport) -> tuple[float, int] | None:
+    """The largest norm of an update that was finite, and whose it was; None if nobody sent anything."""
     norms = zip(report.norms, report.clients, strict=True)
-    return max((norm, client) for norm, client in norms if client not in report.nonfinite)
+    sent = [(norm, client) for norm, client in norms if client not in report.nonfinite and norm > 0]
+    return max(sent) if sent else None
+
+
+def _named(largest: tuple[float, int]) -> str:
+    norm, client = largest
+    return f"largest norm of an update: {norm:.3g}, of client {client}"
