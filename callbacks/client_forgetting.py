@@ -33,7 +33,7 @@ class ClientForgetting(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round) or not module.data.has_validation:
             return
-        inputs, targets, owner = module.data.validation_samples(models.clients)
+        inputs, targets, owner = module.data.evaluation.validation_samples(models.clients)
         before = accuracy_by_owner(models.predict_received(inputs), targets, owner, len(models.clients))
         after = accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
         scores = client_forgetting(before, after)

@@ -58,7 +58,7 @@ class LossIncrease(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.wants_models(round):
             return
-        inputs, targets, owner = module.data.training_samples(self._previous)
+        inputs, targets, owner = module.data.evaluation.training_samples(self._previous)
 
         def mean_losses(logits: Tensor) -> Tensor:
             return loss_by_owner(logits, targets, owner, len(self._previous))

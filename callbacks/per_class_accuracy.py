@@ -40,8 +40,8 @@ class PerClassAccuracy(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if self.wants_models(round) and module.data.monitors_test:
-            inputs, targets = module.data.test_inputs(), module.data.test_set.targets
+        if self.wants_models(round) and module.data.evaluation.monitors_test:
+            inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])
             self._within = class_accuracy(logits, targets, len(module.data.classes))
@@ -50,7 +50,7 @@ class PerClassAccuracy(FederatedCallback):
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if self._within is None:
             return
-        logits = module.predict_logits(module.data.test_inputs())
+        logits = module.predict_logits(module.data.evaluation.test_inputs())
         after = class_accuracy(logits, module.data.test_set.targets, len(module.data.classes))
         rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
         values = torch.cat([self._within, after[None]])

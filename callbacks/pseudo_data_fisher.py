@@ -84,7 +84,7 @@ def _correlations(
     """(2,): of the earlier clients' data with a client's pseudo data, and with its training data."""
     client, _ = engine.fit_one(round, visit, max_steps=1)
     size = module.data.eval_batch_size
-    inputs, targets, _ = module.data.training_samples(earlier)
+    inputs, targets, _ = module.data.evaluation.training_samples(earlier)
     pseudo, labels = (client.carry[name][client.carry["real"]] for name in ("pseudo", "labels"))
     fishers = [
         _fisher(engine.net, zip(inputs.split(size), targets.split(size), strict=True)),

@@ -44,9 +44,10 @@ class RoundForgetting(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.wants_models(round) or not module.data.monitors_test:
+        if not self.wants_models(round) or not module.data.evaluation.monitors_test:
             return
-        inputs, targets, num_classes = module.data.test_inputs(), module.data.test_set.targets, len(module.data.classes)
+        inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
+        num_classes = len(module.data.classes)
         before = class_accuracy(models.predict_received(inputs), targets, num_classes)
         after = class_accuracy(models.predict(inputs), targets, num_classes)
         local = torch.stack([round_forgetting(before, client) for client in after])

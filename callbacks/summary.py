@@ -108,7 +108,7 @@ class RunSummary(FederatedCallback):
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
             "model_megabytes": 4e-6 * sum(weights.numel() for weights in module.net.parameters()),
-            "inputs": module.data.input_record._asdict(),
+            "inputs": module.data.samples.input_record._asdict(),
             "rounds_undone": self._undone,
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
             "largest_update": self._largest,

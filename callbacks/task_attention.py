@@ -52,7 +52,7 @@ class TaskAttention(FederatedCallback):
         tasks = module.data.streams
         names = list(map(shortened, tasks.names))
         for client in module.client_states.clients()[: self.num_clients]:
-            table, columns = attention(module.client_states.read(client).tasks, module.data.num_tasks, self.layer)
+            table, columns = attention(module.client_states.read(client).tasks, module.data.streams.num_tasks, self.layer)
             if columns:
                 local = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]

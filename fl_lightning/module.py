@@ -331,7 +331,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             "client_states": saved_client_states(self.trainer, self.client_states),
             "settings": self._settings,
             "began_from": self.began_from,
-            "inputs": self.data.input_record._asdict(),
+            "inputs": self.data.samples.input_record._asdict(),
             "tuned_engine": self.tuned_engine,
             "newest": self.newest,
             "evaluated_round": self.evaluated_round,

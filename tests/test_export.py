@@ -145,12 +145,12 @@ def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):
     data.setup()
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 6 * 6, 2))
-    classifier = Classifier(net, data.augment, data.input_record)
+    classifier = Classifier(net, data.augment, data.samples.input_record)
     padded = torch.zeros(6, 3, 6, 6)
     padded[:, :, 1:-1, 1:-1] = images / 255
     prepared = (padded - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     torch.testing.assert_close(classifier(images), net(prepared).softmax(dim=-1), atol=1e-6, rtol=0)
-    assert InputRecord(**data.input_record._asdict()) == data.input_record  # plain values all
+    assert InputRecord(**data.samples.input_record._asdict()) == data.samples.input_record  # plain values all
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
             f"data.source of the run gives samples of shape {data.input_shape}, but the attack is on images "
             "(channels, height, width): choose another run"
         )
-    if data.inputs_are_whole:
+    if data.samples.inputs_are_whole:
         raise ValueError(
             "data.source of the run gives whole numbers that are no images, of which there are no gradients, but the attack "
             "follows them: choose another run"

@@ -78,7 +78,7 @@ class APD(TaskLearner):
     @property
     def num_earlier(self) -> int:
         """Earlier tasks whose A are trained on."""
-        return self.data.num_tasks - 1 if self.retroactive else 0
+        return self.data.streams.num_tasks - 1 if self.retroactive else 0
 
     def parts(self, net: nn.Module, part: str) -> dict[str, Tensor]:
         """``base``, ``mask``, ``adaptive``, ... of every decomposed layer, by the layer's name; empty where there is none."""

@@ -127,13 +127,13 @@ class TaskLearner(FederatedModule):
 
     @property
     def is_over(self) -> bool:
-        return min(self.positions) == self.data.num_tasks
+        return min(self.positions) == self.data.streams.num_tasks
 
     def read_clocks(self) -> None:
         """Clients' places on the host, for what is decided there, and for the data module."""
         self.positions: list[int] = self.position.tolist()
         self._factors, self._rounds_in_task = self.rate_factor.tolist(), self.rounds_in_task.tolist()
-        self.data.go_to(self.positions)
+        self.data.present_shards.go_to(self.positions)
 
     @property
     def beside_gradients(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class TaskLearner(FederatedModule):
         ]
 
     def _learns(self, client: int) -> bool:
-        in_stream = self.positions[client] < self.data.num_tasks
+        in_stream = self.positions[client] < self.data.streams.num_tasks
         return in_stream and self._factors[client] >= self._smallest_factor
 
     def client_learning_rate(self, round: int, client: int) -> float:
@@ -227,7 +227,7 @@ class TaskLearner(FederatedModule):
         return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     def _validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
-        inputs, targets = self.data.task_samples(client.index, position, "validation")
+        inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, position, "validation"))
         logits = self.predict_task(net, client, position, inputs)
         return float(self.loss(logits, targets, client.label_counts).mean())
 
@@ -271,12 +271,12 @@ class TaskLearner(FederatedModule):
 
     def probe(self, net: nn.Module, client: Client) -> State:
         """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
-        position, num_tasks = self.positions[client.index], self.data.num_tasks
+        position, num_tasks = self.positions[client.index], self.data.streams.num_tasks
         accuracy = torch.full((num_tasks,), float("nan"), dtype=torch.float64, device=client.label_counts.device)
         if position in client.tasks or client.round % self.evaluate_every == 0:
             for seen in range(position + 1):
                 if seen == position or seen in client.tasks:
-                    inputs, targets = self.data.task_samples(client.index, seen, "test")
+                    inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, seen, "test"))
                     hits = self.predict_task(net, client, seen, inputs).argmax(dim=1) == targets
                     accuracy[seen] = hits.double().mean()
         return {
@@ -298,7 +298,7 @@ class TaskLearner(FederatedModule):
             if not probe["task_accuracy"].isnan().all():
                 self.task_accuracy[client, self.positions[client]] = probe["task_accuracy"].to(self.device)
             self.model_values[client] = probe["model_values"]
-        synchronous, num_tasks = self.schedule == "synchronous", self.data.num_tasks
+        synchronous, num_tasks = self.schedule == "synchronous", self.data.streams.num_tasks
         # Those whose update was not finite too, who sent no probe: they might never come to their end.
         visited = [visit.client for visit in self.cohort(self.round)]
         self.rounds_in_task[slice(None) if synchronous else visited] += 1

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -14,16 +13,16 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler, FixedSampler, UniformSampler, cohort_size
-from fl_lightning.data.evaluation_data import EvaluationData
+from fl_lightning.data.evaluation_data import EvaluationData, EvaluationName
 from fl_lightning.data.federated_split import FederatedSplit
-from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs, Rounds
+from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
 from fl_lightning.data.partitions import Dirichlet, Partition
 from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.data.public_data import PublicData
 from fl_lightning.data.samples import Dataset
-from fl_lightning.data.scaling import InputRecord, check_statistics
+from fl_lightning.data.scaling import check_statistics
 from fl_lightning.data.shards import ClientShards
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, StoredSamples
@@ -36,6 +35,9 @@ class FederatedDataModule(LightningDataModule):
     Images, which uint8 inputs are, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
     there. Float inputs are used as they are, in the net's precision, unless ``mean`` and ``std`` are given. Other whole
     numbers, such as token ids, reach the net as they are, in every precision.
+
+    Each argument is a key of the command line, ``data.<name>``, which is why there are so many; :meth:`setup` hands it to the
+    object that it is for. Hooks and engines ask this class what :class:`~fl_lightning.exchange.Federation` has.
 
     Args:
         source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
@@ -141,9 +143,9 @@ class FederatedDataModule(LightningDataModule):
         dataset, self.shards, public = self._divided(self.source.load(self.root))
         self.preparation = Preparation(dataset.train.inputs, self.augment, self.mean, self.std)
         self._samples = PreparedSamples(dataset, self.preparation, self.storage, self.num_workers)
-        self.present_shards = PresentShards(self.shards, self.num_tasks)
+        self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
-        self.evaluation = EvaluationData(self._samples, self.present_shards)
+        self.evaluation = EvaluationData(self._samples, self.present_shards, self.has_validation, self.monitor_test)
         self.public = PublicData(self._samples, public)
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
@@ -194,16 +196,6 @@ class FederatedDataModule(LightningDataModule):
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the net takes it: (channels, height, width) for images."""
         return self.samples.preparation.input_shape
-
-    @property
-    def input_record(self) -> InputRecord:
-        """What a trained net needs to be used elsewhere: the samples as stored, their statistics and the classes."""
-        return self.samples.input_record
-
-    @property
-    def inputs_are_whole(self) -> bool:
-        """Whether the net is given whole numbers, such as token ids, of which there are no gradients."""
-        return self.samples.inputs_are_whole
 
     def first_inputs(self, count: int) -> Tensor:
         """A few training inputs as the net takes them in evaluation."""
@@ -257,23 +249,6 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError("data.tasks is null, so that there are no tasks: give it a TaskStream")
         return self._streams
 
-    @property
-    def num_tasks(self) -> int:
-        """T, tasks of each client; 1 where samples are given out once for all rounds."""
-        return 1 if self._streams is None else self._streams.num_tasks
-
-    def go_to(self, positions: Sequence[int]) -> None:
-        """From here on each client's training samples are those of its task at that position; T: of its last."""
-        self.present_shards.go_to(positions)
-
-    def task_samples(self, client: int, position: int, part: Literal["validation", "test"]) -> tuple[EvaluationInputs, Tensor]:
-        """A client's validation or test samples of a task, and their targets.
-
-        Args:
-            position: of the task in the client's sequence, from 0.
-        """
-        return self.evaluation.samples_at(self.streams.indices(client, position, part))
-
     # Evaluation -----------------------------------------------------------------------------------------------------
 
     @property
@@ -281,47 +256,20 @@ class FederatedDataModule(LightningDataModule):
         """Whether clients' validation parts are there for the global model, which they are not where clients learn tasks."""
         return self.val_fraction > 0 and self.tasks is None
 
-    @property
-    def has_test(self) -> bool:
-        """Whether there are test samples for the global model."""
-        return len(self.samples.dataset.test) > 0
-
-    def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Joined validation parts of some clients: inputs, targets (n,) and the position of each owner in ``clients``."""
-        return self.evaluation.validation_samples(clients)
-
-    def training_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Likewise their joined training parts, each sample once and nothing about it random."""
-        return self.evaluation.training_samples(clients)
-
-    def test_inputs(self) -> EvaluationInputs:
-        """All test inputs."""
-        return self.evaluation.test_inputs()
+    def test_is_due(self) -> bool:
+        """Whether the test set is evaluated at the present round of a fit."""
+        if self.trainer is None or self.trainer.state.fn != "fit":
+            return False
+        return self.evaluation.test_is_due(self.trainer.global_step, self.trainer.max_steps)
 
     def train_dataloader(self) -> Rounds:
+        """The numbers of the rounds to come."""
         return Rounds(first=(self.trainer.global_step if self.trainer else 0) + 1)
-
-    @property
-    def evaluation_names(self) -> tuple[str, ...]:
-        """What ``val_dataloader`` serves, in order: ``val`` and ``test``, each where there are such samples."""
-        return tuple(name for name, there in (("val", self.has_validation), ("test", self.has_test)) if there)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
-        loaders = {"val": lambda: self._loader("val"), "test": lambda: self._loader("test", self.test_is_due)}
-        return [loaders[name]() for name in self.evaluation_names]
-
-    def test_is_due(self) -> bool:
-        """Whether the test set is evaluated at the present round of a fit."""
-        if self.trainer is None or self.trainer.state.fn != "fit" or not self.monitors_test:
-            return False
-        round = self.trainer.global_step
-        return round % self.monitor_test == 0 or round == self.trainer.max_steps
-
-    @property
-    def monitors_test(self) -> bool:
-        """Whether a fit may look at the test set at all."""
-        return self.has_test and self.monitor_test > 0
+        due = {"val": always, "test": self.test_is_due}
+        return [self._loader(name, due[name]) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.
@@ -333,12 +281,12 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(
                 "data.tasks has test samples for clients' own models alone: a fit logs how they do, as tasks/accuracy"
             )
-        if not self.has_test:
+        if not self.evaluation.has_test:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
-        return self._loader("test")
+        return self._loader("test", always)
 
     predict_dataloader = test_dataloader
 
-    def _loader(self, name: Literal["val", "test"], due: Callable[[], bool] = lambda: True) -> EvaluationBatches:
+    def _loader(self, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return self.evaluation.loader(name, self.eval_batch_size, due, *ranks)

@@ -12,6 +12,8 @@ from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 
+EvaluationName = Literal["val", "test"]
+
 
 @dataclass(frozen=True)
 class EvaluationData:
@@ -20,13 +22,37 @@ class EvaluationData:
     Args:
         samples: of all clients, and the test set.
         shards: who holds which of them.
+        has_validation: whether clients' validation parts are there for the global model.
+        monitor_test: the test set is evaluated every so many rounds of a fit and after the last; 0 for never.
     """
 
     samples: PreparedSamples
     shards: PresentShards
+    has_validation: bool
+    monitor_test: int
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there are test samples for the global model."""
+        return len(self.samples.dataset.test) > 0
+
+    @property
+    def names(self) -> tuple[EvaluationName, ...]:
+        """What the global model is evaluated on, in order: ``val`` and ``test``, each where there are such samples."""
+        there: dict[EvaluationName, bool] = {"val": self.has_validation, "test": self.has_test}
+        return tuple(name for name in there if there[name])
+
+    @property
+    def monitors_test(self) -> bool:
+        """Whether a fit may look at the test set at all."""
+        return self.has_test and self.monitor_test > 0
+
+    def test_is_due(self, round: int, last_round: int) -> bool:
+        """Whether a fit evaluates the test set after a round."""
+        return self.monitors_test and (round % self.monitor_test == 0 or round == last_round)
 
     def loader(
-        self, name: Literal["val", "test"], batch_size: int, due: Callable[[], bool], rank: int, world_size: int
+        self, name: EvaluationName, batch_size: int, due: Callable[[], bool], rank: int, world_size: int
     ) -> EvaluationBatches:
         """All clients' validation parts, joined, or the test set; this rank's batches.
 

@@ -81,7 +81,7 @@ class FedReg(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.has_data and self.data.inputs_are_whole:
+        if self.has_data and self.data.samples.inputs_are_whole:
             raise ValueError(
                 "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
                 "pseudo data with them: use another method, or give floats"

@@ -67,7 +67,7 @@ class EvaluatedModule(LightningModule):
             outputs = self._outputs(inputs)
         except (RuntimeError, AssertionError, IndexError, TypeError) as error:
             given, cure = f"of shape {self.data.input_shape}", "choose one that fits the data"
-            if self.data.inputs_are_whole:
+            if self.data.samples.inputs_are_whole:
                 given, cure = f"{given} and type {type_name(inputs)}", f"{cure}, or give floats"
             raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
         if not isinstance(outputs, Tensor):
@@ -108,14 +108,14 @@ class EvaluatedModule(LightningModule):
     def evaluate_now(self) -> None:
         """Evaluate outside Lightning's turn, by the steps that Lightning takes during a fit."""
         trainer = self.trainer
-        if trainer.limit_val_batches == 0 or not self.data.evaluation_names:
+        if trainer.limit_val_batches == 0 or not self.data.evaluation.names:
             return
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.scores[self.data.evaluation_names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
+        self.scores[self.data.evaluation.names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self.scores["test"].update(self.net(batch.inputs), batch.targets)
@@ -137,7 +137,7 @@ class EvaluatedModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         due = {"val": True, "test": self.data.test_is_due()}
-        self._log_scores([name for name in self.data.evaluation_names if due[name]])
+        self._log_scores([name for name in self.data.evaluation.names if due[name]])
 
     def on_test_epoch_end(self) -> None:
         self._log_scores(["test"])

@@ -50,7 +50,7 @@ def run_settings(method: EvaluatedModule) -> Settings:
     for key, value in _options(data):
         settings |= _described(f"data.{key}", value)
     settings["data.clients_per_round"] = data.cohort_size
-    settings |= {f"{name} of the samples": value for name, value in data.input_record._asdict().items()}
+    settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
     settings[_HOLDERS] = _digest(data.shards.train, data.shards.train_start, data.shards.validation, data.train_set.targets)
     return {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
 

@@ -114,7 +114,7 @@ class Tiny:
         data, seen = data or self.new_data(), Reports()
         data.setup()
         if poisoned is not None:
-            for row in range(poisoned * data.num_tasks, (poisoned + 1) * data.num_tasks):
+            for row in range(poisoned * data.streams.num_tasks, (poisoned + 1) * data.streams.num_tasks):
                 data.train_set.inputs[data.shards.train_indices(row)] = float("inf")
         common = {
             "optimizer": lambda weights: torch.optim.SGD(weights, lr=RATE, momentum=MOMENTUM),
@@ -148,7 +148,7 @@ class Tiny:
         """Round, position of all clients and cohort; the data module follows."""
         for round in range(1, NUM_TASKS * ROUNDS_PER_TASK + 1):
             position = (round - 1) // ROUNDS_PER_TASK
-            self.data.go_to([position] * NUM_CLIENTS)
+            self.data.present_shards.go_to([position] * NUM_CLIENTS)
             yield round, position, range(NUM_CLIENTS) if cohorts is None else cohorts[round - 1]
 
     def samples(self, client: int, position: int, part: str) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ class Tiny:
         if part == "train":
             (batch,) = self.data.client_batches().client_samples(client)
             return batch.inputs, batch.targets
-        inputs, targets = self.data.task_samples(client, position, part)
+        inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client, position, part))
         return torch.cat([*inputs.split(100)]), targets
 
     def drawn(self, name: str, client: int, position: int, initial: Tensor | None = None) -> Tensor:

@@ -257,7 +257,7 @@ def dense(parts, layer, tiny):
 def assert_client(tiny, method, c, me, settings):
     """B, and of every task m, A, biases, head, attention and what it is paid to; and how many numbers that is."""
     state, size = method.client_states.read(c), 0
-    assert method.positions[c] == method.data.num_tasks
+    assert method.positions[c] == method.data.streams.num_tasks
     assert not any(name.endswith("0.adaptive") for name in state.weights)  # what was for training alone is gone
     assert not {"base", "earlier"} & state.method.keys()
     for layer in LAYERS:

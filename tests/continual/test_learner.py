@@ -338,7 +338,7 @@ def test_moments_do_not_outlast_a_task_whose_end_was_lost(tiny):
 
     server, after = (tiny.train(Broken, rounds=rounds, reset_adam_each_round=False) for rounds in (2, 3))
     assert server.seen.rounds[1].nonfinite == [2]
-    tiny.data.go_to([1, 1, 1])
+    tiny.data.present_shards.go_to([1, 1, 1])
     start = {**{n: w.detach() for n, w in server.net.named_parameters() if n in tiny.body}, **tiny.drawn_head(2, 1)}
     expected = tiny.fit(start, 2, 3, tiny.loss)
     state = after.client_states.read(2)

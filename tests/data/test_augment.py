@@ -536,7 +536,7 @@ def test_training_and_evaluation_have_the_shape_that_the_net_is_built_for(chain,
     assert data.input_shape == shape
     assert all(batch.inputs.shape[1:] == shape for batch in data.client_batches().batches(0, 1, 4))
     assert all(batch.inputs.shape[1:] == shape for loader in data.val_dataloader() for batch in loader)
-    assert all(part.shape[1:] == shape for part in data.test_inputs().split(2))
+    assert all(part.shape[1:] == shape for part in data.evaluation.test_inputs().split(2))
     assert data.first_inputs(2).shape == (2, *shape)
 
 

@@ -298,7 +298,7 @@ def test_channel_statistics_of_the_training_set():
     torch.testing.assert_close(data.preparation.normalise(data.train_set.inputs), expected, atol=1e-10, rtol=0)
     # The test set is scaled by the training set's numbers.
     expected = torch.from_numpy((tests.numpy() / 255 - mean) / std)
-    torch.testing.assert_close(torch.cat(list(data.test_inputs().split(20))), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(torch.cat(list(data.evaluation.test_inputs().split(20))), expected, atol=1e-10, rtol=0)
 
 
 def test_constant_channel_does_not_divide_by_zero():
@@ -333,7 +333,7 @@ def test_inputs_come_in_the_dtype_of_the_net():
         data.to(torch.device("cpu"), dtype)
         assert next(data.client_batches().batches(0, 1, 1)).inputs.dtype == dtype
         assert next(iter(data.val_dataloader()[0])).inputs.dtype == dtype
-        assert next(data.test_inputs().split(1)).dtype == data.first_inputs(2).dtype == dtype
+        assert next(data.evaluation.test_inputs().split(1)).dtype == data.first_inputs(2).dtype == dtype
         assert data.train_set.inputs.dtype == torch.uint8
 
 
@@ -368,7 +368,7 @@ def test_label_counts_of_training_and_of_all_samples():
 def test_validation_samples_know_their_owner():
     """Validation parts of clients 2 and 0, joined in that order; owner is the position in the question, 0 and 1."""
     data = numbered((10, 20, 30), val_fraction=0.2)
-    inputs, targets, owner = data.validation_samples([2, 0])
+    inputs, targets, owner = data.evaluation.validation_samples([2, 0])
     assert owner.tolist() == [0] * 6 + [1] * 2
     numbers_there = torch.cat(list(inputs.split(3)))[:, 0].long()
     assert numbers_there.tolist() == [*data.shards.validation_indices(2).tolist(), *data.shards.validation_indices(0).tolist()]
@@ -379,7 +379,7 @@ def test_validation_samples_know_their_owner():
 def test_inputs_for_evaluation_are_split_as_tensors_are(size):
     """Eight validation samples in order, parts of ``size`` and the rest; as often as asked; len says how many."""
     data = numbered((10, 20, 30), val_fraction=0.2)
-    inputs, _, _ = data.validation_samples([2, 0])
+    inputs, _, _ = data.evaluation.validation_samples([2, 0])
     expected = data.train_set.inputs[torch.cat([data.shards.validation_indices(client) for client in (2, 0)])].split(size)
     assert len(inputs) == 8
     for _ in range(2):
@@ -453,7 +453,7 @@ def test_natural_clients_keep_what_the_server_leaves(public_size):
 def test_nothing_is_known_before_setup():
     """Asking for classes, shape or test set too early says what to call."""
     data = FederatedDataModule("digits")
-    for question in (lambda: data.classes, lambda: data.input_shape, lambda: data.has_test):
+    for question in (lambda: data.classes, lambda: data.input_shape, lambda: data.test_set):
         with pytest.raises(RuntimeError, match=r"call setup\(\) first"):
             question()
 
@@ -469,7 +469,7 @@ def test_validation_and_test_loaders_serve_every_sample_once():
     """All clients' validation parts joined, and the test set, in batches of eval_batch_size with the rest at the end."""
     tests = torch.arange(100, 123).float()[:, None]
     data = numbered((30, 20), val_fraction=0.3, eval_batch_size=5, test_inputs=tests, test_targets=torch.arange(23) % 3)
-    assert data.evaluation_names == ("val", "test")
+    assert data.evaluation.names == ("val", "test")
     validation, _ = data.val_dataloader()
     assert sorted(evaluated(validation)) == sorted(data.shards.validation.tolist())
     assert evaluated(data.test_dataloader()) == list(range(100, 123))
@@ -480,7 +480,7 @@ def test_validation_and_test_loaders_serve_every_sample_once():
 def test_parts_that_are_not_there_are_not_served():
     """No validation, no test set: no loader, and test_dataloader names the cure."""
     data = numbered()
-    assert data.evaluation_names == ()
+    assert data.evaluation.names == ()
     assert data.val_dataloader() == []
     with pytest.raises(ValueError, match=r"data.source has no test set: give Arrays test_inputs and test_targets"):
         data.test_dataloader()

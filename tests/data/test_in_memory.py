@@ -27,7 +27,7 @@ def test_from_arrays_runs_the_example_of_its_docstring():
     assert sorted(batch.inputs[:, 0].tolist()) == [4.0, 6.0, 8.0]
     assert data.label_counts.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert not data.has_validation
-    assert not data.has_test
+    assert not data.evaluation.has_test
     assert data.classes == ("0", "1", "2")
 
 

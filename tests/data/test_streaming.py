@@ -89,8 +89,8 @@ def test_evaluation_is_that_from_the_device(streamed):
             ours.due = theirs.due = lambda: True
             assert_same(ours, theirs)
         assert_same(stream.test_dataloader(), device.test_dataloader())
-        assert_same(stream.test_inputs().split(4), device.test_inputs().split(4))
-        (inputs, *rest), (expected, *others) = (data.validation_samples([3, 1]) for data in (stream, device))
+        assert_same(stream.evaluation.test_inputs().split(4), device.evaluation.test_inputs().split(4))
+        (inputs, *rest), (expected, *others) = (data.evaluation.validation_samples([3, 1]) for data in (stream, device))
         assert_same(inputs.split(3), expected.split(3))
         assert_same(rest, others)
         assert_same(stream.client_batches().client_samples(2), device.client_batches().client_samples(2))

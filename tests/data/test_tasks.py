@@ -174,11 +174,11 @@ def data():
 def test_the_module_follows_the_positions(data):
     """Sizes, label counts, batches and samples are of each client's own present task; after the last they stay with it."""
     assert data.classes == ("0", "1")
-    assert data.num_tasks == 3
+    assert data.streams.num_tasks == 3
     assert not data.has_validation
-    assert not data.has_test
+    assert not data.evaluation.has_test
     for positions in ([0, 0, 0], [2, 0, 1], [3, 2, 3]):
-        data.go_to(positions)
+        data.present_shards.go_to(positions)
         for client, position in enumerate(positions):
             train, validation, _ = parts_of(data.streams, client, min(position, 2))
             assert data.num_train(client) == len(train) == 19
@@ -196,7 +196,7 @@ def test_the_module_follows_the_positions(data):
 
 def test_the_batches_of_several_clients_are_those_of_each(data):
     """Side by side, at different places of their streams."""
-    data.go_to([2, 0, 1])
+    data.present_shards.go_to([2, 0, 1])
     stacked = list(data.client_batches().stacked_batches([0, 1, 2], 4, [3, 3, 3]))
     for client in range(3):
         for one, all_of_them in zip(data.client_batches().batches(client, 4, 3), stacked, strict=True):
@@ -205,21 +205,20 @@ def test_the_batches_of_several_clients_are_those_of_each(data):
 
 def test_validation_and_test_samples_of_any_task(data):
     """Whatever the present one."""
-    data.go_to([1, 1, 1])
+    data.present_shards.go_to([1, 1, 1])
     for client in range(3):
         for position in range(3):
             _, validation, test = parts_of(data.streams, client, position)
             for part, expected in (("validation", validation), ("test", test)):
-                inputs, targets = data.task_samples(client, position, part)
+                inputs, targets = data.evaluation.samples_at(data.streams.indices(client, position, part))
                 assert torch.cat([*inputs.split(2)])[:, 0].int().tolist() == expected.tolist()
                 assert torch.equal(targets, data.streams.dataset.train.targets[expected])
 
 
 def test_without_tasks_there_are_no_streams():
-    """One task, which is all there is."""
+    """And a line names the key."""
     module = FederatedDataModule(Arrays(torch.randn(40, 2), torch.arange(40) % 2), num_clients=2, clients_per_round=2)
     module.setup()
-    assert module.num_tasks == 1
     with pytest.raises(ValueError, match="data.tasks is null"):
         _ = module.streams
 

@@ -404,7 +404,7 @@ class Watch(FederatedCallback):
         return True
 
     def on_cohort_fit_end(self, trainer, module, round, models):
-        self.predictions.append(models.predict(module.data.test_inputs()))
+        self.predictions.append(models.predict(module.data.evaluation.test_inputs()))
 
     def on_round_end(self, trainer, module, round, report):
         self.reports.append(dict(vars(report)))
