@@ -108,7 +108,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             )
         check_choice("model.engine", self.engine_name, EngineName)
         check_choice("model.client_state", self.client_state, StorageOfStates)
-        if self.privacy is not None and not self.privacy.stackable and self.engine_name not in ("auto", "sequential"):
+        if not self._protection().stackable and self.engine_name not in ("auto", "sequential"):
             raise ValueError(
                 f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "
                 "set model.engine to sequential"
@@ -300,9 +300,13 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             device=self.device,
             states=self.client_states,
             ranks=ranks,
-            protection=Protection() if self.privacy is None else self.privacy.protection(self.seed, self.data),
+            protection=self._protection(),
             precision=self.trainer.precision_plugin.train_step_context,
         )
+
+    def _protection(self) -> Protection:
+        """What the defence changes at the clients, if there is one."""
+        return Protection() if self.privacy is None else self.privacy.protection(self.seed)
 
     def _start_engine(self) -> Engine:
         context = self.run_context()

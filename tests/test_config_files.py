@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from config_values import read_config
 
 from fl_lightning.command_line import cli
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_rows, describe_configs
-from fl_lightning.command_line.config_files import read_config, whole_configs
+from fl_lightning.command_line.config_files import whole_configs
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 

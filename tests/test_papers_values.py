@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
+from config_values import read_config
 
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
-from fl_lightning.command_line.config_files import read_config
 from fl_lightning.report.runs import flatten
 
 PAGES = Path(__file__).parent.parent / "docs" / "papers"

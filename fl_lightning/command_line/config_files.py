@@ -37,16 +37,6 @@ def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
         yield [_whole(value, Path(folder)) if option == "--config" else value for option, value in pairwise(["", *arguments])]
 
 
-def read_config(name: str) -> dict[str, Any]:
-    """The values of a config, found as ``--config`` finds it, and of those that it is based on.
-
-    Raises:
-        FileNotFoundError: naming it and the nearest bundled config, if it is neither a file nor bundled.
-        ValueError: naming the file that is no config.
-    """
-    return _merged(_find(name, "config", Path()), name)
-
-
 def _whole(name: str, folder: Path) -> str:
     """The path of a config: its file, or that of a file in ``folder`` where it is put together from several."""
     paths = _find(name, "config", Path())

@@ -9,14 +9,11 @@ from torch.func import functional_call
 Slots = dict[str, list[str]]  # by a tensor's name: the names of all attributes that hold it
 
 
-def tensor_slots(net: nn.Module) -> Slots | None:
+def tensor_slots(net: nn.Module) -> Slots:
     """All attributes that hold a net's weights and buffers, by their names in ``named_parameters`` and ``named_buffers``.
 
-    A weight that two layers share has two; a layer that is registered under two names counts once. None for a net without such
-    a layer, of which torch finds the attributes itself.
+    A weight that two layers share has two; a layer that is registered under two names counts once.
     """
-    if len(list(net.named_modules())) == len(list(net.named_modules(remove_duplicate=False))):
-        return None
     names: dict[int, str] = {}
     slots: Slots = {}
     for prefix, layer in net.named_modules():
@@ -27,7 +24,7 @@ def tensor_slots(net: nn.Module) -> Slots | None:
     return slots
 
 
-def call_with(net: nn.Module, slots: Slots | None, tensors: Mapping[str, Tensor], arguments: Sequence[Any]) -> Any:
+def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], arguments: Sequence[Any]) -> Any:
     """What a net gives with other weights and buffers in it, which it holds during the call alone.
 
     Args:
@@ -35,8 +32,6 @@ def call_with(net: nn.Module, slots: Slots | None, tensors: Mapping[str, Tensor]
         tensors: by name; those that are left out stay as they are.
         arguments: of the net.
     """
-    if slots is None:
-        return functional_call(net, dict(tensors), tuple(arguments))
     # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones there.
     replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}
     return functional_call(net, replaced, tuple(arguments), tie_weights=False)

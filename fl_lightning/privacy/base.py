@@ -25,9 +25,6 @@ class Privacy(ABC):
         ValueError: if a value is out of range.
     """
 
-    stackable: bool = True
-    """Whether local gradients can be estimated for many clients at once, and compiled."""
-
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
         for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
             hint = f"it is {symbol}; model.privacy null is none"
@@ -60,8 +57,8 @@ class Privacy(ABC):
         return ()
 
     @abstractmethod
-    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
-        """This defence's part at the clients: how gradients are estimated, or uploads bounded."""
+    def protection(self, seed: int) -> Protection:
+        """This defence's part at the clients: how gradients are estimated, or uploads bounded; ``seed`` is of its noise."""
 
     def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
         """The clients that are drawn for a round, ascending; by default the data module's sample."""

@@ -44,8 +44,6 @@ class DPSGD(Privacy):
         ValueError: if a value is out of range.
     """
 
-    stackable = False
-
     def __init__(
         self, noise_multiplier: float, clipping_norm: float = 1.0, accounting: bool = False, delta: float = 1e-5
     ) -> None:
@@ -75,9 +73,9 @@ class DPSGD(Privacy):
     def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
         return method.beside_gradients
 
-    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
+    def protection(self, seed: int) -> Protection:
         estimate = NoisyGradient(self.noise_multiplier, self.clipping_norm, seed)
-        return Protection(estimate, self.stackable, poisson_batches=self.accounting)
+        return Protection(estimate, stackable=False, poisson_batches=self.accounting)
 
     def charges(
         self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]

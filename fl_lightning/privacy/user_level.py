@@ -51,7 +51,7 @@ class UserLevelDP(Privacy):
                 f"{' and '.join(changed)}: use DPSGD, or another method"
             )
 
-    def protection(self, seed: int, data: FederatedDataModule) -> Protection:
+    def protection(self, seed: int) -> Protection:
         return Protection(bound=self.bound)
 
     def cohort(self, data: FederatedDataModule, round: int) -> list[int]:

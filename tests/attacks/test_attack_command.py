@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 import yaml
+from config_values import read_config
 from matplotlib.image import imread
 
 from fl_lightning.attacks.inversion import Inversion, Recovered
@@ -15,7 +16,6 @@ from fl_lightning.attacks.scores import score
 from fl_lightning.command_line import cli
 from fl_lightning.command_line.attack import _parser, load_run
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
-from fl_lightning.command_line.config_files import read_config
 
 SHORT_RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps 2 --trainer.enable_progress_bar false"
 QUICK = ["--iterations", "60", "--lr", "0.1", "--accelerator", "cpu"]

@@ -37,7 +37,7 @@ def test_slots_by_hand(net):
     assert slots["first.bias"] == ["first.bias"]
     named = [name for held in (net.named_parameters(), net.named_buffers()) for name, _ in held]
     assert sorted(slots) == sorted(named)
-    assert tensor_slots(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) is None
+    assert tensor_slots(nn.Sequential(nn.Linear(2, 2))) == {"0.weight": ["0.weight"], "0.bias": ["0.bias"]}
 
 
 def test_the_net_holds_the_others_during_the_call_alone(net):
