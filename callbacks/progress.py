@@ -46,13 +46,16 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
         self._round = 0
 
     def disable(self) -> None:
+        """Show nothing from here on."""
         self._enabled = False
 
     def enable(self) -> None:
+        """Show the bar again."""
         self._enabled = True
 
     @property
     def is_enabled(self) -> bool:
+        """Whether the bar is shown."""
         return self._enabled
 
     def print(self, *args: Any, **kwargs: Any) -> None:

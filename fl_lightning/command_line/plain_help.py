@@ -19,9 +19,11 @@ class PlainFormatter(DefaultHelpFormatter):
     """jsonargparse's formatter, without markup."""
 
     def add_text(self, text: str | None) -> None:
+        """Add a paragraph, without markup."""
         super().add_text(plain(text) if isinstance(text, str) else text)
 
     def start_section(self, heading: str | None) -> None:
+        """Begin a section under a heading, without markup."""
         super().start_section(plain(heading) if isinstance(heading, str) else heading)
 
     def _get_help_string(self, action: Action) -> str:

@@ -42,6 +42,7 @@ class InputRecord(NamedTuple):
 
     @property
     def statistics(self) -> ChannelStatistics | None:
+        """``mean`` and ``std`` as float64 tensors; None where inputs are used as they are."""
         if self.mean is None:
             return None
         return ChannelStatistics(*(torch.tensor(part, dtype=torch.float64) for part in (self.mean, self.std)))

@@ -22,9 +22,11 @@ class ClientShards:
     label_counts: Tensor  # (N, C), training and validation samples
 
     def train_indices(self, client: int) -> Tensor:
+        """Indices of a client's training samples, (n_k,)."""
         return self.train[self.train_start[client] : self.train_start[client + 1]]
 
     def validation_indices(self, client: int) -> Tensor:
+        """Indices of a client's validation samples."""
         return self.validation[self.validation_start[client] : self.validation_start[client + 1]]
 
 

@@ -286,6 +286,7 @@ class Engine(ABC):
         return {name: tensors[name] for name in self._kept}
 
     def bytes_down(self, visit: Visit, client: Client) -> int:
+        """What a visit sends down: the weights that are shared and the broadcast; 0 where the client receives nothing."""
         if not visit.receives:
             return 0
         weights = self.bytes_sent(self._shared) if self.needs.nonzeros_alone else self._download

@@ -50,10 +50,12 @@ class Group:
 
     @property
     def finished(self) -> bool:
+        """Whether its runs came to their end."""
         return self.runs[0].finished
 
     @property
     def seeds(self) -> tuple[int, ...]:
+        """One a run, in the order of the runs."""
         return tuple(run.seed for run in self.runs)
 
     @property
@@ -77,6 +79,7 @@ class Group:
         return one_line(", ".join(self._told(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
+        """The label without the values of some config keys."""
         told = [key for key in self.told if key not in keys and key != "model" and key in self.config]
         parts = [_class_name(self.config["model"]), *map(self._told, told)]
         return one_line(", ".join(parts)) + f" ({self.twin})" * (self.twin > 1)

@@ -36,10 +36,12 @@ class Report:
 
     @property
     def tables(self) -> list[Table]:
+        """All tables in the order of the page, that of the runs last."""
         return [table for section in self.sections for table in section.tables] + list(self.runs)
 
     @property
     def drawings(self) -> list[Drawing]:
+        """All figures in the order of the page."""
         return [drawing for section in self.sections for drawing in section.drawings]
 
 

@@ -26,6 +26,7 @@ class Run:
 
     @property
     def seed(self) -> int:
+        """``seed_everything``; 0 where the config does not say."""
         return int(self.config.get("seed_everything", 0))
 
     @property

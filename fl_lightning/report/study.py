@@ -28,6 +28,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
+        """NaN without a run."""
         return float(np.mean(self.values)) if self.values else float("nan")
 
     @property
@@ -48,10 +49,12 @@ class Study:
 
     @property
     def metric_name(self) -> str:
+        """The metric in words."""
         return _METRICS[self.metric]
 
     @property
     def finished(self) -> list[Group]:
+        """The groups whose runs came to their end."""
         return [group for group in self.groups if group.finished]
 
     def accuracy(self, run: Run) -> Curve:
@@ -66,6 +69,7 @@ class Study:
         return final_accuracy(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
 
     def final_of(self, group: Group) -> Spread:
+        """The final accuracies of a group, over its seeds."""
         return Spread(tuple(self.final(run) for run in group.runs))
 
     def rounds_to(self, run: Run, target: float) -> int | None:
@@ -95,6 +99,7 @@ class Study:
         return differences, float(ttest_rel([ours[seed] for seed in common], [theirs[seed] for seed in common]).pvalue)
 
     def best(self, groups: Sequence[Group]) -> Group:
+        """The group of the highest mean final accuracy."""
         return max(groups, key=lambda group: self.final_of(group).mean)
 
     @property

@@ -63,16 +63,20 @@ def number(value: float, form: str) -> str:
 
 
 def signed(value: float) -> str:
+    """``+0.012``, with its sign; a dash for NaN."""
     return number(value, "+z.3f")
 
 
 def capitalised(text: str) -> str:
+    """The text with its first letter a capital, the others as they are; not for an empty one."""
     return text[0].upper() + text[1:]
 
 
 def means_and_sds(names: Iterable[str], scores: Iterable[Spread]) -> dict[str, float]:
+    """The records of :func:`mean_and_sd` of several spreads, in one."""
     return {key: value for name, score in zip(names, scores, strict=True) for key, value in mean_and_sd(name, score).items()}
 
 
 def mean_and_sd(name: str, values: Spread) -> dict[str, float]:
+    """``<name>_mean`` and ``<name>_sd``, the sample standard deviation, as columns of a CSV file."""
     return {f"{name}_mean": values.mean, f"{name}_sd": values.deviation}

@@ -56,6 +56,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """Of the run's folder, in that of the sweep."""
         return f"{point_name(self.point)}/seed_{self.seed}"
 
 

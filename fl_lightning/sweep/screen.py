@@ -36,6 +36,7 @@ class PlainLines:
         """Nothing is open."""
 
     def say(self, line: str) -> None:
+        """Print it."""
         print(line, flush=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
@@ -57,10 +58,12 @@ class LiveTable:
         self._live.stop()
 
     def say(self, line: str) -> None:
+        """Print it above the table if something failed; the table shows all else."""
         if "failed" in line:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
+        """Draw the table anew, with as many rows as the terminal has room for."""
         most = max(self._console.height - _FRAME, 3)
         self._live.update(Group(as_table(rows, progress, most), totals(rows)), refresh=True)
 

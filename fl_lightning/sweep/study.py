@@ -235,6 +235,7 @@ class Search:
     trials: int
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """What draws the point before which there are ``seed`` others."""
         if self.kind == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
@@ -242,9 +243,11 @@ class Search:
             return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def distributions(self) -> dict[str, BaseDistribution]:
+        """By key, from what its value is drawn."""
         return {axis.key: _distribution(axis) for axis in self.axes}
 
     def runs(self, params: Mapping[str, Any]) -> list[Run]:
+        """The runs of a drawn point, one a seed."""
         point: Point = {axis.key: as_typed(params[axis.key]) for axis in self.axes}
         return [Run(point, seed) for seed in self.seeds]
 

@@ -26,6 +26,7 @@ class Row:
     errors: dict[int, str] = field(default_factory=dict)  # by seed
 
     def mean(self, metric: str) -> float | None:
+        """Over the runs that are done; None without one that has the metric."""
         return mean(self.values[metric]) if metric in self.values else None
 
     def deviation(self, metric: str) -> float | None:

@@ -87,6 +87,7 @@ class Worker:
     _running: list[_Job] = field(default_factory=list)
 
     def work(self) -> None:
+        """Run what is left of the sweep, ``jobs`` at a time, until nothing is or a signal asks for an end."""
         next_look = 0.0
         try:
             while not self.stop.signals:
