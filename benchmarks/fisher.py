@@ -56,10 +56,10 @@ if __name__ == "__main__":
     net, inputs, targets = workload.build_net(), workload.normalised_inputs()[:SAMPLES], workload.targets[:SAMPLES]
     seconds: dict[str, list[float]] = {}
     for _ in range(REPETITIONS):
-        for way in (batch_gradient, loop, vmap_of_grad, ours):
+        for variant in (batch_gradient, loop, vmap_of_grad, ours):
             start = perf_counter()
-            way(net, inputs, targets)
-            seconds.setdefault(way.__name__, []).append(perf_counter() - start)
+            variant(net, inputs, targets)
+            seconds.setdefault(variant.__name__, []).append(perf_counter() - start)
     medians = {name: median(values) for name, values in seconds.items()}
     for name, value in medians.items():
         print(f"{name}: {1e3 * value:.1f} ms, {value / medians['batch_gradient']:.2f}")

@@ -38,7 +38,7 @@ class Clock(pl.Callback):
 
 
 def federation() -> FederatedDataModule:
-    """CIFAR-10's shape, shared out and augmented as in the config."""
+    """CIFAR-10's shape, partitioned and augmented as in the config."""
     source = Arrays(
         random_images(_TRAINING_SAMPLES),
         random_labels(_TRAINING_SAMPLES),

@@ -101,7 +101,7 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
             peaks = {name: program.quit() for name, program in programs.items()}
         for name in group:
             cost, last = METHODS[name], measured[name][-1]
-            ratios = [own["seconds"] / base["seconds"] for own, base in zip(measured[name], measured[first], strict=True)]
+            ratios = [ours["seconds"] / base["seconds"] for ours, base in zip(measured[name], measured[first], strict=True)]
             needed = cost.passes(workload) / METHODS[first].passes(workload)
             rows.append(
                 {

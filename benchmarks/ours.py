@@ -70,7 +70,7 @@ class RoundTimer(pl.Callback):
 
 
 def kept(method: FederatedModule) -> dict[str, float]:
-    """What a client and the server keep between rounds beside the global model, in nets."""
+    """What a client and the server keep between rounds in addition to the global model, in nets."""
     size = num_bytes(dict(method.net.named_parameters()))
     clients = method.client_states.clients()
     state = method.client_states.read(clients[0]).num_bytes() if clients else 0

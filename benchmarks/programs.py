@@ -35,8 +35,8 @@ class ProgramFailed(RuntimeError):
 
 def environment(threads: int) -> dict[str, str]:
     """This process's variables with as many threads for every library and the C library's own allocator settings."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    return {**own, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    return {**variables, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
 class Program:

@@ -79,7 +79,7 @@ def round_times() -> dict[str, Any]:
 
 
 class Held(pl.Callback):
-    """What is held after each round, in MiB, by part, beside the model size that is reported."""
+    """What is held after each round, in MiB, by part, in addition to the model size that is reported."""
 
     def __init__(self) -> None:
         self.rounds: list[dict[str, float]] = []

@@ -58,8 +58,8 @@ class Workload:
         data = self.data_module()
         data.setup()
         normalised = torch.empty(self.inputs.shape)
-        for raw, place in zip(self.inputs.split(1024), normalised.split(1024), strict=True):  # no second copy of everything
-            place.copy_(data.preparation.normalise(raw))
+        for raw, part in zip(self.inputs.split(1024), normalised.split(1024), strict=True):  # no second copy of everything
+            part.copy_(data.preparation.normalise(raw))
         return normalised
 
     def data_module(self, inputs: Tensor | None = None, **settings: object) -> FederatedDataModule:
@@ -144,7 +144,7 @@ WORKLOADS: dict[str, Callable[[str], Workload]] = {
     "W5-1000": partial(_vectors, num_clients=1_000),
     "W5-10000": partial(_vectors, num_clients=10_000),
     "W5-100000": partial(_vectors, num_clients=100_000),
-    # For the methods beside FedAvg: a few epochs on a small shard, as their papers train.
+    # For the methods other than FedAvg: a few epochs on a small shard, as their papers train.
     "methods": partial(
         _images,
         num_clients=20,

@@ -215,7 +215,7 @@ def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str]
     figure = Figure(figsize=(max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5), layout="constrained")
     largest = float(values.nan_to_num().abs().max()) or 1.0
     title = f"attention of client {client}, in units of {largest:.3g}"
-    draw = partial(heatmap, row_title="own task", column_title="task of another client")
+    draw = partial(heatmap, row_title="task of the client", column_title="task of another client")
     draw(figure.subplots(), values / largest, tasks, foreign, title=title, diverging=True)
     return figure
 

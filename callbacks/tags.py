@@ -53,8 +53,8 @@ _DESCRIPTIONS = {
     r"label_counts/cohort": "Share of each class in the samples of the round's clients, of these together, and of all.",
     r"communication/(total_)?down": f"Bytes from the server to the clients, of the round or in total. {_BYTES}",
     r"communication/(total_)?up": f"Bytes from the clients to the server, of the round or in total. {_BYTES}",
-    r"task_bytes/(down|up)_\d+": "Bytes, in total, while clients were at that place of their streams; a round's count for its "
-    "clients' places in equal parts.",
+    r"task_bytes/(down|up)_\d+": "Bytes, in total, while clients were at that position of their streams; a round's count "
+    "for its clients' positions in equal parts.",
     r"train/loss": "Mean loss of the local steps, mean over the clients of the round.",
     r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
     r"train/undone": "1 in a round whose server step made the model non-finite and was undone, else 0.",

@@ -29,6 +29,8 @@ ServerWeighting = Literal["n_weighted", "uniform"]
 BatchNormBuffers = Literal["averaged", "local", "reset"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+# Hooks of methods under their former names.
+_RENAMED = {"beside_gradients": "released_without_noise"}
 # Attributes of methods that Needs has replaced.
 _FORMER = {
     "keeps_weights": "client_weights",
@@ -97,11 +99,14 @@ class FederatedAlgorithm(nn.Module):
         for former, name in _FORMER.items():
             if former in vars(cls):
                 raise TypeError(f"{cls.__name__}.{former} is no more: declare needs = fl_lightning.Needs({name}=True)")
-        own_models = cls.client_result, cls.kept_state, cls.probe
+        for former, name in _RENAMED.items():
+            if former in vars(cls):
+                raise TypeError(f"{cls.__name__}.{former} is now called {name}: rename it")
+        reads = cls.client_result, cls.kept_state, cls.probe
         cls.needs = replace(
             cls.needs,
             client_start=cls.client_start is not FederatedAlgorithm.client_start,
-            each_model=own_models != _FEDAVG_READS_NO_MODEL,
+            each_model=reads != _FEDAVG_READS_NO_MODEL,
         )
 
     def __init__(
@@ -409,8 +414,8 @@ class FederatedAlgorithm(nn.Module):
     # What defences and attacks ask for ------------------------------------------------------------------------------
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        """What clients take from their samples in addition to the gradients of ``client_loss``, which DP-SGD does not cover."""
+    def released_without_noise(self) -> tuple[str, ...]:
+        """What of clients' samples enters a round in addition to the gradients of ``client_loss``, which get DP-SGD's noise."""
         return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
 
     def observed_change(self, upload: Upload, client: Client) -> State:

@@ -93,7 +93,7 @@ class TorchLoss(Loss):
             "ignore_index": loss.ignore_index != -100,
         }
         for name in (name for name, is_changed in changed.items() if is_changed):
-            raise ValueError(f"model.loss is {loss!r} with a {name} of its own, which clients cannot follow: leave {name} out")
+            raise ValueError(f"model.loss is {loss!r} with a {name}, which clients cannot follow: leave {name} out")
         self.loss = copy.deepcopy(loss)
         self.loss.reduction = "none"
 

@@ -371,7 +371,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             ValueError: if the checkpoint is of another net, or clients keep separate models.
         """
         if self.needs.task_streams:
-            raise ValueError(f"the clients of {type(self).__name__} keep models of their own: a checkpoint has no single net")
+            raise ValueError(f"the clients of {type(self).__name__} keep separate models: a checkpoint has no single net")
         if not hasattr(self, "net"):
             inputs = recorded_inputs(checkpoint)
             self.make_net(tuple(inputs.net_shape), len(inputs.classes))

@@ -46,8 +46,8 @@ def draw(outcomes: list[Outcome]) -> Figure:
     """Accuracy over PSNR: the upper left corner is what a defence aims at."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    for place, one in enumerate(outcomes):
-        axes.plot(one.psnr, one.accuracy, marker="os^Dv"[place // 10 % 5], color=f"C{place % 10}", ls="", label=one.name)
+    for number, one in enumerate(outcomes):
+        axes.plot(one.psnr, one.accuracy, marker="os^Dv"[number // 10 % 5], color=f"C{number % 10}", ls="", label=one.name)
     axes.set(xlabel="PSNR of recovered images, dB (lower: better protected)", ylabel="test accuracy")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)

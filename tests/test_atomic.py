@@ -18,7 +18,7 @@ def names(folder):
 
 
 def test_file_takes_its_place_when_the_block_ends(tmp_path):
-    """Inside the block the target still holds the old text; afterwards the new one, and nothing lies beside it."""
+    """Inside the block the target still holds the old text; afterwards the new one, and nothing lies next to it."""
     target = tmp_path / "result.txt"
     target.write_text("old")
     with atomic_write(target) as temporary:
@@ -182,9 +182,9 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     """In one of a hundred places, the digest's own among them."""
     atomic_save(torch.arange(300.0), tmp_path / "a.pt")
     whole = (tmp_path / "a.pt").read_bytes()
-    for place in [*range(0, len(whole), len(whole) // 100), len(whole) - 30, len(whole) - 10, len(whole) - 1]:
+    for position in [*range(0, len(whole), len(whole) // 100), len(whole) - 30, len(whole) - 10, len(whole) - 1]:
         changed = bytearray(whole)
-        changed[place] ^= 1 << place % 8
+        changed[position] ^= 1 << position % 8
         (tmp_path / "a.pt").write_bytes(changed)
         with pytest.raises(ValueError, match=r"\A.*\Z"):
             checked_load(tmp_path / "a.pt")

@@ -25,9 +25,9 @@ class Code:
 
 def flip_a_bit_of(tensor, path):
     """In the middle of where a file holds a tensor's bytes."""
-    stored, own = bytearray(path.read_bytes()), tensor.contiguous().numpy().tobytes()
-    assert stored.count(own) == 1
-    stored[stored.index(own) + len(own) // 2] ^= 1
+    stored, of_tensor = bytearray(path.read_bytes()), tensor.contiguous().numpy().tobytes()
+    assert stored.count(of_tensor) == 1
+    stored[stored.index(of_tensor) + len(of_tensor) // 2] ^= 1
     path.write_bytes(stored)
 
 
@@ -87,7 +87,7 @@ def test_code_in_a_checkpoint_never_runs(main):
 
 @pytest.mark.parametrize("command", [*READERS, "partition", "sweep"])
 def test_a_config_cannot_ask_for_code(main, command):
-    """As the config.yaml beside a checkpoint from elsewhere may; refused before anything is built."""
+    """As the config.yaml next to a checkpoint from elsewhere may; refused before anything is built."""
     assert main("fit", *DIGITS)[0] == 0
     config = Path("runs/digits_tce/version_0/config.yaml")
     config.write_text(config.read_text().replace("weights_only: null", "weights_only: false"))

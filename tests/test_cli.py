@@ -253,11 +253,11 @@ def test_a_runs_own_config_knows_its_folder(main, tmp_path):
     """fit goes on and test looks where the config lies, also from another folder."""
     assert main(*DIGITS, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
     folder = tmp_path / "elsewhere" / "digits_tce" / "version_0"
-    own = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
-    code, _, error = main("fit", *own, "--trainer.max_steps", "3")
+    arguments = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
+    code, _, error = main("fit", *arguments, "--trainer.max_steps", "3")
     assert code == 0, error
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 3
-    assert main("test", *own)[0] == 0
+    assert main("test", *arguments)[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
@@ -293,8 +293,8 @@ def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalar
 
 def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
     """A callback under trainer.callbacks takes the place of the one that the command line brings."""
-    own = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
-    code, _, error = main(*DIGITS, "--trainer.max_steps", "2", own, "--trainer.callbacks.every", "2")
+    callback = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
+    code, _, error = main(*DIGITS, "--trainer.max_steps", "2", callback, "--trainer.callbacks.every", "2")
     assert code == 0, error
     assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
 

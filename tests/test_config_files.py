@@ -95,12 +95,12 @@ def test_a_config_without_a_base_is_taken_as_it_is(write):
 
 
 def test_a_base_is_looked_for_beside_the_file_then_here_then_among_ours(write, tmp_path):
-    """A piece beside the config wins over one of the same name in the working folder, and that over a bundled one."""
+    """A piece next to the config wins over one of the same name in the working folder, and that over a bundled one."""
     (tmp_path / "folder").mkdir()
     write(here={"x": "here"}, both={"x": "here"}, legate={"x": "here"})
-    for name, content in {"both": {"x": "beside"}, "mine": {"base": ["both.yaml"]}}.items():
+    for name, content in {"both": {"x": "next to"}, "mine": {"base": ["both.yaml"]}}.items():
         (tmp_path / "folder" / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    assert whole("folder/mine.yaml")[0] == {"x": "beside"}
+    assert whole("folder/mine.yaml")[0] == {"x": "next to"}
     (tmp_path / "folder" / "mine.yaml").write_text("base: [here.yaml]")
     assert whole("folder/mine.yaml")[0] == {"x": "here"}
     (tmp_path / "folder" / "mine.yaml").write_text("base: legate.yaml")
@@ -226,7 +226,7 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
         config = parser.parse_args(arguments).fit
     data, model = (parser._subcommands_action._name_parser_map["fit"].instantiate(config)[key] for key in ("data", "model"))
     if isinstance(data.source, Joined):
-        data.source.sources = {own: blank(per_class, own, (1, 28, 28)) for own in data.source.sources}
+        data.source.sources = {name: blank(per_class, name, (1, 28, 28)) for name in data.source.sources}
     else:
         data.source = blank(per_class, data.source.name, (1, 28, 28) if data.source.name == "MNIST" else (3, 32, 32))
     data.setup()
@@ -250,7 +250,7 @@ def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
 def test_no_setting_is_written_down_in_twenty_files():
     """Lines that set a value occur in few files; keys that only open a mapping may."""
     lines = [set(path.read_text().splitlines()) for path in CONFIGS.rglob("*.yaml")]
-    counts = {line: sum(line in own for own in lines) for line in set().union(*lines)}
+    counts = {line: sum(line in file for file in lines) for line in set().union(*lines)}
     settings = {line: count for line, count in counts.items() if re.match(r" *\w+: \S", line) and not line.startswith("base")}
     assert max(settings.values()) < 20, max(settings.items(), key=lambda item: item[1])
 

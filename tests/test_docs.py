@@ -74,7 +74,7 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
     method = documented.MyScaffold(copy.deepcopy(net), local_steps=num_steps, server_weighting="uniform")
     fit(method, data, len(cohorts), precision="64-true")
     x = [weight.detach().clone() for weight in net.parameters()]
-    c, own = [torch.zeros_like(w) for w in x], {k: [torch.zeros_like(w) for w in x] for k in range(3)}
+    c, variates = [torch.zeros_like(w) for w in x], {k: [torch.zeros_like(w) for w in x] for k in range(3)}
     for cohort in cohorts:
         mean_change, mean_variate_change = [torch.zeros_like(w) for w in x], [torch.zeros_like(w) for w in x]
         for client in cohort:
@@ -83,16 +83,17 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
             y = [w.clone().requires_grad_() for w in x]
             for _ in range(num_steps):
                 gradients = torch.autograd.grad(F.cross_entropy(inputs @ y[0].T + y[1], targets), y)
-                y = [(w - rate * (g - ci + cs)).detach().requires_grad_() for w, g, ci, cs in zip(y, gradients, own[client], c)]
-            new = [ci - cs + (w0 - w.detach()) / (num_steps * rate) for ci, cs, w0, w in zip(own[client], c, x, y)]
+                step = [rate * (g - ci + cs) for g, ci, cs in zip(gradients, variates[client], c)]
+                y = [(w - s).detach().requires_grad_() for w, s in zip(y, step)]
+            new = [ci - cs + (w0 - w.detach()) / (num_steps * rate) for ci, cs, w0, w in zip(variates[client], c, x, y)]
             mean_change = [m + (w.detach() - w0) / len(cohort) for m, w, w0 in zip(mean_change, y, x)]
-            mean_variate_change = [m + (n - ci) / 3 for m, n, ci in zip(mean_variate_change, new, own[client])]
-            own[client] = new
+            mean_variate_change = [m + (n - ci) / 3 for m, n, ci in zip(mean_variate_change, new, variates[client])]
+            variates[client] = new
         x = [w + m for w, m in zip(x, mean_change)]
         c = [cs + m for cs, m in zip(c, mean_variate_change)]
     torch.testing.assert_close(method.net.weight.detach(), x[0], atol=1e-12, rtol=0)
     torch.testing.assert_close(method.c_0, c[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.client_states.read(1).method["c_0"], own[1][0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.client_states.read(1).method["c_0"], variates[1][0], atol=1e-12, rtol=0)
 
 
 def test_the_documented_command_runs(my_method, command_line):

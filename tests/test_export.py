@@ -199,4 +199,4 @@ def test_clients_own_models_are_not_exported(main, tmp_path):
     (path,) = tmp_path.rglob("last.ckpt")
     code, _, error = main("export", "--ckpt_path", str(path))
     assert code == 1
-    assert "the clients of FedWeIT keep models of their own: a checkpoint has no single net" in error
+    assert "the clients of FedWeIT keep separate models: a checkpoint has no single net" in error

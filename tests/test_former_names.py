@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fl_lightning import MOON, SCAFFOLD, FedAvg, Moon, Scaffold, exchange
+from fl_lightning.data import IID
 
 
 def test_the_former_classes_are_the_present_ones():
@@ -25,3 +26,13 @@ def test_a_class_with_a_former_attribute_is_refused(former):
     """It would be ignored, and the method be another one."""
     with pytest.raises(TypeError, match=rf"Mine\.{former} is no more: declare needs = fl_lightning\.Needs\(\w+=True\)"):
         type("Mine", (FedAvg,), {former: True})
+
+
+@pytest.mark.parametrize(
+    ("base", "former", "present"),
+    [(FedAvg, "beside_gradients", "released_without_noise"), (IID, "share_out", "partition")],
+)
+def test_a_class_that_overrides_a_renamed_method_is_refused(base, former, present):
+    """What it says would never be asked."""
+    with pytest.raises(TypeError, match=rf"Mine\.{former} is now called {present}: rename it"):
+        type("Mine", (base,), {former: lambda self: None})

@@ -60,9 +60,9 @@ def test_a_run_with_torchs_loss_is_one_with_ours(fit, toy_data, engine):
 
 def test_only_losses_with_label_counts_give_them_away():
     """What differential privacy has to say of a loss."""
-    assert FedAvg(nn.Linear(2, 2), loss=nn.CrossEntropyLoss()).beside_gradients == ()
-    assert FedAvg(nn.Linear(2, 2), loss=CrossEntropy()).beside_gradients == ()
-    assert FedAvg(nn.Linear(2, 2), loss=TruncatedCrossEntropy()).beside_gradients == ("the label counts in the loss",)
+    assert FedAvg(nn.Linear(2, 2), loss=nn.CrossEntropyLoss()).released_without_noise == ()
+    assert FedAvg(nn.Linear(2, 2), loss=CrossEntropy()).released_without_noise == ()
+    assert FedAvg(nn.Linear(2, 2), loss=TruncatedCrossEntropy()).released_without_noise == ("the label counts in the loss",)
 
 
 def test_a_loss_prints_as_it_was_given():

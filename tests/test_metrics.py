@@ -223,8 +223,8 @@ def test_task_scores_of_any_split(num_tasks, size):
 def test_task_scores_of_two_processes():
     """States summed as the sync between processes does: the scores of the union, whoever saw which task."""
     parts = [TaskScores(3), TaskScores(3)]
-    for place, (learned, task, logits, targets) in enumerate(task_example(3)):
-        parts[place % 2].update(learned, task, logits[:4], targets[:4])
+    for number, (learned, task, logits, targets) in enumerate(task_example(3)):
+        parts[number % 2].update(learned, task, logits[:4], targets[:4])
         parts[1].update(learned, task, logits[4:], targets[4:])
     parts[0].merge_state(parts[1])
     assert_task_scores(parts[0].compute(), 3)

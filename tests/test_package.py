@@ -1,4 +1,4 @@
-"""The package as a wheel installs it, and the source tree beside it."""
+"""The package as a wheel installs it, and the source tree next to it."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Federated continual learning: clients that learn sequences of tasks of their own."""
+"""Federated continual learning: every client learns its sequence of tasks."""
 
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.ewc import EWC

@@ -22,7 +22,7 @@ AdaptiveStart = Literal["base", "initial"]
 
 
 class APD(TaskLearner):
-    """``theta_t = B * sigmoid(m_t) + A_t`` for every linear and convolutional layer, biases and class layer of each task's own.
+    """``theta_t = B * sigmoid(m_t) + A_t`` for every linear and convolutional layer, biases and class layer for each task.
 
     Clients, which train alone, minimise at task t::
 

@@ -54,13 +54,13 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
     named = net.named_modules()
     layers = {name: layer for name, layer in named if isinstance(layer, LAYERS) and name.split(".")[0] != leave}
     if not layers:
-        raise ValueError(f"model.net has no linear or convolutional layer beside {leave}: there is nothing to decompose")
+        raise ValueError(f"model.net has no linear or convolutional layer other than {leave}: there is nothing to decompose")
     owners: dict[int, str] = {}
     for name, layer in layers.items():
         first = owners.setdefault(id(layer.weight), name)
         if first != name:
             raise ValueError(
-                f"model.net has one weight in the layers {first} and {name}, of which each would have its own parts: give each "
+                f"model.net has one weight in the layers {first} and {name}, which would be decomposed twice: give each "
                 "layer a weight, or use one layer twice"
             )
     for layer in layers.values():

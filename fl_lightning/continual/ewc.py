@@ -38,8 +38,8 @@ class EWC(TaskLearner):
         self.penalty = penalty
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return (*super().beside_gradients, "the Fisher information")
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the Fisher information")
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = [super().client_penalty(net, client)]
@@ -64,5 +64,5 @@ class EWC(TaskLearner):
             lambda logits, targets: self.loss(logits, targets, client.label_counts),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
-        own = self.own_tensors(net).keys()
-        return {name: tensor for name, tensor in fisher.items() if name not in own}
+        of_task = self.per_task_tensors(net).keys()
+        return {name: tensor for name, tensor in fisher.items() if name not in of_task}

@@ -1,7 +1,7 @@
-"""Federated methods whose clients learn tasks: every way to learn locally with every federation, by one name for both.
+"""Federated methods whose clients learn tasks: every local learner with every federation, by one name for both.
 
 As compared in J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client
-Transfer. ICML 2021: the body goes through the server in every round, what each task has of its own stays with the client.
+Transfer. ICML 2021: the body goes through the server in every round, the weights of single tasks stay with the client.
 """
 
 from typing import Any

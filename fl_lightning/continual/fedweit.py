@@ -43,7 +43,7 @@ class FedWeIT(APD):
 
     Clients send B, at those outputs where the mask is largest, after every round, and A_t, without what is not above ``l1``,
     when a task ends. The server averages what it got of each entry of B; a client takes over what is not 0. Only what is not 0
-    is sent, and counted as bytes: values without their places.
+    is sent, and counted as bytes: values without their indices.
 
     Args:
         l1, l2, decay, retroactive, adaptive_start: of :class:`APD`.
@@ -132,7 +132,7 @@ class FedWeIT(APD):
         if isinstance(configured, dict):
             found = f"model.lr_scheduler is {type(configured['lr_scheduler']).__name__}"
         elif type(configured) is not type(plain) or configured.defaults != plain.defaults:
-            found = f"model.server_optimizer is {type(configured).__name__} with settings of its own"
+            found = f"model.server_optimizer is {type(configured).__name__} with other settings than the default's"
         else:
             return configured
         raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
@@ -161,7 +161,7 @@ class FedWeIT(APD):
         if len(chosen) <= most:
             return chosen
         rng = numpy_stream(self.seed, self.positions[client], client, "knowledge")
-        return [chosen[place] for place in sorted(rng.choice(len(chosen), most, replace=False))]
+        return [chosen[index] for index in sorted(rng.choice(len(chosen), most, replace=False))]
 
     # A visit --------------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class FedWeIT(APD):
             for layer, adaptive in self.parts(net, "adaptive").items()
             if layer in foreign
         }
-        # Each A lies in one place, in which a layer with two names would have it replaced twice.
+        # A layer with two names would have its A replaced twice.
         logits = functional_call(net, composed, (batch.inputs,), tie_weights=False) if composed else net(batch.inputs)
         return self.loss(logits, batch.targets, client.label_counts)
 
@@ -239,7 +239,7 @@ class FedWeIT(APD):
         return super().learned_adaptive(client, layer, position, like)
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """Without the client's own A that the knowledge base has: one copy does for both."""
+        """Without the client's A that the knowledge base has: one copy does for both."""
         state, at_server = super().kept_state(client, state), self._at_server(client)
         tasks = {
             position: LearnedTask(task.tensors) if position in at_server else task for position, task in state.tasks.items()
@@ -331,7 +331,7 @@ class FedWeIT(APD):
 
 
 def _over_parts(knowledge: Any, function: Callable[[Any], Any]) -> Any:
-    """What a function gives of every sparse A of a knowledge base, in the same places."""
+    """What a function gives of every sparse A of a knowledge base, at the same indices."""
     return {
         client: {position: {layer: function(part) for layer, part in parts.items()} for position, parts in tasks.items()}
         for client, tasks in knowledge.items()

@@ -1,4 +1,4 @@
-"""TaskLearner: clients that learn their own sequences of tasks, round by round.
+"""TaskLearner: every client learns its sequence of tasks, round by round.
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
 arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks: who is at which task is state of the federation,
@@ -27,7 +27,7 @@ Schedule = Literal["synchronous", "asynchronous"]
 
 
 class TaskLearner(FederatedModule):
-    """Learns the tasks of ``data.tasks``; with its defaults FedAvg on task streams, each task with a class layer of its own.
+    """Learns the tasks of ``data.tasks``; with its defaults FedAvg on task streams, with a class layer for each task.
 
     The class layer, ``classifier``, stays with the client: it is drawn anew when a task begins and kept when it ends. Clients'
     models are evaluated as they are after a local fit, on the test samples of every task learned so far. A client that is not
@@ -52,7 +52,7 @@ class TaskLearner(FederatedModule):
     """Whether clients receive and send at all; if not, all of them train alone in every round."""
 
     per_task: Sequence[str] = ("classifier.*",)
-    """Name patterns of weights that each task has of its own."""
+    """Name patterns of weights of which each task has a copy."""
 
     drawn_anew: Sequence[str] = ("classifier.*",)
     """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
@@ -96,9 +96,9 @@ class TaskLearner(FederatedModule):
         if self.data.tasks is None:
             raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
         super().configure_model()
-        if not self.own_tensors(self.net):
+        if not self.per_task_tensors(self.net):
             raise ValueError(
-                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has its own: call "
+                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: call "
                 "its class layer classifier"
             )
         if hasattr(self, "position"):  # a second fit goes on
@@ -130,14 +130,14 @@ class TaskLearner(FederatedModule):
         return min(self.positions) == self.data.streams.num_tasks
 
     def read_clocks(self) -> None:
-        """Clients' places on the host, for what is decided there, and for the data module."""
+        """Clients' positions on the host, for what is decided there, and for the data module."""
         self.positions: list[int] = self.position.tolist()
         self._factors, self._rounds_in_task = self.rate_factor.tolist(), self.rounds_in_task.tolist()
         self.data.present_shards.go_to(self.positions)
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return (*super().beside_gradients, "the validation loss that steers learning rates")
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the validation loss that steers learning rates")
 
     def cohort(self, round: int) -> list[Visit]:
         """The sampled clients that still learn and, where they train without the server, the others."""
@@ -167,7 +167,7 @@ class TaskLearner(FederatedModule):
         return super().client_start(net, client)
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
-        """A client's first visit in a task, ``net`` as received: what each task has of its own becomes fresh.
+        """A client's first visit in a task, ``net`` as received: the weights of single tasks become fresh.
 
         What is drawn anew gets its initial values in a random order, which is a draw however the net was initialised. Class
         layers that began alike would, in rounds so few that they hardly move, be one for all tasks, and a task's gradients
@@ -178,7 +178,7 @@ class TaskLearner(FederatedModule):
         """
         client.moments = {}
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
-        for name, tensor in self.own_tensors(net).items():
+        for name, tensor in self.per_task_tensors(net).items():
             tensor.copy_(initial[name].detach())
             if self._is_drawn_anew(name):
                 stream = torch_stream(self.seed, position, client.index, f"fresh {name}")
@@ -186,16 +186,16 @@ class TaskLearner(FederatedModule):
                 tensor.copy_(tensor.flatten()[order].view_as(tensor))
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
-        """A client's last visit in a task, after its fit: what the task has of its own is kept in ``client.tasks``."""
-        client.tasks[position] = LearnedTask({name: tensor.clone() for name, tensor in self.own_tensors(net).items()})
+        """A client's last visit in a task, after its fit: the task's weights are kept in ``client.tasks``."""
+        client.tasks[position] = LearnedTask({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
 
-    def own_tensors(self, net: nn.Module) -> State:
-        """Weights and buffers that each task has of its own."""
+    def per_task_tensors(self, net: nn.Module) -> State:
+        """Weights and buffers of which each task has a copy."""
         tensors = (*net.named_parameters(), *net.named_buffers())
         return {name: t.detach() for name, t in tensors if self.is_per_task(name) and not self.is_constant(name)}
 
     def is_per_task(self, name: str) -> bool:
-        """Whether each task has a weight or buffer of its own, which then stays with the client."""
+        """Whether each task has a copy of a weight or buffer, which then stays with the client."""
         return any(fnmatch(name, pattern) for pattern in self.per_task)
 
     def is_personal(self, name: str) -> bool:
@@ -234,7 +234,7 @@ class TaskLearner(FederatedModule):
     # Evaluation -----------------------------------------------------------------------------------------------------
 
     def predict_task(self, net: nn.Module, client: Client, position: int, inputs: EvaluationInputs) -> Tensor:
-        """Logits (samples, classes of a task) of a client's model, with what the task has of its own, in evaluation mode.
+        """Logits (samples, classes of a task) of a client's model, with the task's weights, in evaluation mode.
 
         Args:
             net: the client's, at its present task.
@@ -252,14 +252,14 @@ class TaskLearner(FederatedModule):
         """All weights and buffers of a client's model for a task that it learns, or has learned."""
         weights = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
         if position != self.positions[client.index] and position in client.tasks:
-            kept, own = client.tasks[position].tensors, self.own_tensors(net)
-            weights |= {name: tensor for name, tensor in kept.items() if name in own}
+            kept, of_task = client.tasks[position].tensors, self.per_task_tensors(net)
+            weights |= {name: tensor for name, tensor in kept.items() if name in of_task}
         return weights
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
-        weights, own = dict(net.named_parameters()), self.own_tensors(net)
-        shared = sum(weight.numel() for name, weight in weights.items() if name not in own)
+        weights, of_task = dict(net.named_parameters()), self.per_task_tensors(net)
+        shared = sum(weight.numel() for name, weight in weights.items() if name not in of_task)
         for task in client.tasks.values():
             shared += sum(tensor.numel() for name, tensor in task.tensors.items() if name in weights)
             shared += sum(tensor.values.numel() for tensor in task.sparse.values())
@@ -322,12 +322,12 @@ class TaskLearner(FederatedModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_layout(checkpoint)  # in evaluations too, which are of the clients' models
-        stored, own = checkpoint.get("federated", {}).get("streams", {}), self._streams_in_short()
-        for name in own:
-            if name in stored and stored[name] != own[name]:
+        stored, present = checkpoint.get("federated", {}).get("streams", {}), self._streams_in_short()
+        for name in present:
+            if name in stored and stored[name] != present[name]:
                 raise ValueError(
-                    f"ckpt_path holds a run on other tasks: {name} is {stored[name]} there and {own[name]} here: use the data "
-                    "of that run"
+                    f"ckpt_path holds a run on other tasks: {name} is {stored[name]} there and {present[name]} here: use the "
+                    "data of that run"
                 )
         super().on_load_checkpoint(checkpoint)
 

@@ -8,7 +8,7 @@ from fl_lightning.continual.learner import TaskLearner
 
 
 class SingleTask(TaskLearner):
-    """Each task has all weights of its own: nothing is shared between tasks, and nothing sent."""
+    """Each task has a net to itself: nothing is shared between tasks, and nothing sent."""
 
     federated = False
     per_task = ("*",)

@@ -46,6 +46,6 @@ class StableSGD(TaskLearner):
         self.smallest_rate = 0.0  # within a task the rate does not fall, and so cannot end it
 
     def client_learning_rate(self, round: int, client: int) -> float:
-        """The decay from task to task, in the place of that within a task."""
+        """The decay from task to task, instead of that within a task."""
         factor = max(self.task_decay ** (self.positions[client] + 1), self.lowest_rate / self.first_rate)
         return factor * self.learning_rate_decay ** (round - 1)

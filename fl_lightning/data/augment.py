@@ -47,7 +47,7 @@ class _WithoutChance(Augmentation):
 
 
 class RandomCrop(Augmentation):
-    """Pad with black on all sides, then cut a part out at a random place, another for every image.
+    """Pad with black on all sides, then cut a part out at a random offset, another for every image.
 
     In evaluation the middle of the image.
 
@@ -69,7 +69,7 @@ class RandomCrop(Augmentation):
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         height, width = self._part(images)
         padded = F.pad(images, [self.padding] * 4)
-        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, channels, place, place, height, width)
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, channels, top, left, height, width)
         top, left = draws[:, 0] % windows.shape[2], draws[:, 1] % windows.shape[3]
         return windows[torch.arange(len(images), device=images.device), :, top, left]
 
@@ -127,9 +127,9 @@ class Cutout(Augmentation):
 
     def _covered(self, draws: Tensor, length: int) -> Tensor:
         """(B, length), of rows or columns."""
-        places = torch.arange(length, device=draws.device)
+        pixels = torch.arange(length, device=draws.device)
         first = (draws % length - self.size // 2)[:, None]
-        return (places >= first) & (places < first + self.size)
+        return (pixels >= first) & (pixels < first + self.size)
 
     def _colour(self, images: Tensor) -> list[float]:
         """As stored, a number a channel."""
@@ -145,7 +145,7 @@ class Cutout(Augmentation):
 class RandomResizedCrop(Augmentation):
     """Cut a random part out of each image and scale it to one size (Szegedy et al., CVPR 2015), bilinear.
 
-    The part's area is uniform over ``scale`` of the image's, its width to height log-uniform over [3/4, 4/3], its place
+    The part's area is uniform over ``scale`` of the image's, its width to height log-uniform over [3/4, 4/3], its offset
     uniform; a side that would exceed the image is cut to it. In evaluation the middle square, scaled.
 
     Args:
@@ -173,9 +173,9 @@ class RandomResizedCrop(Augmentation):
         tall, wide = (area / ratio).sqrt().clamp_max(height), (area * ratio).sqrt().clamp_max(width)
         # grid_sample counts from -1 to 1 across the image: a factor and the middle of the part for each axis.
         affine = torch.zeros(len(images), 2, 3, dtype=torch.float64, device=images.device)
-        for axis, (part, whole, place) in enumerate(((wide, width, left), (tall, height, top))):
+        for axis, (part, whole, offset) in enumerate(((wide, width, left), (tall, height, top))):
             affine[:, axis, axis] = part / whole
-            affine[:, axis, 2] = (2 * place - 1) * (1 - part / whole)
+            affine[:, axis, 2] = (2 * offset - 1) * (1 - part / whole)
         grid = F.affine_grid(affine.float(), [len(images), images.shape[1], self.size, self.size], align_corners=False)
         return _like(F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False), images)
 

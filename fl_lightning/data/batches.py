@@ -17,14 +17,14 @@ class Step(NamedTuple):
 
     indices: Tensor  # (M, B) into the shards' flat list of training indices
     real: Tensor | None  # (M, B), false where a shorter batch is filled up; None where all have B samples
-    draw_counters: Tensor  # (M, B), the place of every sample in its client's visit
+    draw_counters: Tensor  # (M, B), the position of every sample in its client's visit
 
 
 @dataclass(frozen=True)
 class Visits:
     """Visits of a round whose steps are taken side by side.
 
-    Every client goes through its shard epoch after epoch, in a random order of its own each time; the short batch at an
+    Every client goes through its shard epoch after epoch, in a random order drawn anew each time; the short batch at an
     epoch's end is kept. Orders are drawn from (seed, round, client): who else is in the list does not matter.
     """
 
@@ -58,31 +58,31 @@ class Visits:
             beginning = [row for row in range(active) if step % per_epoch[row] == 0]
             if beginning:
                 order = self._reorder(order[:active], beginning, keys, size, step // epoch_steps)
-            place = (step % epoch_steps[:active] * batch[:active])[:, None]
+            first = (step % epoch_steps[:active] * batch[:active])[:, None]
             lengths = [min(batches[row], self.sizes[row] - step % per_epoch[row] * batches[row]) for row in range(active)]
             width = max(batches[:active]) if full else max(lengths)
             slots = torch.arange(width, device=self.device)
-            real = None if min(lengths) == width and not full else place + slots < size[:active, None]
-            position = (place + slots).minimum(size[:active, None] - 1)
+            real = None if min(lengths) == width and not full else first + slots < size[:active, None]
+            position = (first + slots).minimum(size[:active, None] - 1)
             indices = start[:active, None] + order[:active].gather(1, position)
             yield Step(indices, real, step * batch[:active, None] + slots)
 
     def poisson_plan(self) -> Iterator[Step]:
-        """Step after step of a single client, every sample in each by a coin of its own: ``batch_size`` samples on average."""
+        """Steps of a single client, every sample in each by an independent draw: on average ``batch_size`` samples."""
         (size,), (steps,), (start,) = self.sizes, self.steps, self.starts
-        place, keys = torch.arange(size, device=self.device), self.keys("Poisson batches")
+        positions, keys = torch.arange(size, device=self.device), self.keys("Poisson batches")
         share = int(min((self.batch_size or size) / size, 1.0) * (1 << 53))  # of the draws' upper 53 bits
         for step in range(steps):
-            counters = step * size + place
+            counters = step * size + positions
             chosen = random_bits(keys, counters) >> 10 < share
-            yield Step((start + place[chosen])[None], None, counters[chosen][None])
+            yield Step((start + positions[chosen])[None], None, counters[chosen][None])
 
     def _reorder(self, order: Tensor, rows: list[int], keys: Tensor, size: Tensor, epoch: Tensor) -> Tensor:
         """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others stay."""
         chosen = slice(len(order)) if len(rows) == len(order) else self._column(rows)
-        place = torch.arange(max(self.sizes), device=self.device)
-        bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + place)
-        drawn = bits.masked_fill(place >= size[chosen, None], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+        positions = torch.arange(max(self.sizes), device=self.device)
+        bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + positions)
+        drawn = bits.masked_fill(positions >= size[chosen, None], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
         return drawn if isinstance(chosen, slice) else order.index_copy(0, chosen, drawn)
 
     def _column(self, values: Sequence[int]) -> Tensor:

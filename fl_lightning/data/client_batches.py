@@ -23,7 +23,7 @@ class ShardBatches:
         sizes: of batches.
         seed: of orders, coins and augmentation.
         sample_indices: whether batches say which samples they have.
-        poisson: whether every sample is in a batch by a coin of its own.
+        poisson: whether every sample is in a batch by an independent draw.
     """
 
     samples: PreparedSamples

@@ -32,7 +32,7 @@ class UniformSampler:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Each of N clients by a coin of its own, ``expected_size`` of them on average, as accounting by client wants it."""
+    """Each of N clients by an independent draw, ``expected_size`` of them on average, as accounting by client wants it."""
 
     num_clients: int
     expected_size: int

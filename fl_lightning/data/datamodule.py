@@ -30,7 +30,7 @@ from fl_lightning.data.tasks import Streams, TaskStream
 
 
 class FederatedDataModule(LightningDataModule):
-    """Shares a data set out among clients and serves them their batches from the device.
+    """Partitions a data set among clients and serves them their batches from the device.
 
     Images, which uint8 inputs are, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
     there. Float inputs are used as they are, in the net's precision, unless ``mean`` and ``std`` are given. Other whole
@@ -47,9 +47,9 @@ class FederatedDataModule(LightningDataModule):
         clients_per_round: size of a cohort; a whole number is a count, a number with a point is a fraction of the clients
             (``0.1``; ``1.0`` is all of them), of which at least one takes part.
         batch_size: samples of a local step; the last batch of an epoch may be smaller. None: a client's shard is one batch.
-        partition: how the training set is shared out.
-        public_size: training samples that the server has and no client, drawn at random by the seed; what is left is shared
-            out. For methods that distil at the server.
+        partition: the rule that deals the training samples to clients.
+        public_size: training samples that the server has and no client, drawn at random by the seed; the clients hold the
+            others. For methods that distil at the server.
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
@@ -61,8 +61,8 @@ class FederatedDataModule(LightningDataModule):
         storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
         num_workers: processes that read ahead; 0 for none.
-        tasks: what makes the classes of the source a sequence of tasks for each client (:mod:`fl_lightning.continual`), in the
-            place of ``partition``, ``public_size`` and ``val_fraction``.
+        tasks: what makes the classes of the source a sequence of tasks for each client (:mod:`fl_lightning.continual`), instead
+            of ``partition``, ``public_size`` and ``val_fraction``.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
@@ -152,7 +152,7 @@ class FederatedDataModule(LightningDataModule):
     def _divided(self, dataset: Dataset) -> tuple[Dataset, ClientShards, Tensor]:
         """The samples as clients learn them, who holds which, and which of them are the server's."""
         if self.tasks is not None:
-            self._streams = self.tasks.share_out(dataset, self.num_clients, self.seed)
+            self._streams = self.tasks.partition(dataset, self.num_clients, self.seed)
             return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         private, public = self.split.private_and_public(dataset)
         return dataset, self.split.shards(dataset, private, self.val_fraction), public
@@ -232,7 +232,7 @@ class FederatedDataModule(LightningDataModule):
 
         Args:
             sample_indices: whether batches say which samples they have.
-            poisson: whether every sample is in a batch by a coin of its own.
+            poisson: whether every sample is in a batch by an independent draw.
             batch_size: samples of a local step; None: as many as ``data.batch_size`` says.
         """
         sizes = self.batch_sizes if batch_size is None else replace(self.batch_sizes, local_step=batch_size)
@@ -279,7 +279,7 @@ class FederatedDataModule(LightningDataModule):
         """
         if self.tasks is not None:
             raise ValueError(
-                "data.tasks has test samples for clients' own models alone: a fit logs how they do, as tasks/accuracy"
+                "data.tasks has test samples for the clients' models alone: a fit logs how they do, as tasks/accuracy"
             )
         if not self.evaluation.has_test:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")

@@ -42,7 +42,7 @@ class FederatedSplit:
     def parts(self, dataset: Dataset, private: Tensor) -> list[Tensor]:
         """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
         labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
-        return self.partition.share_out(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
+        return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float) -> ClientShards:
         """Each client's training and validation samples.

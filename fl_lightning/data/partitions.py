@@ -1,8 +1,9 @@
-"""How samples are shared out among clients. A partition is one small class: labels in, one index tensor a client out."""
+"""Which client holds which samples. A partition is one small class: labels in, one index tensor a client out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +25,18 @@ __all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural"
 
 
 class Partition(ABC):
-    """A way to share out labelled samples among clients."""
+    """A rule that deals labelled samples to clients."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "share_out" in vars(cls):
+            raise TypeError(f"{cls.__name__}.share_out is now called partition: rename it")
 
     @abstractmethod
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
 
-    def share_out(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
         """The same; for partitions that look at the natural client of every sample, (n,), where it is known."""
         return self(labels, num_clients, seed)
 
@@ -130,10 +136,10 @@ class Natural(Partition):
         self.min_samples = min_samples
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        """The same as others, with the natural client of every sample, (n,), in the place of its label."""
+        """The same as others, with the natural client of every sample, (n,), instead of its label."""
         return owner_partition(labels, num_clients, seed, self.min_samples)
 
-    def share_out(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
         if owners is None:
             raise ValueError(
                 "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "

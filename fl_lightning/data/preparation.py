@@ -58,8 +58,8 @@ class Preparation:
         total = sum(augmentation.num_draws for augmentation in self.augment)
         draws = random_bits(keys[:, None, None], counters[..., None] * total + torch.arange(total, device=self.device))
         draws = draws.reshape(len(images), total).split([augmentation.num_draws for augmentation in self.augment], dim=1)
-        for augmentation, own in zip(self.augment, draws, strict=True):
-            images = augmentation(images, own)
+        for augmentation, values in zip(self.augment, draws, strict=True):
+            images = augmentation(images, values)
         return images
 
     def for_evaluation(self, inputs: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.samples import Dataset, are_whole, type_name
 from fl_lightning.data.scaling import InputRecord
-from fl_lightning.data.storage import Storage, place
+from fl_lightning.data.storage import Storage, place_samples
 from fl_lightning.exchange import Batch
 
 Part = Literal["train", "test"]
@@ -38,7 +38,7 @@ class PreparedSamples:
         Args:
             announce: say so where they are streamed because they do not fit.
         """
-        self.train, self.test = place(self.dataset, device, self._storage, self._num_workers, announce)
+        self.train, self.test = place_samples(self.dataset, device, self._storage, self._num_workers, announce)
         self.preparation.to(device, dtype)
 
     def batches(self, part: Part, indices: Sequence[Tensor]) -> Iterator[Batch]:

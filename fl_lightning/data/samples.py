@@ -1,4 +1,4 @@
-"""What data looks like on its way from a source to a client."""
+"""What data looks like between a source and a client."""
 
 from dataclasses import dataclass
 
@@ -91,7 +91,7 @@ def _check_class_names(classes: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for name in classes:
         if name in seen:
-            raise ValueError(f"data.source names the class {name!r} twice: give each class a name of its own")
+            raise ValueError(f"data.source names the class {name!r} twice: give each class another name")
         if name.splitlines() != [name] or not _is_text(name):
             raise ValueError(f"data.source has the class {name!a}, must be one line of UTF-8 text: rename it")
         seen.add(name)

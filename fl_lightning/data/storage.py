@@ -48,7 +48,7 @@ class StoredSamples:
             yield inputs.to(self.device, non_blocking=True), self.targets[indices.to(self.device)]
 
 
-def place(
+def place_samples(
     dataset: Dataset, device: torch.device, storage: Storage, num_workers: int, announce: bool
 ) -> tuple[StoredSamples, StoredSamples]:
     """Training and test samples of a data set, where ``data.storage`` wants them.

@@ -44,12 +44,12 @@ class Stream:
             RuntimeError: where a pass goes on after another has begun: it would get the other's rows.
         """
         self._passes += 1
-        own, self._order[:] = self._passes, batches
+        this_pass, self._order[:] = self._passes, batches
         for count, rows in enumerate(self._loader, start=1):
             yield rows
-            if self._passes != own and count == len(batches):
+            if self._passes != this_pass and count == len(batches):
                 return
-            if self._passes != own:
+            if self._passes != this_pass:
                 raise RuntimeError("a pass over streamed samples goes on after another has begun: finish one before the next")
 
 

@@ -1,4 +1,4 @@
-"""Task streams: every client learns a sequence of tasks of its own, each with a few of the classes."""
+"""Task streams: every client learns its sequence of tasks, each with a few of the classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ TasksBy = Literal["classes", "sources", "superclasses"]
 class Streams:
     """The sequences of N clients, T tasks each.
 
-    Samples are numbered over the source's training and test samples, in that order, and their labels are places among the
+    Samples are numbered over the source's training and test samples, in that order, and their labels are positions among the
     classes of their task. Row ``client * T + position`` of ``shards`` and ``test`` is a client's task at that position.
     """
 
@@ -54,8 +54,8 @@ class Streams:
 class TaskStream:
     """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one a client.
 
-    Each client learns ``tasks_per_client`` of the tasks in an order of its own. Training and test samples of the source are
-    pooled, shared out evenly at random, and a client's part is split into training, test and validation samples anew.
+    Each client learns ``tasks_per_client`` of the tasks in an order drawn for it. Training and test samples of the source are
+    pooled, dealt to clients evenly and at random, and a client's part is split into training, test and validation samples anew.
     Of the FedWeIT paper (Yoon et al., ICML 2021, Section 5) Overlapped-CIFAR-100 is ``by: superclasses``, and NonIID-50
     ``by: sources``, where a task is not shared: it is, whole, one client's.
 
@@ -115,7 +115,7 @@ class TaskStream:
     def __repr__(self) -> str:
         return f"TaskStream(by={self.by}, tasks_per_client={self.tasks_per_client})"
 
-    def share_out(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
+    def partition(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
         """Each client's tasks and samples; a function of the data set and the seed alone.
 
         Raises:
@@ -125,24 +125,24 @@ class TaskStream:
         tasks = self._tasks(dataset, seed)
         order = self._order(len(tasks), num_clients, len(dataset.classes), seed)
         labels, names = torch.cat([dataset.train.targets, dataset.test.targets]), tuple(tasks)
-        task_of, place_of = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
+        task_of, label_in_task = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
         for task, members in enumerate(tasks.values()):
-            task_of[members], place_of[members] = task, torch.arange(len(members))
+            task_of[members], label_in_task[members] = task, torch.arange(len(members))
         num_parts = 1 if self._deals_whole_tasks else num_clients
         parts = [self._parts(task, task_of[labels] == task, num_parts, seed) for task in range(len(tasks))]
         rows = [parts[task][client % num_parts] for client in range(num_clients) for task in order[client].tolist()]
         sizes = self._sizes(rows, order.flatten().tolist(), names, order.shape[1])
-        split = [row.split([*own]) for row, own in zip(rows, sizes, strict=True)]
+        split = [row.split([*counts]) for row, counts in zip(rows, sizes, strict=True)]
         train, test, validation = ([part[kind] for part in split] for kind in range(3))
         classes = tuple(map(str, range(max(map(len, tasks.values())))))
-        pooled = Samples(torch.cat([dataset.train.inputs, dataset.test.inputs]), place_of[labels])
+        pooled = Samples(torch.cat([dataset.train.inputs, dataset.test.inputs]), label_in_task[labels])
         nothing = Samples(pooled.inputs[:0], pooled.targets[:0])
         shards = shards_of_parts(train, validation, pooled.targets, len(classes))
         return Streams(Dataset(pooled, nothing, classes), names, order, shards, tuple(test))
 
     @property
     def _deals_whole_tasks(self) -> bool:
-        """Whether no two clients learn the same task; else every task's samples are shared out among all of them."""
+        """Whether no two clients learn the same task; else every task's samples are dealt to all of them."""
         return self.by == "sources"
 
     def _order(self, num_tasks: int, num_clients: int, num_classes: int, seed: int) -> Tensor:
@@ -166,7 +166,7 @@ class TaskStream:
         classes = dataset.classes
         if self.by == "superclasses":
             of_class = read_superclasses(self.table, classes, "data.tasks.table")
-            tasks = {name: [c for c, own in enumerate(of_class) if own == name] for name in sorted(set(of_class))}
+            tasks = {name: [c for c, superclass in enumerate(of_class) if superclass == name] for name in sorted(set(of_class))}
         else:
             drawn = numpy_stream(seed, -1, -1, "classes of tasks").permutation(len(classes)).tolist()
             sets = {"": drawn}
@@ -174,7 +174,7 @@ class TaskStream:
                 sets = {name: [c for c in drawn if dataset.sources[c] == name] for name in dict.fromkeys(dataset.sources)}
             if absent := ", ".join(name for name in self.tasks_per_source if name not in sets):
                 rank_zero_only(print)(f"Data: no tasks of {absent}: in data.tasks.tasks_per_source, but no source here")
-            groups = [sorted(group) for name, own in sets.items() for group in self._groups(name, own)]
+            groups = [sorted(group) for name, members in sets.items() for group in self._groups(name, members)]
             tasks = {", ".join(classes[c] for c in group): group for group in groups}
         if not tasks:
             raise ValueError(

@@ -1,7 +1,8 @@
 """FedCurv: weights that matter to other clients are hard to move.
 
 N. Shoham, T. Avidor, A. Keren, N. Israel, D. Benditkis, L. Mor-Yosef, I. Zeitak: Overcoming Forgetting in Federated Learning on
-Non-IID Data. 2019. arXiv 1910.07796. Equation 3. A client's own term is left out, as the paper has it and popular code has not.
+Non-IID Data. 2019. arXiv 1910.07796. Equation 3. A client's term is left out of its penalty, as in the paper,
+where popular code keeps it.
 """
 
 from typing import Any, Literal
@@ -24,7 +25,7 @@ class FedCurv(FederatedModule):
     """The loss plus ``penalty * sum_j sum_i F_ji (w_i - theta_ji)^2`` over other clients j, no half.
 
     theta_j are the weights that client j sent, F_j its empirical Fisher information there. The server keeps the sums of F and
-    of ``F theta``, and a client takes its own terms out.
+    of ``F theta``, and a client takes its terms out.
 
     Args:
         penalty: lambda, at least 0; 0 is FedAvg.
@@ -49,8 +50,8 @@ class FedCurv(FederatedModule):
             self.add_server_state(kind)
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return (*super().beside_gradients, "the Fisher information")
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the Fisher information")
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {kind: self.server_state(kind) for kind in _KINDS}

@@ -72,7 +72,7 @@ class FedDF(FederatedModule):
             return
         logits = torch.stack(teachers).mean(dim=0, keepdim=True)
         order = torch.randperm(self.data.public_size)
-        held_out, places = order.tensor_split([len(order) // 10])
+        held_out, trained_on = order.tensor_split([len(order) // 10])
         # Read once: where samples are streamed, one pass over them breaks off the one before.
         (held_out_batch,) = self.data.public.batches([held_out])
         held_out_logits = logits[:, held_out.to(logits.device)]
@@ -80,8 +80,8 @@ class FedDF(FederatedModule):
         optimizer = torch.optim.Adam(self.trained_weights(self.net).values(), self.distillation_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.distillation_steps)
         self.net.train()
-        for step, (where, batch) in enumerate(self._batches(places), start=1):
-            self._distil(batch, logits[:, where], optimizer)
+        for step, (indices, batch) in enumerate(self._batches(trained_on), start=1):
+            self._distil(batch, logits[:, indices], optimizer)
             schedule.step()
             if step % self._CHECK_EVERY == 0 or step == self.distillation_steps:
                 loss = self._loss_of(held_out_batch, held_out_logits)
@@ -98,11 +98,11 @@ class FedDF(FederatedModule):
         nn.utils.clip_grad_norm_(self.net.parameters(), self._LARGEST_NORM)
         optimizer.step()
 
-    def _batches(self, places: Tensor) -> Iterator[tuple[Tensor, Batch]]:
-        """Epoch after epoch, as many batches as there are steps, each with its samples' places."""
+    def _batches(self, indices: Tensor) -> Iterator[tuple[Tensor, Batch]]:
+        """Epoch after epoch, as many batches as there are steps, each with its samples' positions among the public ones."""
         drawn: list[Tensor] = []
         while len(drawn) < self.distillation_steps:
-            drawn += places[torch.randperm(len(places))].split(self.distillation_batch_size)
+            drawn += indices[torch.randperm(len(indices))].split(self.distillation_batch_size)
         drawn = drawn[: self.distillation_steps]
         yield from zip(drawn, self.data.public.batches(drawn), strict=True)
 

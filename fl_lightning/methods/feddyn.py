@@ -38,17 +38,17 @@ class FedDyn(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added as it is, which spares passes over all weights."""
         gradients, loss = super().client_gradients(net, batch, client)
-        own, pulled = client.state.get("g", {}), []
+        accumulated, pulled = client.state.get("g", {}), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
             gradient = gradient.add(weight.detach() - client.received_state[name], alpha=self.alpha)
-            pulled.append(gradient.sub_(own[name]) if name in own else gradient)
+            pulled.append(gradient.sub_(accumulated[name]) if name in accumulated else gradient)
         return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         change = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
         moved = {name: change[name] for name in self.server_state("h")}
-        own = client.state.get("g", {})
-        client.state["g"] = {name: own.get(name, 0.0) - self.alpha * moved[name] for name in moved}
+        accumulated = client.state.get("g", {})
+        client.state["g"] = {name: accumulated.get(name, 0.0) - self.alpha * moved[name] for name in moved}
         # The plain sum that h takes: the server has it from the models.
         return {**super().client_result(net, client), "moved": Weighted(moved, 1.0, derived=True)}
 

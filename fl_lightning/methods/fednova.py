@@ -66,7 +66,7 @@ class FedNova(FedProx):
         upload = super().client_result(net, client)
         weights = upload.pop("weights").tensors
         a = self.accumulation(int(client.num_steps), float(client.learning_rate))
-        changes = {name: (client.received_state[name] - own.detach()) / a for name, own in weights.items()}
+        changes = {name: (client.received_state[name] - weight.detach()) / a for name, weight in weights.items()}
         precision = torch.promote_types(torch.float32, client.received[0].dtype)
         accumulation = {"a": torch.tensor(a, dtype=precision, device=client.label_counts.device)}
         sent, weight = {"changes": changes, "accumulation": accumulation}, self.update_weight(client)
@@ -79,7 +79,7 @@ class FedNova(FedProx):
     def accumulation(self, steps: int, rate: float) -> float:
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
         if self.mu > 0:
-            kept = self.mu * rate  # of a gradient's way, each later step takes this share back
+            kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
             return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
         rho = self._momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -41,7 +41,7 @@ class FedReg(FederatedModule):
         perturbed_step: eta_p; by default a hundredth of ``pseudo_step``.
         num_perturbations: E, steps.
         modified_gradients: the MG variant, which takes out of every gradient on the batch what it has in common with one that
-            the images alone, and no label, could give: the gradient on the batch's own pseudo data with uniform labels.
+            the images alone, and no label, could give: the gradient on the batch's pseudo data with uniform labels.
         skip_flat: leave out the projection on pseudo data where the squared norm of their gradient g_s is below 1e-20. Such a
             gradient is rounding, by which the projection may divide; the authors' code has no such check.
 
@@ -97,11 +97,11 @@ class FedReg(FederatedModule):
                 )
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return (*super().beside_gradients, "the gradients that make pseudo and perturbed data and those on them")
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the gradients that make pseudo and perturbed data and those on them")
 
     def client_start(self, net: nn.Module, client: Client) -> State:
-        """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order of its own."""
+        """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""
         net.eval()
         rows = [self._perturbed(net, batch, client) for batch in client.epoch("pseudo data")]
         net.train()
@@ -142,12 +142,12 @@ class FedReg(FederatedModule):
         """One step on the batch, then the projections, handed to the optimizer as one gradient."""
         rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
         weights = [weight.detach() for weight in self.trained_weights(net).values()]
-        slow = [self.gamma * own + (1 - self.gamma) * start for own, start in zip(weights, received, strict=True)]
+        slow = [self.gamma * weight + (1 - self.gamma) * start for weight, start in zip(weights, received, strict=True)]
         gradient, loss = self.loss_gradients(net, batch, client, at=slow)
         if self.modified_gradients and len(batch.targets) > 0:  # Poisson batches may have none
             gradient = self._without_semantics(gradient, net, batch, client, slow)
-        moved = [own - rate * g for own, g in zip(weights, gradient, strict=True)]
-        middle = [(own + start) / 2 for own, start in zip(moved, received, strict=True)]
+        moved = [weight - rate * g for weight, g in zip(weights, gradient, strict=True)]
+        middle = [(weight + start) / 2 for weight, start in zip(moved, received, strict=True)]
         rehearsed = self._row(client)
 
         def pseudo_loss() -> Tensor:
@@ -159,10 +159,10 @@ class FedReg(FederatedModule):
         old = Batch(rehearsed["pseudo"], rehearsed["targets"], rehearsed["real"])
         g_s, _ = client.differentiate(self._objective(old, pseudo_loss), at=middle)
         g_p, _ = client.differentiate(self._objective(old, perturbed_loss), at=middle)
-        way = [own - start for own, start in zip(moved, received, strict=True)]
-        w_s = _multiplier(way, g_s, smallest=_FLAT if self.skip_flat else 0.0)
-        way = [d - w_s * g for d, g in zip(way, g_s, strict=True)]
-        w_p = _multiplier(way, g_p)
+        delta = [weight - start for weight, start in zip(moved, received, strict=True)]
+        w_s = _multiplier(delta, g_s, smallest=_FLAT if self.skip_flat else 0.0)
+        delta = [d - w_s * g for d, g in zip(delta, g_s, strict=True)]
+        w_p = _multiplier(delta, g_p)
         client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])
         return loss
 
@@ -198,8 +198,8 @@ class FedReg(FederatedModule):
         carry = {name: rows for name, rows in client.carry.items() if name != "found_at"}
         if isinstance(client.step, int):
             return {name: rows[client.step % num_rows] for name, rows in carry.items()}
-        place = (client.step % num_rows).reshape(1)
-        return {name: rows.index_select(0, place)[0] for name, rows in carry.items()}
+        row = (client.step % num_rows).reshape(1)
+        return {name: rows.index_select(0, row)[0] for name, rows in carry.items()}
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
@@ -208,12 +208,12 @@ def _log_probabilities(logits: Tensor) -> Tensor:
     return torch.logaddexp(log_softmax, log_softmax.new_full((), _LOG_FLOOR))
 
 
-def _multiplier(way: Sequence[Tensor], gradient: Sequence[Tensor], smallest: float = 0.0) -> Tensor:
-    """``max(0, <way, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is.
+def _multiplier(delta: Sequence[Tensor], gradient: Sequence[Tensor], smallest: float = 0.0) -> Tensor:
+    """``max(0, <delta, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is.
 
     0 where ``||gradient||^2`` is below ``smallest``.
     """
-    product, square = _inner_product(way, gradient), _inner_product(gradient, gradient)
+    product, square = _inner_product(delta, gradient), _inner_product(gradient, gradient)
     multiplier = (product / (square + _TINY)).clamp_min(0).masked_fill(square < smallest, 0.0)
     return multiplier.to(gradient[0].dtype)
 

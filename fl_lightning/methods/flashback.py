@@ -72,8 +72,8 @@ class Flashback(FederatedModule):
         super().check_data()
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return (*super().beside_gradients, "the label counts that clients send")
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the label counts that clients send")
 
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}
@@ -124,11 +124,11 @@ class Flashback(FederatedModule):
                 group["lr"] *= self.learning_rate_decay ** (self.round - 1)
         self.net.train()
         for _ in range(self.distillation_epochs):
-            places = torch.randperm(self.data.public_size).split(self.distillation_batch_size)
-            for where, batch in zip(places, self.data.public.batches(places), strict=True):
+            drawn = torch.randperm(self.data.public_size).split(self.distillation_batch_size)
+            for indices, batch in zip(drawn, self.data.public.batches(drawn), strict=True):
                 logits = self.net(batch.inputs)
                 loss = CrossEntropy()(logits, batch.targets, self.global_label_counts).mean()
-                loss = loss + dynamic_distillation(logits, teachers[:, where.to(teachers.device)], alpha)
+                loss = loss + dynamic_distillation(logits, teachers[:, indices.to(teachers.device)], alpha)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -46,8 +46,8 @@ class SCAFFOLD(FederatedModule):
         self.add_server_state("variate")
 
     @property
-    def beside_gradients(self) -> tuple[str, ...]:
-        return super().beside_gradients + (("option I's gradients on all samples",) if self.option == "I" else ())
+    def released_without_noise(self) -> tuple[str, ...]:
+        return super().released_without_noise + (("option I's gradients on all samples",) if self.option == "I" else ())
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"variate": self.server_state("variate")}
@@ -58,18 +58,18 @@ class SCAFFOLD(FederatedModule):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
-        server, own = (part.get("variate", {}) for part in (client.broadcast, client.state))
+        server, client_variate = (part.get("variate", {}) for part in (client.broadcast, client.state))
         corrected = []
         for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
             if name in server:  # a weight that stays with its client has no variate
-                gradient = (gradient - own.get(name, 0.0)).add_(server[name])
+                gradient = (gradient - client_variate.get(name, 0.0)).add_(server[name])
             corrected.append(gradient)
         return corrected, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        server, own = (part.get("variate", {}) for part in (client.broadcast, client.state))
-        old = {name: own.get(name, torch.zeros_like(c)) for name, c in server.items()}
+        server, client_variate = (part.get("variate", {}) for part in (client.broadcast, client.state))
+        old = {name: client_variate.get(name, torch.zeros_like(c)) for name, c in server.items()}
         new = client.carry["full_gradient"] if self.option == "I" else self._from_the_change(net, client, old, server)
         if new:
             client.state["variate"] = new

@@ -24,7 +24,7 @@ from fl_lightning.exchange.protection import Protection
 from fl_lightning.privacy.base import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 
-_TINY = 1e-6  # Opacus's, beside norms that are divided by
+_TINY = 1e-6  # Opacus's, added to norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision
 _KNOWN_LAYERS = "use Linear, Conv, GroupNorm, LayerNorm or Embedding layers"
 
@@ -33,7 +33,7 @@ class DPSGD(Privacy):
     """The data's part of a local gradient is ``(sum_i g_i min(1, C / ||g_i||) + N(0, sigma^2 C^2)) / batch size``.
 
     Norms are over all trained weights together; a penalty's gradient is added after the noise. With ``accounting`` every
-    sample is in every batch by a coin of its own, with probability ``batch_size`` / samples of the client, the divisor is the
+    sample is in every batch by an independent draw, with probability ``batch_size`` / samples of the client, the divisor is the
     expected size, and the largest epsilon over clients is logged every round. Without, batches are shuffled ones and nothing
     is said of epsilon.
 
@@ -71,7 +71,7 @@ class DPSGD(Privacy):
         _try_layers(method.net, data.first_inputs(2))
 
     def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
-        return method.beside_gradients
+        return method.released_without_noise
 
     def protection(self, seed: int) -> Protection:
         estimate = NoisyGradient(self.noise_multiplier, self.clipping_norm, seed)
@@ -174,29 +174,29 @@ def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[],
         for weight, gradient in zip(weights, gradients, strict=True):
             if not hasattr(weight, "_norm_sample"):
                 if gradient is not None:
-                    name = next(name for name, own in net.named_parameters() if own is weight)
+                    name = next(name for name, other in net.named_parameters() if other is weight)
                     raise ValueError(f"{name} is used outside the forward pass of its layer")
                 weight._norm_sample = torch.zeros_like(values)  # pyright: ignore[reportAttributeAccessIssue]
         return hooks.get_norm_sample().detach(), values
     finally:
         hooks.cleanup()  # and switches off those that the graph still holds
-        for layer in net.modules():  # what the hooks leave on layers where a pass stopped half-way
+        for layer in net.modules():  # what the hooks leave on layers where a pass broke off
             layer.__dict__.pop("activations", None)
             layer.__dict__.pop("max_batch_len", None)
 
 
 @contextmanager
 def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
-    """Let weights have other values for a block; None: their own."""
+    """Let weights have other values for a block; None: those they have."""
     if values is None:
         yield
         return
-    own = [weight.detach().clone() for weight in weights]
+    before = [weight.detach().clone() for weight in weights]
     _copy(weights, values)
     try:
         yield
     finally:
-        _copy(weights, own)
+        _copy(weights, before)
 
 
 @torch.no_grad()
@@ -240,6 +240,6 @@ def _try_layers(net: nn.Module, inputs: Tensor) -> None:
         if not torch.isclose(norm, plain, rtol=_TOLERANCE):
             raise ValueError(
                 f"model.net has a layer of which Opacus finds wrong gradients by sample (norm {norm:.4g}, should be "
-                f"{plain:.4g}), as where samples see each other, a weight is used in two places or attention has dropout: "
+                f"{plain:.4g}), as where samples see each other, a weight is used twice or attention has dropout: "
                 f"{_KNOWN_LAYERS}"
             )

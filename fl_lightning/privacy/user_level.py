@@ -25,7 +25,7 @@ class UserLevelDP(Privacy):
     """The server's pseudo-gradient is ``(sum_k d_k min(1, C / ||d_k||) + N(0, sigma^2 C^2)) / (q N)``, d_k the global
     weights less client k's.
 
-    Each of the N clients is in a round's cohort by a coin of its own, with q = ``clients_per_round`` / N. Epsilon, for a
+    Each of the N clients is in a round's cohort by an independent draw, with q = ``clients_per_round`` / N. Epsilon, for a
     client's whole data, is logged every round. The server is trusted: it sees changes before noise.
     """
 
@@ -47,7 +47,7 @@ class UserLevelDP(Privacy):
             )
         if changed := overridden(method, ours.client_result, ours.aggregate, ours.probe):
             raise ValueError(
-                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has its own "
+                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} changes "
                 f"{' and '.join(changed)}: use DPSGD, or another method"
             )
 

@@ -96,7 +96,7 @@ def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None
     if search == "grid" and ranges:
         raise ValueError(f"--set {ranges[0]} is a range, of which a grid has no end: give values, or --search random or tpe")
     if search == "grid" and trials is not None:
-        raise ValueError(f"--trials is {trials}, but a grid has its own number: leave it out, or give --search random")
+        raise ValueError(f"--trials is {trials}, but a grid tries all its points: leave it out, or give --search random")
     if search != "grid" and trials is None:
         raise ValueError(f"--search is {search}, which draws without end: give --trials N, the number of points")
     if search != "grid" and not axes:

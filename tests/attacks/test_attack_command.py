@@ -45,15 +45,15 @@ def change(checkpoint, **values):
     config = yaml.safe_load(path.read_text())
     for key, value in values.items():
         *parents, last = key.split("__")
-        place = config
+        node = config
         for parent in parents:
-            place = place[parent]
-        place[last] = value
+            node = node[parent]
+        node[last] = value
     path.write_text(yaml.safe_dump(config))
 
 
 def test_images_are_recovered_and_shown(main, checkpoint):
-    """Two clients' digits, each from one step: a table, a file and a picture beside the run."""
+    """Two clients' digits, each from one step: a table, a file and a picture next to the run."""
     code, printed, error = main(
         "attack",
         "--ckpt_path",
@@ -219,7 +219,7 @@ def test_help(main):
 
 
 def test_clients_that_send_nothing_are_left_out(main, tmp_path, monkeypatch):
-    """Under TCE the gradient of a client with a single class is 0; others are attacked beside it, but not it alone."""
+    """Under TCE the gradient of a client with a single class is 0; others are attacked next to it, but not it alone."""
     monkeypatch.chdir(tmp_path)
     code, _, error = main(*SHORT_RUN.split(), "--data.partition.alpha", "0.03")
     assert code == 0, error

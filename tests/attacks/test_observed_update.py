@@ -88,10 +88,10 @@ def test_a_single_step_is_the_gradient(look, kind, settings):
 def test_the_images_are_the_clients_next(look):
     """The first of the client's order in that round, all its own; the pixels of data that are images already are theirs."""
     seen, _, data = look(FedAvg, num_images=3)
-    own = data.train_set.inputs[data.shards.train_indices(1)]
+    of_client = data.train_set.inputs[data.shards.train_indices(1)]
     inputs = seen.observations[0].inputs
     assert inputs.shape == (3, 1, 6, 6)
-    assert all((own == image).flatten(1).all(dim=1).any() for image in inputs)
+    assert all((of_client == image).flatten(1).all(dim=1).any() for image in inputs)
     assert torch.equal(inputs, next(data.client_batches(batch_size=3).batches(1, 3, 1)).inputs)
     assert data.batch_size == 4
     assert torch.equal(seen.pixel_range.pixels(inputs), inputs)
@@ -100,20 +100,20 @@ def test_the_images_are_the_clients_next(look):
 def test_scaffold_sends_its_correction(look):
     """(received - sent) / lr = g - c_i + c, with the variates of two rounds: those of the checkpoint, none of them 0."""
     seen, checkpoint, _ = look(SCAFFOLD)
-    own = checkpoint["federated"]["client_states"]["states"][1]["method"]["variate"]
-    server = {name: checkpoint["state_dict"][f"server_states.variate.{name}"] for name in own}
-    assert all(tensor.any() for tensor in (*own.values(), *server.values()))
+    of_client = checkpoint["federated"]["client_states"]["states"][1]["method"]["variate"]
+    server = {name: checkpoint["state_dict"][f"server_states.variate.{name}"] for name in of_client}
+    assert all(tensor.any() for tensor in (*of_client.values(), *server.values()))
     gradient = plain_gradient(seen)
-    assert_same(seen.observations[0].gradient, {name: gradient[name] - own[name] + server[name] for name in gradient})
+    assert_same(seen.observations[0].gradient, {name: gradient[name] - of_client[name] + server[name] for name in gradient})
 
 
 def test_fedcurv_sends_its_pull(look):
     """g + 2 lambda (sum F w - sum F theta) with the terms of the other clients, those of the last round."""
     seen, checkpoint, _ = look(FedCurv, penalty=0.5)
-    own, expected = checkpoint["federated"]["client_states"]["states"][1]["method"], plain_gradient(seen)
+    of_client, expected = checkpoint["federated"]["client_states"]["states"][1]["method"], plain_gradient(seen)
     for name, weight in seen.net.named_parameters():
         fisher, anchor = (
-            checkpoint["state_dict"][f"server_states.{kind}.{name}"] - own[kind][name] for kind in ("fisher", "anchor")
+            checkpoint["state_dict"][f"server_states.{kind}.{name}"] - of_client[kind][name] for kind in ("fisher", "anchor")
         )
         expected[name] = expected[name] + 2 * 0.5 * (fisher * weight.detach() - anchor)
     assert_same(seen.observations[0].gradient, expected)
@@ -155,11 +155,11 @@ def test_fedreg_sends_its_projections(look, modified_gradients):
     middle = moved_to(net, start - RATE * g / 2)
     g_s = gradient_of(middle, lambda net: -(labels * net(pseudo).log_softmax(dim=1)).sum(dim=1).mean())
     g_p = gradient_of(middle, lambda net: F.cross_entropy(net(perturbed), first.targets))
-    way = -RATE * g
-    way = way - max(0, (way @ g_s) / (g_s @ g_s)) * g_s
-    way = way - max(0, (way @ g_p) / (g_p @ g_p)) * g_p
+    delta = -RATE * g
+    delta = delta - max(0, (delta @ g_s) / (g_s @ g_s)) * g_s
+    delta = delta - max(0, (delta @ g_p) / (g_p @ g_p)) * g_p
     actual = torch.cat([part.flatten() for part in only.gradient.values()])
-    torch.testing.assert_close(actual, -way / RATE, atol=1e-9, rtol=0)
+    torch.testing.assert_close(actual, -delta / RATE, atol=1e-9, rtol=0)
     assert (actual - g).norm() > 1e-3 * g.norm()  # the projections do something
 
 
@@ -239,7 +239,7 @@ def test_whole_numbers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": sgd(momentum=0.9, weight_decay=0.1)}], ids=["", "momentum"])
 def test_fednova_gives_away_what_fedavg_does(look, settings):
-    """It sends the change divided by ``||a||_1``, and that beside it: both together are the change, hence the gradient."""
+    """It sends the change divided by ``||a||_1``, and that norm: both together are the change, hence the gradient."""
     seen, _, _ = look(FedNova, **settings)
     assert_same(seen.observations[0].gradient, plain_gradient(seen))
     # Clients that take one step each all the time have equal weights under both.

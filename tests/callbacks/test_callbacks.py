@@ -133,10 +133,10 @@ def test_round_forgetting_is_that_of_the_class_curves(watched, cadence, name):
     assert ("forgetting/drops", 4) in figures
     # F of equation 2, the untrained model's evaluation left out.
     from_best = {
-        place: np.mean([max(of_class[1:place]) - of_class[place] for of_class in curves.tolist()])
-        for place in range(2, curves.shape[1])
+        number: np.mean([max(of_class[1:number]) - of_class[number] for of_class in curves.tolist()])
+        for number in range(2, curves.shape[1])
     }
-    expected = {place * cadence: pytest.approx(value, abs=1e-6) for place, value in from_best.items()}
+    expected = {number * cadence: pytest.approx(value, abs=1e-6) for number, value in from_best.items()}
     assert scalars["forgetting/from_best"] == expected
 
 
@@ -193,9 +193,9 @@ def test_communication_counts_every_round_and_the_total(watched):
     """Three clients, 64*32+32 + 2*32 + 32*10+10 weights and 2*32 statistics of 4 bytes, one counter of 8."""
     scalars, _, _ = watched(Communication(), rounds=3)
     a_round = 3 * (4 * (64 * 32 + 32 + 2 * 32 + 32 * 10 + 10 + 2 * 32) + 8)
-    for way in ("up", "down"):
-        assert scalars[f"communication/{way}"] == {1: a_round, 2: a_round, 3: a_round}
-        assert scalars[f"communication/total_{way}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
+    for direction in ("up", "down"):
+        assert scalars[f"communication/{direction}"] == {1: a_round, 2: a_round, 3: a_round}
+        assert scalars[f"communication/total_{direction}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
 
 
 @pytest.mark.parametrize("kind", [Communication, RoundForgetting])

@@ -222,8 +222,8 @@ def along_fedreg(fit, toy_data):
 
     def run(callbacks, **common):
         data, trajectory = toy_data(cohorts=COHORTS, batch_size=4), Trajectory()
-        own = {"gamma": 1.0, "pseudo_step": 0.3, "num_perturbations": 3}
-        method = FedReg(new_net(), **own, local_epochs=2, learning_rate_decay=0.9, **common)
+        settings = {"gamma": 1.0, "pseudo_step": 0.3, "num_perturbations": 3}
+        method = FedReg(new_net(), **settings, local_epochs=2, learning_rate_decay=0.9, **common)
         fit(method, data, 6, precision="64-true", callbacks=[*callbacks, trajectory])
         return trajectory, method, data
 

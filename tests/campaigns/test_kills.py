@@ -85,10 +85,10 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
         keys = sorted(expected.keys() | actual.keys(), key=str)
         missing = [f"{path}/{key}" for key in keys if key not in expected or key not in actual]
         both = [key for key in keys if key in expected and key in actual]
-        return missing + [place for key in both for place in differences(expected[key], actual[key], f"{path}/{key}")]
+        return missing + [difference for key in both for difference in differences(expected[key], actual[key], f"{path}/{key}")]
     if isinstance(expected, list | tuple) and isinstance(actual, list | tuple) and len(expected) == len(actual):
         pairs = enumerate(zip(expected, actual, strict=True))
-        return [place for i, pair in pairs for place in differences(*pair, f"{path}/{i}")]
+        return [difference for i, pair in pairs for difference in differences(*pair, f"{path}/{i}")]
     if isinstance(expected, torch.Tensor):
         # What is not measured yet is NaN, which equals nothing.
         pair = [value.nan_to_num(nan=torch.inf) if value.is_floating_point() else value for value in (expected, actual)]

@@ -160,10 +160,10 @@ class Tiny:
         return torch.cat([*inputs.split(100)]), targets
 
     def drawn(self, name: str, client: int, position: int, initial: Tensor | None = None) -> Tensor:
-        """What a client's task begins with of a class layer, or of ``initial``: the same entries in an order of its own."""
+        """What a client's task begins with of a class layer, or of ``initial``: the same entries in an order drawn for it."""
         initial = (self.weights[name] if initial is None else initial).detach()
         order = torch.randperm(initial.numel(), generator=torch_stream(0, position, client, f"fresh {name}"))
-        return torch.stack([initial.flatten()[place] for place in order.tolist()]).reshape(initial.shape)
+        return torch.stack([initial.flatten()[index] for index in order.tolist()]).reshape(initial.shape)
 
     def drawn_head(self, client: int, position: int) -> Weights:
         return {name: self.drawn(name, client, position) for name in self.head}
@@ -197,12 +197,12 @@ class Tiny:
         after_fit: Callable[[SimpleNamespace, Weights], None] = lambda visit, weights: None,
         after_round: Callable[[], None] = lambda: None,
         federated: bool = True,
-        own: Sequence[str] = head,
+        per_task: Sequence[str] = head,
         cohorts: Sequence[Sequence[int]] | None = None,
         train_unsampled: bool = False,
         rate: Callable[[int], float] = lambda position: RATE,
     ) -> SimpleNamespace:
-        """FedAvg, clients of equal weight, or local training, with weights of each task's own.
+        """FedAvg, clients of equal weight, or local training, with weights of single tasks.
 
         A visit has ``client``, ``position``, ``received`` (the weights that it starts from), ``sampled`` and ``is_last`` (in
         its task).
@@ -212,8 +212,8 @@ class Tiny:
             correct: from a visit, a weight's name and its gradient to what the optimizer gets.
             after_fit: called with a visit and the weights after it.
             after_round: called once the server has averaged.
-            federated: whether it does, all but what is each task's own.
-            own: names of the weights that each task has of its own.
+            federated: whether it does, all but the weights of single tasks.
+            per_task: names of the weights of which each task has a copy.
             rate: from a position.
 
         Returns:
@@ -225,11 +225,11 @@ class Tiny:
         for round, position, cohort in self.rounds(cohorts):
             for client in plan[round - 1][1]:
                 received, sampled = dict(now.get(client, self.weights)), federated and client in cohort
-                received.update({name: weight for name, weight in server.items() if sampled and name not in own})
+                received.update({name: weight for name, weight in server.items() if sampled and name not in per_task})
                 if at.get(client) != position:
                     fresh = {**self.weights, **self.drawn_head(client, position)}
-                    received.update({name: fresh[name] for name in own})
-                is_last = not any(place == position and client in others for place, others in plan[round:])
+                    received.update({name: fresh[name] for name in per_task})
+                is_last = not any(when == position and client in others for when, others in plan[round:])
                 visit = SimpleNamespace(client=client, position=position, received=received, sampled=sampled, is_last=is_last)
                 at[client] = position
                 now[client] = self.fit(
@@ -242,11 +242,11 @@ class Tiny:
                 )
                 after_fit(visit, now[client])
                 if is_last:
-                    kept[client, position] = {name: now[client][name] for name in own}
+                    kept[client, position] = {name: now[client][name] for name in per_task}
                 for seen in (seen for seen in range(position + 1) if seen == position or (client, seen) in kept):
                     weights = now[client] if seen == position else {**now[client], **kept[client, seen]}
                     outputs[client, round, seen] = self.logits(weights, self.samples(client, seen, "test")[0])
-            for name in server.keys() - set(own) if federated else ():
+            for name in server.keys() - set(per_task) if federated else ():
                 server[name] = sum(now[client][name] for client in cohort) / len(cohort)
             after_round()
         return SimpleNamespace(server=server, now=now, kept=kept, outputs=outputs)
@@ -290,7 +290,7 @@ class Tiny:
             )
 
     def assert_same_end(self, actual: FederatedModule, expected: FederatedModule, atol: float = 0.0) -> None:
-        """The model, what the server keeps beside it, and the clients' states, by default bit for bit."""
+        """The model, what the server keeps in addition to it, and the clients' states, by default bit for bit."""
         self.assert_same(actual.state_dict(), expected.state_dict(), atol)
         assert sorted(actual.client_states.clients()) == sorted(expected.client_states.clients())
         for client in expected.client_states.clients():
@@ -308,10 +308,10 @@ class Tiny:
         for client, weights in expected.now.items():
             state = method.client_states.read(client)
             self.assert_same(state.weights, weights)
-            kept = {position: own for (owner, position), own in expected.kept.items() if owner == client}
+            kept = {position: per_task for (owner, position), per_task in expected.kept.items() if owner == client}
             assert state.tasks.keys() == kept.keys()
-            for position, own in kept.items():
-                self.assert_same(state.tasks[position].tensors, own)
+            for position, per_task in kept.items():
+                self.assert_same(state.tasks[position].tensors, per_task)
                 assert not state.tasks[position].sparse
         self.assert_outputs(method, expected.outputs)
 

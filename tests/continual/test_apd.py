@@ -32,7 +32,7 @@ def plain_apd(tiny, masks, retroactive, method, adaptive_start):
     server = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
     B, tasks, before = {c: dict(server) for c in range(3)}, {c: [] for c in range(3)}, {}
     outputs = {}
-    own = ("conv.bias", "hidden.bias", *tiny.head)
+    per_task = ("conv.bias", "hidden.bias", *tiny.head)
 
     def theta(flat, layer, j):
         return over_outputs(flat[f"m{j}.{layer}"], flat[f"B.{layer}"]) + flat[f"A{j}.{layer}"]
@@ -45,18 +45,18 @@ def plain_apd(tiny, masks, retroactive, method, adaptive_start):
                 start = {f"m{t}.{layer}": tiny.drawn(f"{layer}.{MASK}", c, t, masks[layer]) for layer in LAYERS}
                 begins = {"base": B[c], "initial": {layer: tiny.weights[f"{layer}.weight"] / 3 for layer in LAYERS}}
                 start |= {f"A{t}.{layer}": begins[adaptive_start][layer] for layer in LAYERS}
-                tasks[c].append(start | {name: tiny.weights[name] for name in own} | tiny.drawn_head(c, t))
+                tasks[c].append(start | {name: tiny.weights[name] for name in per_task} | tiny.drawn_head(c, t))
                 old = {f"B.{layer}": B[c][layer] for layer in LAYERS} | {k: v for task in tasks[c][:t] for k, v in task.items()}
                 before[c] = {(layer, j): theta(old, layer, j) for layer in LAYERS for j in range(t)}
             received = {f"B.{layer}": B[c][layer] for layer in LAYERS}
-            fixed = {k: v for task in tasks[c][:t] for k, v in task.items() if k not in own}
+            fixed = {k: v for task in tasks[c][:t] for k, v in task.items() if k not in per_task}
             trained = {**received, **tasks[c][t]}
             if retroactive:
                 trained |= {k: fixed.pop(k) for k in list(fixed) if k.startswith("A")}
 
             def objective(w, inputs, targets, t=t, fixed=fixed, c=c, received=received):
                 flat = {**w, **fixed}
-                net = {name: w[name] for name in own} | {f"{layer}.weight": theta(flat, layer, t) for layer in LAYERS}
+                net = {name: w[name] for name in per_task} | {f"{layer}.weight": theta(flat, layer, t) for layer in LAYERS}
                 value = tiny.loss(net, inputs, targets)
                 for layer in LAYERS:
                     value = value + L1 * sum(flat[f"A{j}.{layer}"].abs().sum() for j in range(t + 1))
@@ -74,7 +74,7 @@ def plain_apd(tiny, masks, retroactive, method, adaptive_start):
                 task.update({name: after[name] for name in task if name in after and (task is tasks[c][t] or name[0] == "A")})
             for j, task in enumerate(tasks[c]):
                 flat = {**after, **task, **{f"A{j}.{layer}": hard(task[f"A{j}.{layer}"]) for layer in LAYERS}}
-                net = {name: task[name] for name in own} | {f"{layer}.weight": theta(flat, layer, j) for layer in LAYERS}
+                net = {name: task[name] for name in per_task} | {f"{layer}.weight": theta(flat, layer, j) for layer in LAYERS}
                 outputs[c, round, j] = tiny.logits(net, tiny.samples(c, j, "test")[0])
             if round % tiny.rounds_per_task == 0 and not retroactive:
                 tasks[c][t].update({f"A{t}.{layer}": hard(tasks[c][t][f"A{t}.{layer}"]) for layer in LAYERS})
@@ -139,16 +139,16 @@ def test_a_norm_is_of_each_task(tiny, method):
     assert trained.net.norm.running_mean.count_nonzero() == 0 == (trained.net.norm.weight != 1).sum()
     for c in range(3):
         state = trained.client_states.read(c)
-        own = state.tasks[0].tensors
+        per_task = state.tasks[0].tensors
         base = state.weights["body.parametrizations.weight.original"]
         adaptive = tiny.dense((state.tasks[0].sparse if method is not FedWeIT else trained.knowledge_base[c][0])["body"], base)
-        theta = over_outputs(own["body.parametrizations.weight.0.mask"], base) + adaptive
-        hidden = tiny.samples(c, 0, "test")[0].flatten(1) @ theta.T + own["body.bias"]
-        hidden = (hidden - own["norm.running_mean"]) / (own["norm.running_var"] + 1e-5).sqrt()
-        hidden = hidden * own["norm.weight"] + own["norm.bias"]
-        expected = hidden @ own["classifier.weight"].T + own["classifier.bias"]
+        theta = over_outputs(per_task["body.parametrizations.weight.0.mask"], base) + adaptive
+        hidden = tiny.samples(c, 0, "test")[0].flatten(1) @ theta.T + per_task["body.bias"]
+        hidden = (hidden - per_task["norm.running_mean"]) / (per_task["norm.running_var"] + 1e-5).sqrt()
+        hidden = hidden * per_task["norm.weight"] + per_task["norm.bias"]
+        expected = hidden @ per_task["classifier.weight"].T + per_task["classifier.bias"]
         torch.testing.assert_close(trained.outputs[c, 6, 0], expected, atol=1e-9, rtol=0)
-        assert (own["norm.running_mean"] - state.tasks[2].tensors["norm.running_mean"]).abs().max() > 1e-3
+        assert (per_task["norm.running_mean"] - state.tasks[2].tensors["norm.running_mean"]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])

@@ -19,9 +19,9 @@ def test_a_mask_has_a_number_for_each_output(layer):
     assert mask.shape == (len(weight),)
     torch.testing.assert_close(adaptive, weight / 3)
     expected = torch.empty_like(weight)
-    for place in torch.cartesian_prod(*map(torch.arange, weight.shape)).tolist():
-        place = tuple(place)
-        expected[place] = weight[place] / (1 + torch.exp(-mask[place[0]])) + weight[place] / 3
+    for index in torch.cartesian_prod(*map(torch.arange, weight.shape)).tolist():
+        index = tuple(index)
+        expected[index] = weight[index] / (1 + torch.exp(-mask[index[0]])) + weight[index] / 3
     torch.testing.assert_close(net["body"].weight, expected)
 
 
@@ -61,7 +61,7 @@ def test_a_weight_of_two_layers_is_refused():
     with pytest.raises(ValueError) as error:
         decompose(net)
     assert str(error.value) == (
-        "model.net has one weight in the layers first and second, of which each would have its own parts: give each layer a "
+        "model.net has one weight in the layers first and second, which would be decomposed twice: give each layer a "
         "weight, or use one layer twice"
     )
     net["second"] = net["first"]
@@ -73,7 +73,7 @@ def test_a_net_with_nothing_to_decompose_is_refused():
     with pytest.raises(ValueError) as error:
         decompose(nn.ModuleDict({"classifier": nn.Linear(3, 2)}))
     assert str(error.value) == (
-        "model.net has no linear or convolutional layer beside classifier: there is nothing to decompose"
+        "model.net has no linear or convolutional layer other than classifier: there is nothing to decompose"
     )
 
 

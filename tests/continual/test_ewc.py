@@ -17,8 +17,8 @@ def test_all_tasks_equal_the_sum_over_tasks(tiny, method):
     learned = {}
 
     def penalty(visit, weights):
-        own = [learned[visit.client, j] for j in range(visit.position)]
-        value = PENALTY / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in own for n in tiny.body)
+        earlier = [learned[visit.client, j] for j in range(visit.position)]
+        value = PENALTY / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in tiny.body)
         pull = sum(((weights[n] - visit.received[n]) ** 2).sum() for n in tiny.body)
         return value + (method is FedProxEWC) * MU / 2 * pull
 
@@ -45,8 +45,8 @@ def test_clients_that_are_sampled_now_and_then(tiny):
     learned = {}
 
     def penalty(visit, weights):
-        own = [learned[visit.client, j] for j in range(visit.position) if (visit.client, j) in learned]
-        return PENALTY / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in own for n in tiny.body)
+        earlier = [learned[visit.client, j] for j in range(visit.position) if (visit.client, j) in learned]
+        return PENALTY / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in tiny.body)
 
     def after_fit(visit, weights):
         if visit.is_last:

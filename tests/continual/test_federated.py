@@ -25,20 +25,20 @@ def test_scaffold_corrects_the_body(tiny, train_unsampled):
 
     A client that trains for itself has no correction and does not renew its variate.
     """
-    c, own, changes = {name: torch.zeros_like(tiny.weights[name]) for name in tiny.body}, {}, []
+    c, variates, changes = {name: torch.zeros_like(tiny.weights[name]) for name in tiny.body}, {}, []
     zeros = dict(c)
 
     def correct(visit, name, gradient):
         if not visit.sampled or name not in c:
             return gradient
-        return gradient - own.get(visit.client, zeros)[name] + c[name]
+        return gradient - variates.get(visit.client, zeros)[name] + c[name]
 
     def after_fit(visit, weights):
         if visit.sampled:
-            old = own.get(visit.client, zeros)
+            old = variates.get(visit.client, zeros)
             new = {name: old[name] - c[name] + (visit.received[name] - weights[name]) / 0.3 for name in c}
             changes.append({name: new[name] - old[name] for name in c})
-            own[visit.client] = new
+            variates[visit.client] = new
 
     def after_round():
         for change in changes:

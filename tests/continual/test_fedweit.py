@@ -48,7 +48,7 @@ class Plain:
 
     Args:
         tiny: the federation.
-        masks: the net's m, whose entries every task has in an order of its own.
+        masks: the net's m, whose entries every task has in an order drawn for it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Plain:
                 if c in cohort:
                     down += self.receive(c, me, t)
                 self.train(c, me, t, round)
-                is_last = not any(place == t and c in others for place, others in plan[round:])
+                is_last = not any(when == t and c in others for when, others in plan[round:])
                 me.tasks[t].over = is_last
                 self.evaluate(c, me, t, round)
                 if is_last and not retroactive and adaptive:
@@ -104,14 +104,14 @@ class Plain:
     def factor(self, m):
         return torch.sigmoid(m) if self.mask else torch.ones_like(m)
 
-    def own(self, w, layer, t):
+    def decomposed(self, w, layer, t):
         """``B * m_t + A_t``, from a flat dict."""
         theta = rows(self.factor(w[f"m{t}.{layer}"]), w[f"B.{layer}"])
         return theta + w[f"A{t}.{layer}"] if self.adaptive else theta
 
     def composed(self, w, layer, t, alpha, known):
         """``B * m_t + A_t + sum_i alpha_i A_i``."""
-        return self.own(w, layer, t) + sum(alpha[i] * self.kb[entry][layer] for i, entry in enumerate(known))
+        return self.decomposed(w, layer, t) + sum(alpha[i] * self.kb[entry][layer] for i, entry in enumerate(known))
 
     def flat(self, me):
         parts = {f"B.{layer}": me.B[layer] for layer in LAYERS}
@@ -122,11 +122,11 @@ class Plain:
     def begin(self, c, me, t):
         """Old tasks' weights before anything of the new task is received; m, A, biases and head afresh."""
         me.old = [j for j, task in me.tasks.items() if task.over]
-        me.before = {(layer, j): self.own(self.flat(me), layer, j) for layer in LAYERS for j in me.old}
-        own = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias")} | self.tiny.drawn_head(c, t)
+        me.before = {(layer, j): self.decomposed(self.flat(me), layer, j) for layer in LAYERS for j in me.old}
+        per_task = {name: self.tiny.weights[name] for name in ("conv.bias", "hidden.bias")} | self.tiny.drawn_head(c, t)
         A = dict(me.B) if self.adaptive_start == "base" else {layer: self.initial[layer] / 3 for layer in LAYERS}
         m = {layer: self.tiny.drawn(weight(layer, "mask"), c, t, mask) for layer, mask in self.masks.items()}
-        me.at, me.tasks[t] = t, SimpleNamespace(m=m, A=A, own=own, known=[], alpha={}, over=False)
+        me.at, me.tasks[t] = t, SimpleNamespace(m=m, A=A, per_task=per_task, known=[], alpha={}, over=False)
 
     def receive(self, c, me, t):
         """Non-zeros of theta_G replace B; on the first time in a task, each other client's newest task. Returns how many."""
@@ -146,7 +146,7 @@ class Plain:
     def train(self, c, me, t, round):
         task = me.tasks[t]
         trained = {f"B.{layer}": me.B[layer] for layer in LAYERS} | {f"m{t}.{layer}": task.m[layer] for layer in LAYERS}
-        trained |= {f"A{t}.{layer}": task.A[layer] for layer in LAYERS} | task.own
+        trained |= {f"A{t}.{layer}": task.A[layer] for layer in LAYERS} | task.per_task
         trained |= {f"alpha.{layer}": alpha for layer, alpha in task.alpha.items()}
         if self.retroactive:
             trained |= {f"A{j}.{layer}": me.tasks[j].A[layer] for layer in LAYERS for j in me.old}
@@ -155,11 +155,11 @@ class Plain:
         def objective(w, inputs, targets):
             flat = {**w, **rest}
             thetas = {layer: self.composed(flat, layer, t, w.get(f"alpha.{layer}"), task.known) for layer in LAYERS}
-            net = {name: w[name] for name in task.own} | {f"{layer}.weight": thetas[layer] for layer in LAYERS}
+            net = {name: w[name] for name in task.per_task} | {f"{layer}.weight": thetas[layer] for layer in LAYERS}
             value = self.tiny.loss(net, inputs, targets)
             for layer in LAYERS:
                 for j in me.old:
-                    value = value + L2 / 2 * ((self.own(flat, layer, j) - me.before[layer, j]) ** 2).sum()
+                    value = value + L2 / 2 * ((self.decomposed(flat, layer, j) - me.before[layer, j]) ** 2).sum()
                     value = value + L1 * flat[f"A{j}.{layer}"].abs().sum()
                 if self.adaptive:
                     A = w[f"A{t}.{layer}"]
@@ -172,7 +172,8 @@ class Plain:
 
         after = self.tiny.fit(trained, c, round, objective)
         me.B = {layer: after[f"B.{layer}"] for layer in LAYERS}
-        task.m, task.own = {layer: after[f"m{t}.{layer}"] for layer in LAYERS}, {name: after[name] for name in task.own}
+        task.m = {layer: after[f"m{t}.{layer}"] for layer in LAYERS}
+        task.per_task = {name: after[name] for name in task.per_task}
         task.alpha = {layer: after[f"alpha.{layer}"] for layer in task.alpha}
         for j in (t, *(me.old if self.retroactive else ())):
             me.tasks[j].A = {layer: after[f"A{j}.{layer}"] for layer in LAYERS}
@@ -182,7 +183,7 @@ class Plain:
         for j in (*me.old, t):
             task = me.tasks[j]
             thetas = {f"{layer}.weight": self.composed(flat, layer, j, task.alpha.get(layer), task.known) for layer in LAYERS}
-            self.outputs[c, round, j] = self.tiny.logits({**task.own, **thetas}, self.tiny.samples(c, j, "test")[0])
+            self.outputs[c, round, j] = self.tiny.logits({**task.per_task, **thetas}, self.tiny.samples(c, j, "test")[0])
 
     def choose(self, me, t):
         """Per layer what is sent of B, and a 1 for each output that is."""
@@ -266,8 +267,8 @@ def assert_client(tiny, method, c, me, settings):
     for t, task in me.tasks.items():
         assert task.over
         kept = state.tasks[t]
-        tiny.assert_same({name: kept.tensors[name] for name in task.own}, task.own)
-        size += sum(tensor.numel() for tensor in task.own.values())
+        tiny.assert_same({name: kept.tensors[name] for name in task.per_task}, task.per_task)
+        size += sum(tensor.numel() for tensor in task.per_task.values())
         for layer in LAYERS:
             if settings.get("mask", True):
                 tiny.assert_same({"m": kept.tensors[weight(layer, "mask")]}, {"m": task.m[layer]})
@@ -292,7 +293,7 @@ def assert_client(tiny, method, c, me, settings):
 
 
 def test_stripped_of_its_parts_it_is_fedavg(tiny):
-    """Without mask, A, attention and penalties: uniform FedAvg with biases and heads of each task's own, to rounding."""
+    """Without mask, A, attention and penalties: uniform FedAvg with biases and heads for each task, to rounding."""
 
     class OwnBiases(FedAvgOnTasks):
         per_task = personal = ("classifier.*", "*.bias")
@@ -318,7 +319,7 @@ def test_without_other_clients_tasks_it_is_fedavg_apd_that_sends_a_part(tiny):
 
 
 def test_all_earlier_tasks_may_be_known(tiny):
-    """``knowledge: all`` with room for 3 of 4 in the third task: drawn by the seed, never its own, none twice."""
+    """``knowledge: all`` limited to 3 of 4 in the third task: drawn by the seed, none of its tasks, none twice."""
     method = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
     for c in range(3):
         known_in = {t: task.tensors["known"] for t, task in method.client_states.read(c).tasks.items()}
@@ -336,11 +337,11 @@ def test_all_earlier_tasks_may_be_known(tiny):
         tiny.assert_same_state(again.client_states.read(c), method.client_states.read(c))
 
 
-def test_the_room_for_knowledge_is_a_cohort_without_oneself(tiny):
+def test_the_limit_of_knowledge_is_a_cohort_without_oneself(tiny):
     """One number of attention for each other client that can be in a cohort; by name the largest cohort counts."""
-    for settings, room in (({"clients_per_round": 3}, 2), ({"clients_per_round": 1}, 1), ({"cohorts": [[0], [0, 1]]}, 2)):
+    for settings, most in (({"clients_per_round": 3}, 2), ({"clients_per_round": 1}, 1), ({"cohorts": [[0], [0, 1]]}, 2)):
         method = tiny.train(FedWeIT, tiny.new_data(**settings), rounds=1)
-        assert method.net.get_parameter(weight("conv", "attention")).shape == (room,)
+        assert method.net.get_parameter(weight("conv", "attention")).shape == (most,)
 
 
 @pytest.mark.parametrize(
@@ -396,15 +397,15 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
     [
         (
             {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=0.5)},
-            "server_optimizer is SGD with settings of its own",
+            "server_optimizer is SGD with other settings than the default's",
         ),
         (
             {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)},
-            "server_optimizer is SGD with settings of its own",
+            "server_optimizer is SGD with other settings than the default's",
         ),
         (
             {"server_optimizer": lambda weights: torch.optim.Adam(weights, lr=1.0)},
-            "server_optimizer is Adam with settings of its own",
+            "server_optimizer is Adam with other settings than the default's",
         ),
         (
             {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)},

@@ -284,7 +284,7 @@ def test_every_task_begins_with_a_head_of_its_own(tiny, method):
     class Watched(method):
         def begin_task(self, net, client, position):
             super().begin_task(net, client, position)
-            starts[client.index, position] = {name: tensor.clone() for name, tensor in self.own_tensors(net).items()}
+            starts[client.index, position] = {name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()}
 
     trained = tiny.train(Watched)
     assert len(starts) == 9

@@ -40,8 +40,8 @@ class Earlier(Part):
         self.learned = {}
 
     def penalty(self, visit, weights):
-        own = [self.learned[visit.client, j] for j in range(visit.position)]
-        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in own for n in self.tiny.body)
+        earlier = [self.learned[visit.client, j] for j in range(visit.position)]
+        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in self.tiny.body)
 
     def after_fit(self, visit, weights):
         if visit.is_last:
@@ -54,13 +54,13 @@ class Variates(Part):
     def __init__(self, *settings):
         super().__init__(*settings)
         self.c = {name: torch.zeros_like(self.tiny.weights[name]) for name in self.tiny.body}
-        self.own, self.changes = {client: dict(self.c) for client in range(3)}, []
+        self.client_variates, self.changes = {client: dict(self.c) for client in range(3)}, []
 
     def correct(self, visit, name, gradient):
-        return gradient - self.own[visit.client][name] + self.c[name] if name in self.c else gradient
+        return gradient - self.client_variates[visit.client][name] + self.c[name] if name in self.c else gradient
 
     def after_fit(self, visit, weights):
-        old = self.own[visit.client]
+        old = self.client_variates[visit.client]
         if self.option == "I":
             leaves = {name: weight.clone().requires_grad_() for name, weight in visit.received.items()}
             loss = self.tiny.loss(leaves, *self.tiny.samples(visit.client, visit.position, "train"))
@@ -69,7 +69,7 @@ class Variates(Part):
             length = 3 * self.rate(visit.position)
             new = {n: old[n] - c + (visit.received[n] - weights[n]) / length for n, c in self.c.items()}
         self.changes.append({name: new[name] - old[name] for name in new})
-        self.own[visit.client] = new
+        self.client_variates[visit.client] = new
 
     def after_round(self):
         self.c = {name: c + sum(change[name] for change in self.changes) / 3 for name, c in self.c.items()}
@@ -151,7 +151,7 @@ def test_decomposed_weights_have_variates_of_their_bases(tiny):
         assert method.server_state("variate").keys() == bases
         variates = [method.client_states.read(client).method["variate"] for client in range(3)]
         for name, c in method.server_state("variate").items():  # all of them take part in every round
-            torch.testing.assert_close(c, sum(own[name] for own in variates) / 3, atol=1e-12, rtol=0)
+            torch.testing.assert_close(c, sum(variate[name] for variate in variates) / 3, atol=1e-12, rtol=0)
         apart = method.net.get_parameter("conv.parametrizations.weight.original")
         plain = tiny.train(FedAvgAPD, rounds=5, l2=1.0).net.get_parameter("conv.parametrizations.weight.original")
         assert (apart - plain).abs().max() > 1e-4

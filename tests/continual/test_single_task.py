@@ -7,7 +7,7 @@ def test_every_task_begins_at_the_initial_weights(tiny):
     """Against a plain loop in which each task has all weights of its own; nothing is sent, models are as many nets as tasks."""
     method = tiny.train(SingleTask)
     names = (*tiny.body, *tiny.head)
-    expected = tiny.plain(federated=False, own=names)
+    expected = tiny.plain(federated=False, per_task=names)
     tiny.assert_plain(method, expected)
     tiny.assert_moved(expected.now[0], names)
     assert all(report.bytes_up == report.bytes_down == report.num_updates == 0 for report in method.seen.rounds)

@@ -49,8 +49,8 @@ def test_scalars_of_every_round(tiny, monkeypatch):
     for round, (scalars, table, values) in enumerate(newest.seen, start=1):
         expected = by_loops(table, num_learned=(round + 1) // 2)
         expected |= {"tasks/learned": round // 2, "tasks/model_megabytes": 4e-6 * float(values.sum())}
-        own = {name: value for name, value in scalars.items() if "task" in name}
-        assert own == pytest.approx(expected), round
+        of_tasks = {name: value for name, value in scalars.items() if "task" in name}
+        assert of_tasks == pytest.approx(expected), round
     assert drawn == [("tasks/accuracy_table", 4), ("tasks/accuracy_table", 6)]
 
 
@@ -113,10 +113,10 @@ def test_the_table_of_every_client_is_a_file(tiny, tmp_path):
     with open(tmp_path / "task_accuracy.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     table, order = method.task_accuracy.tolist(), method.data.streams.order.tolist()
-    places = [(c, t, i) for c in range(3) for t in range(3) for i in range(3) if not math.isnan(table[c][t][i])]
-    assert len(places) == 3 + 2 * 2  # client 2 has not begun its second task
-    assert [(int(line["client"]), int(line["after"]) - 1, int(line["on"]) - 1) for line in lines] == places
-    for line, (c, t, i) in zip(lines, places):
+    measured = [(c, t, i) for c in range(3) for t in range(3) for i in range(3) if not math.isnan(table[c][t][i])]
+    assert len(measured) == 3 + 2 * 2  # client 2 has not begun its second task
+    assert [(int(line["client"]), int(line["after"]) - 1, int(line["on"]) - 1) for line in lines] == measured
+    for line, (c, t, i) in zip(lines, measured):
         assert float(line["accuracy"]) == pytest.approx(table[c][t][i], abs=1e-6)
         assert line["task"] == method.data.streams.names[order[c][i]]
 
@@ -155,9 +155,9 @@ def test_bytes_of_each_task(tiny):
     seen, totals = Bytes(), {}
     tiny.train(FedWeIT, callbacks=[Communication(), seen])
     for report, positions, newest in seen.rounds:
-        (place,) = {positions[client] for client in report.clients}
-        for way, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
-            name = f"task_bytes/{way}_{place + 1:02d}"
+        (position,) = {positions[client] for client in report.clients}
+        for direction, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
+            name = f"task_bytes/{direction}_{position + 1:02d}"
             totals[name] = totals.get(name, 0) + sent
         assert {name: value for name, value in newest.items() if name.startswith("task_bytes/")} == pytest.approx(totals)
     assert len(totals) == 6

@@ -42,8 +42,8 @@ def naive_crop(image, padding, top, left):
 
 def offsets_of(image, crop, padding):
     """All places from which the crop may have been cut."""
-    places = range(2 * padding + 1)
-    return [(top, left) for top in places for left in places if torch.equal(naive_crop(image, padding, top, left), crop)]
+    positions = range(2 * padding + 1)
+    return [(top, left) for top in positions for left in positions if torch.equal(naive_crop(image, padding, top, left), crop)]
 
 
 def draws(augment, count, seed=0):
@@ -64,8 +64,8 @@ def test_random_crop_is_a_naive_crop_at_some_place(padding, dtype):
     assert crops.shape == images.shape
     assert crops.dtype == images.dtype
     offsets = [offsets_of(image, crop, padding) for image, crop in zip(images, crops, strict=True)]
-    assert all(len(places) == 1 for places in offsets)
-    assert len({places[0] for places in offsets}) > 3
+    assert all(len(positions) == 1 for positions in offsets)
+    assert len({positions[0] for positions in offsets}) > 3
 
 
 def test_random_crop_takes_every_place_equally_often():
@@ -149,19 +149,19 @@ class TestAll:
 
     def test_an_image_depends_on_its_own_draws_alone(self, augment):
         """One by one and in another order: the same as in a batch."""
-        images, own = distinct_pixels(16, 3, 8, 8), draws(augment, 16)
-        together = augment(images, own)
-        alone = torch.cat([augment(images[i : i + 1], own[i : i + 1]) for i in range(16)])
+        images, drawn = distinct_pixels(16, 3, 8, 8), draws(augment, 16)
+        together = augment(images, drawn)
+        alone = torch.cat([augment(images[i : i + 1], drawn[i : i + 1]) for i in range(16)])
         assert torch.equal(alone, together)
-        assert torch.equal(augment(images.flip(0), own.flip(0)).flip(0), together)
+        assert torch.equal(augment(images.flip(0), drawn.flip(0)).flip(0), together)
 
     def test_global_generator_and_arguments_are_left_alone(self, augment):
         """No draw from the global generator, no write to the batch or the draws."""
-        images, own = distinct_pixels(16, 3, 8, 8), draws(augment, 16)
-        before, state = (images.clone(), own.clone()), torch.get_rng_state()
-        augment(images, own)
+        images, drawn = distinct_pixels(16, 3, 8, 8), draws(augment, 16)
+        before, state = (images.clone(), drawn.clone()), torch.get_rng_state()
+        augment(images, drawn)
         assert torch.equal(images, before[0])
-        assert torch.equal(own, before[1])
+        assert torch.equal(drawn, before[1])
         assert torch.equal(torch.get_rng_state(), state)
 
     def test_a_batch_of_one(self, augment):
@@ -214,12 +214,12 @@ def windows(image, padding, size):
 def test_random_crop_of_a_size_takes_every_window_equally_often(padding):
     """Parts of 4x4 out of 6x7: with padding 1, 5 * 6 = 30 places, without 3 * 4 = 12; 120 images each, 5 sd are 55."""
     image = distinct_pixels(1, 2, 6, 7)[0]
-    places = {part.numpy().tobytes(): place for place, part in windows(image, padding, 4).items()}
-    assert len(places) == (30 if padding else 12)
-    crops = changed(RandomCrop(padding, size=4), image.expand(120 * len(places), -1, -1, -1))
+    positions = {part.numpy().tobytes(): position for position, part in windows(image, padding, 4).items()}
+    assert len(positions) == (30 if padding else 12)
+    crops = changed(RandomCrop(padding, size=4), image.expand(120 * len(positions), -1, -1, -1))
     assert crops.shape[1:] == (2, 4, 4)
-    counts = Counter(places[crop.contiguous().numpy().tobytes()] for crop in crops)
-    assert counts.keys() == set(places.values())
+    counts = Counter(positions[crop.contiguous().numpy().tobytes()] for crop in crops)
+    assert counts.keys() == set(positions.values())
     assert all(abs(count - 120) < 55 for count in counts.values()), counts
 
 
@@ -336,10 +336,10 @@ MIDDLE, LAST = 2**62, 2**63 - 1
 def test_random_part_is_cut_where_its_draws_say(top, left, rows, columns):
     """A quarter of 64x64 at ratio 1 is 32x32: as it is where that is the size, the mean of 2x2 pixels at half of it."""
     image = torch.randint(0, 256, (1, 3, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    own = torch.tensor([[123, MIDDLE, top, left]])
+    drawn = torch.tensor([[123, MIDDLE, top, left]])
     part = image[:, :, rows, columns]
-    assert torch.equal(RandomResizedCrop(32, (0.25, 0.25))(image, own), part)
-    halved = RandomResizedCrop(16, (0.25, 0.25))(image.double(), own)
+    assert torch.equal(RandomResizedCrop(32, (0.25, 0.25))(image, drawn), part)
+    halved = RandomResizedCrop(16, (0.25, 0.25))(image.double(), drawn)
     assert halved.dtype == torch.float64
     means = part.double().reshape(1, 3, 16, 2, 16, 2).mean(dim=(3, 5))
     torch.testing.assert_close(halved, means, atol=1e-3, rtol=0)

@@ -19,7 +19,7 @@ def plain_batches(splitmix64, seed, round, client, size, batch_size, steps):
     """One client's batches of places in its shard: epoch after epoch in an order drawn anew, the short batch kept."""
     key, batches, epoch = stream_seed(seed, round, client, "batch order"), [], 0
     while len(batches) < steps:
-        drawn = [splitmix64(key, (epoch << 32) + place) >> 1 for place in range(size)]
+        drawn = [splitmix64(key, (epoch << 32) + position) >> 1 for position in range(size)]
         order = sorted(range(size), key=drawn.__getitem__)
         batches += [order[first : first + batch_size] for first in range(0, size, batch_size)]
         epoch += 1
@@ -91,11 +91,11 @@ def test_a_clients_steps_do_not_depend_on_who_is_beside_it(visit, full):
         one = slice(row, row + 1)
         shard = visit.clients[one], visit.starts[one], visit.sizes[one]
         alone = Visits(visit.seed, visit.round, *shard, visit.steps[one], visit.batch_size, CPU)
-        for step, own in zip(together, alone.plan()):
-            assert own.real is None
-            count = own.indices.shape[1]
-            assert torch.equal(step.indices[row, :count], own.indices[0])
-            assert torch.equal(step.draw_counters[row, :count], own.draw_counters[0])
+        for step, single in zip(together, alone.plan()):
+            assert single.real is None
+            count = single.indices.shape[1]
+            assert torch.equal(step.indices[row, :count], single.indices[0])
+            assert torch.equal(step.draw_counters[row, :count], single.draw_counters[0])
 
 
 @given(visits())
@@ -104,10 +104,10 @@ def test_every_epoch_is_a_permutation_of_the_shard(visit):
     plan = list(visit.plan())
     for row, (size, steps) in enumerate(zip(visit.sizes, visit.steps)):
         per_epoch = -(-size // (visit.batch_size or size))
-        places = [real_places(step, row, visit.starts[row]) for step in plan[:steps]]
+        positions = [real_places(step, row, visit.starts[row]) for step in plan[:steps]]
         for first in range(0, steps - per_epoch + 1, per_epoch):
-            assert sorted(chain(*places[first : first + per_epoch])) == list(range(size))
-        counters = list(chain(*(step.draw_counters[row][: len(own)].tolist() for step, own in zip(plan, places))))
+            assert sorted(chain(*positions[first : first + per_epoch])) == list(range(size))
+        counters = list(chain(*(step.draw_counters[row][: len(single)].tolist() for step, single in zip(plan, positions))))
         assert len(set(counters)) == len(counters)
 
 
@@ -154,12 +154,12 @@ def test_stacked_batches_are_those_of_each_client():
             for number, batch in enumerate(data.client_batches().stacked_batches(clients, 3, steps, full)):
                 assert len(batch.targets) == sum(count > number for count in steps)
                 for row in range(len(batch.targets)):
-                    own = alone[row][number]
-                    count = len(own.targets)
+                    single = alone[row][number]
+                    count = len(single.targets)
                     real = torch.ones(batch.targets.shape[1], dtype=torch.bool) if batch.real is None else batch.real[row]
                     assert real.tolist() == [True] * count + [False] * (len(real) - count)
-                    assert torch.equal(batch.targets[row][real], own.targets)
-                    torch.testing.assert_close(batch.inputs[row][real], own.inputs, atol=0, rtol=0)
+                    assert torch.equal(batch.targets[row][real], single.targets)
+                    torch.testing.assert_close(batch.inputs[row][real], single.inputs, atol=0, rtol=0)
 
 
 def test_full_batches_of_one_client_have_one_shape():

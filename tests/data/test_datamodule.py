@@ -213,7 +213,7 @@ def test_steps_may_end_within_an_epoch():
 def test_batches_are_a_function_of_seed_round_and_client():
     """Same address, same batches, whatever was drawn before; another seed, round or client has another order."""
 
-    def places(client, round, seed=0):
+    def order(client, round, seed=0):
         """Where in the client's shard the samples of its batches stand."""
         data = numbered((12, 12), batch_size=4, seed=seed)
         shard = data.shards.train_indices(client).tolist()
@@ -224,9 +224,9 @@ def test_batches_are_a_function_of_seed_round_and_client():
     numbers(data.client_batches().batches(1, 5, 6))
     torch.manual_seed(1)
     assert numbers(data.client_batches().batches(0, 5, 6)) == expected
-    assert places(0, 5) == places(0, 5)
+    assert order(0, 5) == order(0, 5)
     for client, round, seed in ((1, 5, 0), (0, 6, 0), (0, 5, 1)):
-        assert places(client, round, seed) != places(0, 5), (client, round, seed)
+        assert order(client, round, seed) != order(0, 5), (client, round, seed)
 
 
 def test_interleaved_clients_do_not_disturb_each_other():
@@ -434,7 +434,7 @@ def test_what_the_server_has_is_no_part_of_the_partition():
     assert len(private) == 370
     parts = dirichlet_partition([i % 5 for i in private], 6, 0.5, stream_seed(2, -1, -1, "partition"))
     held = [torch.cat([data.shards.train_indices(client), data.shards.validation_indices(client)]) for client in range(6)]
-    assert [sorted(part.tolist()) for part in held] == [[private[place] for place in sorted(part.tolist())] for part in parts]
+    assert [sorted(part.tolist()) for part in held] == [[private[index] for index in sorted(part.tolist())] for part in parts]
 
 
 @pytest.mark.parametrize("public_size", [0, 30, 393])
@@ -443,8 +443,8 @@ def test_natural_clients_keep_what_the_server_leaves(public_size):
     dataset = source_with_owners(torch.zeros(400, 1)).load("")
     settings = {"partition": Natural(), "clients_per_round": 1, "public_size": public_size}
     private, _ = FederatedDataModule(**settings).split.private_and_public(dataset)
-    own = [[i for i in private.tolist() if (7 if i == 399 else i % 7) == owner] for owner in range(8)]
-    left = [samples for samples in own if samples]
+    by_owner = [[i for i in private.tolist() if (7 if i == 399 else i % 7) == owner] for owner in range(8)]
+    left = [samples for samples in by_owner if samples]
     assert (len(left) < 8) == (public_size == 393)
     parts = FederatedDataModule(**settings, num_clients=len(left)).split.parts(dataset, private)
     assert [private[part].tolist() for part in parts] == left

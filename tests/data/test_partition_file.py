@@ -162,7 +162,7 @@ def test_a_sample_twice_and_outside_are_refused_in_files_too(file):
 
 
 def test_a_failed_write_leaves_the_old_file(file):
-    """An index that is not there: the old file stays, nothing lies beside it."""
+    """An index that is not there: the old file stays, nothing lies next to it."""
     before = file.read_text()
     with pytest.raises(IndexError):
         write_partition(file, [torch.tensor([10**6])], LABELS, classes=CLASSES, partition="wrong", seed=0)

@@ -79,18 +79,18 @@ def test_power_law_hands_its_settings_on():
 def test_natural_gives_the_owners_of_the_samples():
     """Owner i % 7 of sample i: all seven; of 57 and 58 samples each, the first with 58, 58 can be asked for."""
     owners = torch.arange(400) % 7
-    parts = Natural().share_out(LABELS, owners, 7, 0)
+    parts = Natural().partition(LABELS, owners, 7, 0)
     assert [part.tolist() for part in parts] == [list(range(owner, 400, 7)) for owner in range(7)]
-    parts = Natural(min_samples=58).share_out(LABELS, owners, 1, 0)
+    parts = Natural(min_samples=58).partition(LABELS, owners, 1, 0)
     assert parts[0].tolist() == list(range(0, 400, 7))
     with pytest.raises(ValueError, match=r"data.num_clients is 2, must be between 1 and 1, .*data.partition.min_samples, 58,"):
-        Natural(min_samples=58).share_out(LABELS, owners, 2, 0)
+        Natural(min_samples=58).partition(LABELS, owners, 2, 0)
 
 
 def test_natural_wants_natural_clients():
     """A source without them: what to do."""
     with pytest.raises(ValueError, match=r"data.partition is Natural, but data.source has no natural clients: use leaf, a CSV"):
-        Natural().share_out(LABELS, None, 5, 0)
+        Natural().partition(LABELS, None, 5, 0)
 
 
 def test_every_partition_is_exported():

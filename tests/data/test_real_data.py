@@ -86,7 +86,7 @@ def test_real_cifar(some_images, name, mean):
 
 
 def test_real_cifar100_in_its_superclasses(some_images):
-    """Twenty labels; every image has the superclass that the table beside the data gives its folder."""
+    """Twenty labels; every image has the superclass that the table next to the data gives its folder."""
     root = some_images("cifar100")
     with open(Path(REAL_DATA) / "cifar100_superclasses.csv", newline="") as file:
         above = {row["class"]: row["superclass"] for row in csv.DictReader(file)}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fl_lightning.data import Dataset, Samples, from_arrays, storage
-from fl_lightning.data.storage import StoredSamples, fits, place
+from fl_lightning.data.storage import StoredSamples, fits, place_samples
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def test_auto_streams_what_does_not_fit_and_says_so(monkeypatch, capsys, fitting
     """Asked with the bytes of all inputs and the device; with what fits nothing is said, nor to whom it is no news."""
     asked = []
     monkeypatch.setattr(storage, "fits", lambda *args: asked.append(args) or fitting)
-    train, test = place(dataset(), CPU, "auto", num_workers=0, announce=announce)
+    train, test = place_samples(dataset(), CPU, "auto", num_workers=0, announce=announce)
     assert asked == [(136, CPU)]
     assert train.streamed == test.streamed == (not fitting)
     said = capsys.readouterr().out
@@ -36,7 +36,7 @@ def test_auto_streams_what_does_not_fit_and_says_so(monkeypatch, capsys, fitting
 def test_device_and_stream_are_taken_at_their_word(monkeypatch, capsys, wanted, streamed):
     """Nobody asks whether it fits, and nothing is said."""
     monkeypatch.setattr(storage, "fits", lambda *_: pytest.fail("asked"))
-    train, test = place(dataset(), CPU, wanted, num_workers=0, announce=True)
+    train, test = place_samples(dataset(), CPU, wanted, num_workers=0, announce=True)
     assert train.streamed == test.streamed == streamed
     assert capsys.readouterr().out == ""
 

@@ -34,7 +34,7 @@ def all_rows(streams):
 def test_parts_are_disjoint_and_of_their_task():
     """Six classes in three tasks of two, 80 samples each, 26 at each of three clients: 5 for testing, 2 for validation."""
     dataset = numbered()
-    streams = TaskStream(classes_per_task=2).share_out(dataset, num_clients=3, seed=0)
+    streams = TaskStream(classes_per_task=2).partition(dataset, num_clients=3, seed=0)
     assert sorted(", ".join(streams.names).split(", ")) == list("abcdef")
     everything = torch.cat([part for row in all_rows(streams) for part in parts_of(streams, *row)])
     assert len(everything) == len(set(everything.tolist())) == 3 * 3 * 26
@@ -56,7 +56,7 @@ def test_parts_are_disjoint_and_of_their_task():
 
 def test_training_and_test_samples_of_the_source_are_pooled():
     """Both kinds are in every kind of part."""
-    streams = TaskStream(classes_per_task=3).share_out(numbered(), num_clients=2, seed=0)
+    streams = TaskStream(classes_per_task=3).partition(numbered(), num_clients=2, seed=0)
     for kind in range(3):
         joined = torch.cat([parts_of(streams, *row)[kind] for row in all_rows(streams)])
         assert (joined < 160).any()
@@ -67,7 +67,7 @@ def test_training_and_test_samples_of_the_source_are_pooled():
 def test_fractions(fractions, sizes):
     """Of 100 samples of a client's task: training, test, validation."""
     stream = TaskStream(classes_per_task=2, test_fraction=fractions[0], val_fraction=fractions[1])
-    streams = stream.share_out(numbered(2, 50), num_clients=1, seed=3)
+    streams = stream.partition(numbered(2, 50), num_clients=1, seed=3)
     train, validation, test = parts_of(streams, 0, 0)
     assert [len(train), len(test), len(validation)] == sizes
 
@@ -75,10 +75,10 @@ def test_fractions(fractions, sizes):
 def test_each_client_has_an_order_of_its_own():
     """Five tasks, 40 clients: each learns all, many orders; with ``tasks_per_client`` the first ones of them."""
     dataset = numbered(10, 240)
-    whole = TaskStream(classes_per_task=2).share_out(dataset, num_clients=40, seed=0)
+    whole = TaskStream(classes_per_task=2).partition(dataset, num_clients=40, seed=0)
     assert all(sorted(row) == [0, 1, 2, 3, 4] for row in whole.order.tolist())
     assert len(set(map(tuple, whole.order.tolist()))) > 20
-    short = TaskStream(classes_per_task=2, tasks_per_client=2).share_out(dataset, num_clients=40, seed=0)
+    short = TaskStream(classes_per_task=2, tasks_per_client=2).partition(dataset, num_clients=40, seed=0)
     assert torch.equal(short.order, whole.order[:, :2])
     for client, position in all_rows(short):
         assert all(map(torch.equal, parts_of(short, client, position), parts_of(whole, client, position)))
@@ -86,9 +86,9 @@ def test_each_client_has_an_order_of_its_own():
 
 def test_streams_are_a_function_of_the_seed_alone():
     """Twice the same, whatever was drawn before; another seed gives other tasks, orders and samples."""
-    first = TaskStream(classes_per_task=2).share_out(numbered(), num_clients=3, seed=1)
+    first = TaskStream(classes_per_task=2).partition(numbered(), num_clients=3, seed=1)
     torch.manual_seed(9)
-    again, other = (TaskStream(classes_per_task=2).share_out(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
+    again, other = (TaskStream(classes_per_task=2).partition(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
     assert (first.names, first.digest()) == (again.names, again.digest())
     assert torch.equal(first.order, again.order)
     assert all(all(map(torch.equal, parts_of(first, *row), parts_of(again, *row))) for row in all_rows(first))
@@ -96,14 +96,14 @@ def test_streams_are_a_function_of_the_seed_alone():
     assert first.names != other.names
     assert first.digest() != other.digest()
     assert not torch.equal(first.order, other.order)
-    one, two = (TaskStream(classes_per_task=6).share_out(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
+    one, two = (TaskStream(classes_per_task=6).partition(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
     assert one.names == two.names
     assert not torch.equal(one.shards.train, two.shards.train)
 
 
 def test_classes_that_are_left_over_are_in_no_task():
     """Seven classes in tasks of three: one class is nobody's."""
-    streams = TaskStream(classes_per_task=3).share_out(numbered(7), num_clients=2, seed=0)
+    streams = TaskStream(classes_per_task=3).partition(numbered(7), num_clients=2, seed=0)
     held = torch.cat([part for row in all_rows(streams) for part in parts_of(streams, *row)])
     assert len(streams.names) == 2
     assert len((held % 7).unique()) == 6
@@ -116,7 +116,7 @@ def test_superclasses_of_cifar100():
     targets = torch.arange(100).repeat_interleave(10)
     samples = Samples(torch.arange(1000).float()[:, None], targets)
     dataset = Dataset(samples, Samples(samples.inputs[:0], targets[:0]), classes)
-    streams = TaskStream(by="superclasses").share_out(dataset, num_clients=2, seed=0)
+    streams = TaskStream(by="superclasses").partition(dataset, num_clients=2, seed=0)
     assert streams.names == tuple(sorted(set(superclass.values())))
     assert streams.dataset.classes == ("0", "1", "2", "3", "4")
     for client, position in all_rows(streams):
@@ -130,7 +130,7 @@ def test_superclasses_of_cifar100():
 def test_by_sources_a_task_is_one_clients():
     """Classes of two sources, tasks of two of one source each: five tasks, whole, no two clients the same; one is left over."""
     dataset = numbered(11, 40, sources=("x",) * 5 + ("y",) * 6)
-    streams = TaskStream(by="sources", classes_per_task=2).share_out(dataset, num_clients=2, seed=0)
+    streams = TaskStream(by="sources", classes_per_task=2).partition(dataset, num_clients=2, seed=0)
     assert streams.order.shape == (2, 2)
     assert len(set(streams.order.flatten().tolist())) == 4
     assert len(streams.names) == 5
@@ -143,16 +143,16 @@ def test_by_sources_a_task_is_one_clients():
 def test_tasks_per_source(capsys):
     """Two tasks of three of the 5 classes of x, the second with the two that are left; one of the 6 classes of y, not two."""
     dataset = numbered(11, 40, sources=("x",) * 5 + ("y",) * 6)
-    free = TaskStream(by="sources", classes_per_task=3).share_out(dataset, num_clients=1, seed=0)
+    free = TaskStream(by="sources", classes_per_task=3).partition(dataset, num_clients=1, seed=0)
     assert [len(name.split(", ")) for name in free.names] == [3, 3, 3]  # one of x, two of y
     stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2, "y": 1, "z": 4})
-    streams = stream.share_out(dataset, num_clients=1, seed=0)
+    streams = stream.partition(dataset, num_clients=1, seed=0)
     assert [len(name.split(", ")) for name in streams.names] == [3, 2, 3]  # two of x, one of y
     assert sorted(", ".join(streams.names[:2]).split(", ")) == list("abcde")
     assert (streams.names[0], streams.names[2]) == free.names[:2]  # of the same classes as without
     assert capsys.readouterr().out == "Data: no tasks of z: in data.tasks.tasks_per_source, but no source here\n"
     with pytest.raises(ValueError) as error:
-        TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 3}).share_out(dataset, num_clients=1, seed=0)
+        TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 3}).partition(dataset, num_clients=1, seed=0)
     assert str(error.value) == "data.tasks.tasks_per_source is 3 for x, whose 5 classes make 2 tasks of 3 at most: lower it"
 
 
@@ -306,9 +306,9 @@ def test_data_that_do_not_suffice_are_refused(settings, num_clients, message):
     """One line with the cure; of the tasks that are too small the first that the first client learns is named."""
     stream = TaskStream(**settings)
     with pytest.raises(ValueError) as error:
-        stream.share_out(numbered(), num_clients, seed=0)
+        stream.partition(numbered(), num_clients, seed=0)
     if "{}" in message:
-        few = TaskStream(**{**settings, "test_fraction": 0.2}).share_out(numbered(), 2, seed=0)
+        few = TaskStream(**{**settings, "test_fraction": 0.2}).partition(numbered(), 2, seed=0)
         message = message.format(few.names[few.order[0, 0]])
     assert str(error.value) == message
 
@@ -318,7 +318,7 @@ def test_more_tasks_than_superclasses_are_refused(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("class,superclass\na,one\nb,one\nc,two\nd,two\ne,two\nf,two\n")
     with pytest.raises(ValueError) as error:
-        TaskStream(by="superclasses", table=str(table), tasks_per_client=3).share_out(numbered(), 2, seed=0)
+        TaskStream(by="superclasses", table=str(table), tasks_per_client=3).partition(numbered(), 2, seed=0)
     assert str(error.value) == ("data.tasks.tasks_per_client is 3, but the 6 classes of data.source make 2 tasks: lower it")
 
 
@@ -327,5 +327,5 @@ def test_a_superclass_of_one_class_is_refused(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("class,superclass\na,one\nb,two\nc,two\nd,two\ne,two\nf,two\n")
     with pytest.raises(ValueError) as error:
-        TaskStream(by="superclasses", table=str(table)).share_out(numbered(), 2, seed=0)
+        TaskStream(by="superclasses", table=str(table)).partition(numbered(), 2, seed=0)
     assert str(error.value) == "data.tasks has the task one with one class, must have at least two: one is no choice"

@@ -208,8 +208,8 @@ class Contrastive(FedAvg):
             weights = {name.removeprefix(prefix): t for name, t in client.carry.items() if name.startswith(prefix)}
             return functional_call(net.features, weights, batch.inputs)
 
-        own = net.features(batch.inputs)
-        near, far = (F.cosine_similarity(own, features_of(model), dim=1) for model in ("received", "previous"))
+        present = net.features(batch.inputs)
+        near, far = (F.cosine_similarity(present, features_of(model), dim=1) for model in ("received", "previous"))
         contrast = -torch.stack([near, far]).div(0.5).log_softmax(dim=0)[0]
         return super().client_loss(net, batch, client) + contrast
 
@@ -521,7 +521,7 @@ def plain_visit(splitmix64, net, data, client, round, batch_size, epochs, optimi
     stepper, losses = optimizer(local.parameters()), []
     indices, key = data.shards.train_indices(client), stream_seed(data.seed, round, client, "batch order")
     for epoch in range(epochs):
-        drawn = [splitmix64(key, (epoch << 32) + place) >> 1 for place in range(len(indices))]
+        drawn = [splitmix64(key, (epoch << 32) + position) >> 1 for position in range(len(indices))]
         order = sorted(range(len(indices)), key=drawn.__getitem__)
         for first in range(0, len(indices), batch_size):
             chosen = indices[order[first : first + batch_size]]
@@ -568,7 +568,7 @@ class Start(FederatedCallback):
 
 
 class KeepsCount(PersonalHead):
-    """Counts visits, beside a head of its own."""
+    """Counts visits, and has a head for each client."""
 
     def client_start(self, net, client):
         client.state["visits"] = client.state.get("visits", torch.zeros(1)) + 1

@@ -7,7 +7,7 @@ from fl_lightning.engines.norms import update_norm, update_norms
 
 
 def test_by_hand():
-    """Client 0 goes from (1, 2) to (4, 6), 5 far; client 1 stays there and sends (6, 8) beside it; a counter is no change."""
+    """Client 0 goes from (1, 2) to (4, 6), 5 far; client 1 stays there and sends (6, 8) as well; a counter is no change."""
     sent = {
         "weights": {"w": torch.tensor([[4.0, 6.0], [1.0, 2.0]])},
         "buffers": {"count": torch.tensor([7, 9])},

@@ -1,4 +1,4 @@
-"""How a cohort is shared out among processes, against every possible split of small ones."""
+"""How a cohort is split among processes, against every possible split of small ones."""
 
 from itertools import product
 

@@ -212,11 +212,11 @@ def test_agreement_costs_nothing():
 def test_equal_models_cost_log_2_and_push_nowhere():
     """z_previous = z_global: log 2 whatever z, with a gradient of 0."""
     z, near, _ = FEATURES
-    own = z.clone().requires_grad_()
-    value = model_contrastive_loss(own, near, near, reduction="none")
+    z_local = z.clone().requires_grad_()
+    value = model_contrastive_loss(z_local, near, near, reduction="none")
     value.sum().backward()
     torch.testing.assert_close(value, torch.full((B,), math.log(2), dtype=torch.float64), atol=1e-14, rtol=0)
-    assert own.grad.abs().max() < 1e-15
+    assert z_local.grad.abs().max() < 1e-15
 
 
 def test_contrast_by_hand():
@@ -228,11 +228,11 @@ def test_contrast_by_hand():
 
 def test_features_of_zero_are_safe():
     """A sample whose features are all 0, as after ReLU: finite value and gradient."""
-    own = torch.zeros(1, D, requires_grad=True)
-    value = model_contrastive_loss(own, torch.ones(1, D), torch.zeros(1, D))
+    z_local = torch.zeros(1, D, requires_grad=True)
+    value = model_contrastive_loss(z_local, torch.ones(1, D), torch.zeros(1, D))
     value.backward()
     assert value.item() == pytest.approx(math.log(2))
-    assert own.grad.isfinite().all()
+    assert z_local.grad.isfinite().all()
 
 
 # Distillation at the server ---------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_dynamic_distillation_with_weights_of_1_is_the_divergence():
 def test_global_label_counts_grow_until_a_client_is_counted_whole():
     """gamma 0.1: ten visits count, the eleventh does not, though ten times 0.1 in floats is not 1; gamma 0.3: three do."""
     for gamma, visits in ((0.1, 10), (0.3, 3), (1.0, 1)):
-        counts, own = torch.zeros(2), torch.tensor([4.0, 0.0])
+        counts, held = torch.zeros(2), torch.tensor([4.0, 0.0])
         for visit in range(1, 15):
-            counts = update_global_label_counts(counts, own, visit, gamma)
+            counts = update_global_label_counts(counts, held, visit, gamma)
         assert counts.tolist() == pytest.approx([visits * gamma * 4, 0.0])

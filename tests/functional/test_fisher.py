@@ -146,11 +146,11 @@ def test_weights_that_a_layers_one_call_does_not_show(build, size):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net, inputs, targets = build().double(), torch.randn(6, 4).double(), torch.arange(6) % 3
-    own = dict(net.named_parameters(remove_duplicate=False))
+    held = dict(net.named_parameters(remove_duplicate=False))
     actual, expected = empirical_fisher(net, cross_entropy, split(inputs, targets, size)), per_sample_loop(net, inputs, targets)
     assert_same(actual, expected)
     assert list(actual) == list(expected)
-    assert all(weight is own[name] for name, weight in net.named_parameters(remove_duplicate=False))
+    assert all(weight is held[name] for name, weight in net.named_parameters(remove_duplicate=False))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")

@@ -122,7 +122,7 @@ def test_round_forgetting_counts_drops_only():
 
 
 def test_gains_are_not_counted_and_do_not_cancel():
-    """Gains alone give 0; a gain of .5 beside a drop of .5 leaves .5 / 2."""
+    """Gains alone give 0; a gain of .5 and a drop of .5 leave .5 / 2."""
     low, high = torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9])
     assert round_forgetting(low, high).item() == 0.0
     assert round_forgetting(torch.tensor([0.0, 0.5]), torch.tensor([0.5, 0.0])).item() == 0.25

@@ -42,7 +42,7 @@ def test_slots_by_hand(net):
 
 def test_the_net_holds_the_others_during_the_call_alone(net):
     """The outputs are those of a copy with doubled weights; then every attribute is what it was, twice over."""
-    inputs, own = torch.randn(4, 3).double(), dict(net.named_parameters(remove_duplicate=False))
+    inputs, held = torch.randn(4, 3).double(), dict(net.named_parameters(remove_duplicate=False))
     doubled = {name: 2 * weight.detach() for name, weight in net.named_parameters()}
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_the_net_holds_the_others_during_the_call_alone(net):
             weight.mul_(2)
     for _ in range(2):
         torch.testing.assert_close(call_with(net, tensor_slots(net), doubled, (inputs,)), other(inputs))
-        assert all(weight is own[name] for name, weight in net.named_parameters(remove_duplicate=False))
+        assert all(weight is held[name] for name, weight in net.named_parameters(remove_duplicate=False))
 
 
 def test_gradients_by_a_tensor_in_two_places(net):

@@ -106,7 +106,7 @@ class Tiny:
         """With public samples the clients hold others than without."""
         generator = torch.Generator().manual_seed(5)
         owners = [*zip(CLASSES, SIZES), (CLASSES[4], public_size)]
-        targets = torch.tensor([own[i % len(own)] for own, size in owners for i in range(size)])
+        targets = torch.tensor([classes[i % len(classes)] for classes, size in owners for i in range(size)])
         inputs = torch.randn(len(targets), 3, generator=generator, dtype=torch.float64)
         inputs[:, 0] += targets
         clients = [part.tolist() for part in torch.arange(sum(SIZES)).split(SIZES)]
@@ -239,7 +239,7 @@ class Tiny:
             )
 
     def assert_states(self, method: FederatedModule, expected: dict[int, dict[str, Any]], atol: float = 1e-9) -> None:
-        """What the method keeps at each client, and nothing beside it; clients that never took part have none."""
+        """What the method keeps at each client, and nothing else; clients that never took part have none."""
         assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
         for client, kept in expected.items():
             self.assert_same_state(method.client_states.read(client), ClientState(method=kept), atol)

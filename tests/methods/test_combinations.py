@@ -10,7 +10,7 @@ TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
 
 
 def assert_same_end(tiny, actual, expected):
-    """Bit for bit: the model, what the server keeps beside it, and the clients' states."""
+    """Bit for bit: the model, what the server keeps in addition to it, and the clients' states."""
     tiny.assert_same(actual.state_dict(), expected.state_dict(), atol=0)
     assert sorted(actual.client_states.clients()) == sorted(expected.client_states.clients())
     for client in expected.client_states.clients():

@@ -18,7 +18,7 @@ class Row(NamedTuple):
     down: tuple[int, int, int] = (1, 0, 0)
     up: tuple[int, int, int] = (1, 0, 0)
     client: tuple[int, int, int] = (0, 0, 0)  # what it keeps
-    server: tuple[int, int, int] = (0, 0, 0)  # what the server keeps beside the model
+    server: tuple[int, int, int] = (0, 0, 0)  # what the server keeps in addition to the model
     first_up: int = 0  # bytes more at the first visit
     settings: dict = {}
 
@@ -71,8 +71,8 @@ def test_bytes_of_a_round(tiny, name, personal):
         assert report.bytes_down == clients * of(row.down)
         assert report.bytes_up == clients * of(row.up) + new * row.first_up
     # The previous model of MOON is whole, its head included.
-    own = of(row.client) + kept * (1 + row.client[0])
+    values = of(row.client) + kept * (1 + row.client[0])
     stored = {client: num_bytes(result.client_states.read(client).tensors()) for client in range(5)}
-    assert stored == {client: own * (client < 4) for client in range(5)}
+    assert stored == {client: values * (client < 4) for client in range(5)}
     moments = [moment for state in result.trainer.optimizers[0].state.values() for moment in state.values()]
     assert num_bytes([*result.buffers(recurse=False), *result.server_states.buffers()]) + num_bytes(moments) == of(row.server)

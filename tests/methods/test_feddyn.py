@@ -18,10 +18,10 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
     method = tiny.train(FedDyn, alpha=ALPHA, server_weighting=weighting)
     net = tiny.new_net()
     zeros = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
-    h, own = dict(zeros), {}
+    h, accumulated = dict(zeros), {}
 
     def objective(local, received, client, inputs, targets):
-        value, g = tiny.losses(local(inputs), targets, client).mean(), own.get(client, zeros)
+        value, g = tiny.losses(local(inputs), targets, client).mean(), accumulated.get(client, zeros)
         for (name, w), x in zip(local.named_parameters(), received.parameters()):
             value = value - (g[name] * w).sum() + ALPHA / 2 * ((w - x.detach()) ** 2).sum()
         return value
@@ -30,8 +30,8 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
         x = {name: weight.detach().clone() for name, weight in net.named_parameters()}
         locals = {client: tiny.visit(net, client, round, objective) for client in cohort}
         for client, local in locals.items():
-            g = own.get(client, zeros)
-            own[client] = {name: g[name] - ALPHA * (w.detach() - x[name]) for name, w in local.named_parameters()}
+            g = accumulated.get(client, zeros)
+            accumulated[client] = {name: g[name] - ALPHA * (w.detach() - x[name]) for name, w in local.named_parameters()}
         for name in h:
             moved = sum(local.get_parameter(name).detach() - x[name] for local in locals.values())
             h[name] = h[name] - ALPHA / tiny.num_clients * moved
@@ -40,7 +40,7 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
     tiny.assert_same(method.server_state("h"), h)
-    tiny.assert_states(method, {client: {"g": g} for client, g in own.items()})
+    tiny.assert_states(method, {client: {"g": g} for client, g in accumulated.items()})
 
 
 def test_round_1_goes_beyond_fedprox(tiny):

@@ -47,10 +47,10 @@ def test_rounds_equal_equation_8(tiny, weighting):
 
 def pulled(num_steps, rate, mu):
     """The same for ``w <- w - rate (g + mu (w - x))`` with gradients of 1: how far w comes, in units of the rate."""
-    way = 0.0
+    delta = 0.0
     for _ in range(num_steps):
-        way += 1 - mu * rate * way
-    return way
+        delta += 1 - mu * rate * delta
+    return delta
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)

@@ -199,7 +199,7 @@ def assert_modified_rounds(tiny, data, engine):
 @pytest.mark.parametrize("tiny", ["sgd", "sgd tce"], indirect=True)
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 def test_modified_gradients_equal_the_equation(tiny, engine):
-    """Three rounds, short batches among them, though ours looks a batch's pseudo data up by its samples' places."""
+    """Three rounds, short batches among them, though ours looks a batch's pseudo data up by its samples' indices."""
     assert_modified_rounds(tiny, tiny.new_data(), engine)
 
 
@@ -327,24 +327,25 @@ def test_pseudo_data_lie_uphill_and_stay(tiny):
 @pytest.mark.parametrize(("tiny", "atol"), [("sgd tce", 0.0), ("sgd", 1e-10)], indirect=["tiny"])
 def test_without_projections_and_pull_it_is_fedavg(tiny, monkeypatch, atol):
     """gamma = 1 and multipliers of 0: bit for bit, or but for the 1e-12 in the logarithm of the cross entropy."""
-    monkeypatch.setattr(fedreg, "_multiplier", lambda way, gradient, smallest=0.0: torch.zeros((), dtype=torch.float64))
+    monkeypatch.setattr(fedreg, "_multiplier", lambda delta, gradient, smallest=0.0: torch.zeros((), dtype=torch.float64))
     actual = tiny.train(FedReg, norm=False, gamma=1.0).net
     tiny.assert_same(actual, tiny.train(FedAvg, norm=False, server_weighting="uniform").net, atol=atol)
 
 
 def test_the_multiplier_by_hand():
-    """Way (3, 4 | 1) and gradient (1, 1 | 2): 9 / 6 over both weights together; against the gradient 0; a gradient of 0: 0."""
-    way, gradient = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])], [torch.tensor([1.0, 1.0]), torch.tensor([2.0])]
-    assert fedreg._multiplier(way, gradient).item() == 1.5
-    assert fedreg._multiplier(way, [-part for part in gradient]).item() == 0.0
-    assert fedreg._multiplier(way, [torch.zeros(2), torch.zeros(1)]).item() == 0.0
-    assert [fedreg._multiplier(way, gradient, smallest).item() for smallest in (6.0, 6.1)] == [1.5, 0.0]  # ||gradient||^2 is 6
+    """Delta (3, 4 | 1), gradient (1, 1 | 2): 9 / 6 over both weights together; against the gradient 0; a gradient of 0: 0."""
+    delta, gradient = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])], [torch.tensor([1.0, 1.0]), torch.tensor([2.0])]
+    assert fedreg._multiplier(delta, gradient).item() == 1.5
+    assert fedreg._multiplier(delta, [-part for part in gradient]).item() == 0.0
+    assert fedreg._multiplier(delta, [torch.zeros(2), torch.zeros(1)]).item() == 0.0
+    # ||gradient||^2 is 6.
+    assert [fedreg._multiplier(delta, gradient, smallest).item() for smallest in (6.0, 6.1)] == [1.5, 0.0]
 
 
 def test_the_multiplier_adds_up_in_float64():
-    """1e8 times 1e8 and 1 in float32: the 1 is not lost, though float32 has no room for it beside 1e16."""
-    way, gradient = [torch.tensor([1e8, -1e8, 1.0])], [torch.tensor([1e8, 1e8, 1.0])]
-    assert fedreg._multiplier(way, gradient).item() == pytest.approx(1 / 2e16)
+    """1e8 times 1e8 and 1 in float32: the 1 is not lost, though float32 cannot hold it next to 1e16."""
+    delta, gradient = [torch.tensor([1e8, -1e8, 1.0])], [torch.tensor([1e8, 1e8, 1.0])]
+    assert fedreg._multiplier(delta, gradient).item() == pytest.approx(1 / 2e16)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_rounds_equal_steps_along_the_mean_gradient(tiny, weighting):
             gradients.append(torch.autograd.grad(value, list(locals[client].parameters())))
         size = [tiny.shard_sizes[client] if weighting == "n_weighted" else 1 for client in cohort]
         new = tiny.mean(locals, uniform=weighting == "uniform")  # of the statistics, which the one batch has renewed
-        for (name, x), *own in zip(net.named_parameters(), *gradients):
-            new[name] = x.detach() - tiny.rate(round) * sum(n * g for n, g in zip(size, own)) / sum(size)
+        for (name, x), *of_clients in zip(net.named_parameters(), *gradients):
+            new[name] = x.detach() - tiny.rate(round) * sum(n * g for n, g in zip(size, of_clients)) / sum(size)
         net.load_state_dict(new)
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)

@@ -21,8 +21,8 @@ def cosine(a, b):
 def contrast(z, z_global, z_previous, temperature):
     """``-log [exp(s_g / T) / (exp(s_g / T) + exp(s_p / T))]``, mean over samples."""
     values = []
-    for own, near, far in zip(z, z_global, z_previous):
-        s_g, s_p = (cosine(own, other) / temperature for other in (near, far))
+    for ours, near, far in zip(z, z_global, z_previous):
+        s_g, s_p = (cosine(ours, other) / temperature for other in (near, far))
         values.append(-(s_g.exp() / (s_g.exp() + s_p.exp())).log())
     return sum(values) / len(values)
 
@@ -58,8 +58,8 @@ def test_a_first_visit_adds_log_2_and_no_gradient(tiny):
     data = tiny.new_data(cohorts=[[0, 1, 3]])
     moon, plain = tiny.train(MOON, data, mu=3.0), tiny.train(FedAvg, data)
     tiny.assert_same(moon.net, plain.net, atol=1e-12)
-    for own, other in zip(moon.reports[0].losses, plain.reports[0].losses, strict=True):
-        assert own - other == pytest.approx(3 * math.log(2), abs=1e-12)
+    for ours, other in zip(moon.reports[0].losses, plain.reports[0].losses, strict=True):
+        assert ours - other == pytest.approx(3 * math.log(2), abs=1e-12)
 
 
 def test_without_contrast_it_is_fedavg(tiny):

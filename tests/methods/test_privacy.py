@@ -116,19 +116,19 @@ def test_scaffold_corrects_after_the_noise(tiny, clipped):
     """``- c_i + c`` is added to the noisy gradient; the variates, ``c_i - c + (x - y) / (K lr)``, come from noisy steps."""
     actual, net = tiny.train(SCAFFOLD, norm=False, privacy=PRIVACY), tiny.new_net(norm=False)
     zeros = {name: torch.zeros_like(weight) for name, weight in weights_of(net).items()}
-    server, own = dict(zeros), dict.fromkeys(range(tiny.num_clients), zeros)
+    server, variates = dict(zeros), dict.fromkeys(range(tiny.num_clients), zeros)
     for round, cohort in tiny.rounds:
         received, locals, change = weights_of(net), {}, dict(zeros)
         for client in cohort:
-            variate = own[client]
+            variate = variates[client]
             pull = {name: server[name] - variate[name] for name in server}
             locals[client] = clipped.visit(net, client, round, lambda name, weight, pull=pull: pull[name])
             length = tiny.num_steps(client) * tiny.rate(round)
-            own[client] = {
+            variates[client] = {
                 name: variate[name] - server[name] + (received[name] - weight) / length
                 for name, weight in weights_of(locals[client]).items()
             }
-            change = {name: change[name] + own[client][name] - variate[name] for name in change}
+            change = {name: change[name] + variates[client][name] - variate[name] for name in change}
         server = {name: server[name] + change[name] / tiny.num_clients for name in server}
         net.load_state_dict(tiny.mean(locals, uniform=True))
     tiny.assert_same(actual.net, net)
@@ -173,13 +173,13 @@ def test_feddyn_is_pulled_after_the_noise(tiny, clipped):
         received, locals = weights_of(net), {}
         for client in cohort:
 
-            def pull(name, weight, own=g[client], received=received):
-                return alpha * (weight - received[name]) - own[name]
+            def pull(name, weight, linear=g[client], received=received):
+                return alpha * (weight - received[name]) - linear[name]
 
             locals[client] = clipped.visit(net, client, round, pull)
-            way = {name: weight - received[name] for name, weight in weights_of(locals[client]).items()}
-            g[client] = {name: g[client][name] - alpha * way[name] for name in way}
-            h = {name: h[name] - alpha * way[name] / tiny.num_clients for name in way}
+            delta = {name: weight - received[name] for name, weight in weights_of(locals[client]).items()}
+            g[client] = {name: g[client][name] - alpha * delta[name] for name in delta}
+            h = {name: h[name] - alpha * delta[name] / tiny.num_clients for name in delta}
         mean = tiny.mean(locals, uniform=True)
         net.load_state_dict({name: mean[name] - h[name] / alpha for name in mean})
     tiny.assert_same(actual.net, net)
@@ -227,7 +227,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path):
 
 
 def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
-    """A net with a weight of its own beside its layers: fine for FedAvg, and MOON, which calls its features, is told."""
+    """A net with a weight outside its layers: fine for FedAvg, and MOON, which calls its features, is told."""
 
     class Scaled(nn.Module):
         def __init__(self, net):

@@ -21,16 +21,16 @@ def plain_scaffold(tiny, option, uniform):
     """``y <- y - lr (g - c_i + c)``, then c_i, x and c as in Algorithm 1; returns x, c and c_i of those who took part."""
     net = tiny.new_net()
     zeros = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
-    c, own = dict(zeros), {}
+    c, variates = dict(zeros), {}
 
     def correct(client, name, gradient):
-        return gradient - own.get(client, zeros)[name] + c[name]
+        return gradient - variates.get(client, zeros)[name] + c[name]
 
     for round, cohort in tiny.rounds:
         x = {name: weight.detach().clone() for name, weight in net.named_parameters()}
         locals, change = {}, dict(zeros)
         for client in cohort:
-            c_i = own.get(client, zeros)
+            c_i = variates.get(client, zeros)
             y = tiny.visit(net, client, round, correct=correct)
             length = tiny.num_steps(client) * tiny.rate(round)
             if option == "I":
@@ -38,10 +38,10 @@ def plain_scaffold(tiny, option, uniform):
             else:
                 new = {name: c_i[name] - c[name] + (x[name] - w.detach()) / length for name, w in y.named_parameters()}
             change = {name: change[name] + new[name] - c_i[name] for name in c}
-            locals[client], own[client] = y, new
+            locals[client], variates[client] = y, new
         c = {name: c[name] + change[name] / tiny.num_clients for name in c}
         net.load_state_dict(tiny.mean(locals, uniform))
-    return net, c, own
+    return net, c, variates
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam tce"], indirect=True)
@@ -55,11 +55,11 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
     after the correction; the statistics of BatchNorm are averaged and have no variate.
     """
     method = tiny.train(SCAFFOLD, option=option, server_weighting=weighting)
-    net, c, own = plain_scaffold(tiny, option, weighting == "uniform")
+    net, c, variates = plain_scaffold(tiny, option, weighting == "uniform")
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
     tiny.assert_same(method.server_state("variate"), c)
-    tiny.assert_states(method, {client: {"variate": variate} for client, variate in own.items()})
+    tiny.assert_states(method, {client: {"variate": variate} for client, variate in variates.items()})
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

@@ -38,7 +38,7 @@ class Variation(NamedTuple):
     at_least: float = 1e-6
     at_most: float = inf
     dtype: torch.dtype = torch.float64  # of the weights
-    rounding: float = 1e-9  # between one way to run it and another
+    rounding: float = 1e-9  # between two modes of running it
 
 
 BASE = Variation({}, at_least=0, at_most=0)
@@ -83,7 +83,7 @@ RUNS = {
     "two processes": Variation({"processes": 2}, 0, 1e-9),
 }
 COLUMNS = {**LOSSES, **NETS, **OPTIMIZERS, **SERVERS, **PRECISIONS, **RUNS}
-# Each method in the way that is the base, and one of them under the other engines.
+# Each method as the base runs it, and one of them under the other engines.
 STACKED, CAPTURED = "FedAvg, vectorized", "FedAvg, captured"
 ROWS = {**{name: {} for name in methods.__all__}, STACKED: {"engine": "vectorized"}, CAPTURED: {"engine": "captured"}}
 TABLES = {
@@ -333,7 +333,7 @@ layers, local SGD, the mean at the server, float64, one client after another in 
   processes it had made none (1e-9), in another precision a small one.
 - **no** and a number: refused before the first round, with the text [below](#refusals).
 
-FedAvg stands for all methods in the rows of the other engines. Beside the tables, every method was run in 25 mixtures in which
+FedAvg stands for all methods in the rows of the other engines. In addition, every method was run in 25 mixtures in which
 any two of the losses, networks, optimizers, precisions and of the engines `sequential` and `vectorized` meet. They train as
 well; a mixture is refused where one of its parts is, and BatchNorm in bf16-mixed under `vectorized`.
 

@@ -814,8 +814,8 @@ def test_old_names_of_densenets_are_read():
     """torchvision's files of DenseNets say ``norm.1`` where the nets say ``norm1``; a class layer may also be missing."""
     shape = {"growth_rate": 4, "block_config": (2, 1), "num_init_features": 4, "num_classes": 3}
     plain, net = (build_seeded(lambda: torchvision.models.DenseNet(**shape), seed) for seed in range(2))
-    own = plain.state_dict()
-    old = OrderedDict((key, value) for key, value in own.items() if not key.startswith("classifier"))
+    present = plain.state_dict()
+    old = OrderedDict((key, value) for key, value in present.items() if not key.startswith("classifier"))
     for key in [key for key in old if "denselayer" in key]:
         old[key.replace("norm1", "norm.1").replace("norm2", "norm.2").replace("conv1", "conv.1")] = old.pop(key)
     assert "features.denseblock1.denselayer2.norm.2.running_var" in old
@@ -823,4 +823,4 @@ def test_old_names_of_densenets_are_read():
     load_all_but_class_layer(net, old, "classifier", "densenet.pth")
     assert torch.equal(net.classifier.weight, head)
     for key, value in net.features.state_dict().items():
-        assert torch.equal(value, own[f"features.{key}"]), key
+        assert torch.equal(value, present[f"features.{key}"]), key

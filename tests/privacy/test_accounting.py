@@ -202,7 +202,7 @@ def test_the_file_and_the_table_say_what_was_spent(main, tmp_path, read_scalars)
     ],
 )
 def test_what_epsilon_does_not_cover_is_said(method, settings, expected):
-    """Of what a client takes from its samples beside clipped and noisy gradients; nothing of it under user-level noise."""
+    """Of what a client takes from its samples other than clipped and noisy gradients; nothing of it under user-level noise."""
     trained = method(nn.Linear(4, 3), privacy=DPSGD(1.0), **settings)
     assert trained.privacy.not_covered(trained) == expected
     assert UserLevelDP(1.0).not_covered(trained) == ()

@@ -254,7 +254,7 @@ def test_methods_with_hooks_that_are_not_bounded_are_refused(fit, name):
     with pytest.raises(ValueError) as error:
         train(fit, getattr(methods, name), net=Parts(), data=data)
     assert str(error.value).startswith(
-        f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} has its own "
+        f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} changes "
     )
     assert str(error.value).endswith(": use DPSGD, or another method")
 
@@ -325,7 +325,7 @@ def test_values_out_of_range_are_refused(settings, message):
         ([], "model.server_weighting is n_weighted, but UserLevelDP bounds clients that count equally: set it to uniform"),
         (
             ["--model", "SCAFFOLD", "--model.server_weighting", "uniform"],
-            "but SCAFFOLD has its own client_result and aggregate: use DPSGD, or another method",
+            "but SCAFFOLD changes client_result and aggregate: use DPSGD, or another method",
         ),
     ],
 )

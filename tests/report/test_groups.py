@@ -45,8 +45,8 @@ LABELS = [
 
 @pytest.mark.parametrize(("changes", "labels"), LABELS)
 def test_labels(write_run, groups, changes, labels):
-    for place, change in enumerate(changes):
-        write_run(f"run_{place}", CURVE, **change)
+    for number, change in enumerate(changes):
+        write_run(f"run_{number}", CURVE, **change)
     assert [group.label for group in groups()[0]] == labels
 
 

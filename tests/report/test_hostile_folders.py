@@ -268,11 +268,11 @@ def _shown(value: str) -> str:
 def _cells(tokens) -> list[list[str]]:
     """The text of all rows of all tables of a parsed Markdown page."""
     rows = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.type == "tr_open":
             rows.append([])
         if token.type in ("td_open", "th_open"):
-            rows[-1].append("".join(child.content for child in tokens[place + 1].children))
+            rows[-1].append("".join(child.content for child in tokens[index + 1].children))
     return rows
 
 

@@ -193,7 +193,7 @@ def test_as_plain_dicts_do(tmp_path, seed):
     states, live, saved, round = DiskStates(folder, stamp=1000), {}, {}, 0
     for step in range(60):
         round += 1
-        new = {client: 10 * step + place for place, client in enumerate(draw.sample(range(12), 4))}
+        new = {client: 10 * step + number for number, client in enumerate(draw.sample(range(12), 4))}
         for client, value in new.items():
             states.write(client, round, number(value))
         taken = draw.sample(sorted(new), 3)
@@ -524,14 +524,14 @@ def test_a_state_of_an_earlier_version_is_named(tmp_path):
     one_line(error)
 
 
-@pytest.mark.parametrize("place", ["same", "other", "memory"])
-def test_lost_files_are_counted(tmp_path, place):
+@pytest.mark.parametrize("storage", ["same", "other", "memory"])
+def test_lost_files_are_counted(tmp_path, storage):
     """Before anything is read: how many, where, and a cure; what was there before stays."""
     old = DiskStates(tmp_path / "old")
     put(old, 1, {client: client for client in range(5)})
     for client in (2, 4):
         next((tmp_path / "old").rglob(f"{client}.1.*")).unlink()
-    states = {"same": old, "other": DiskStates(tmp_path / "other"), "memory": MemoryStates()}[place]
+    states = {"same": old, "other": DiskStates(tmp_path / "other"), "memory": MemoryStates()}[storage]
     with pytest.raises(FileNotFoundError, match=r"ckpt_path names 5 .*old lacks 2 .*another ckpt_path") as error:
         states.restore(old.checkpoint())
     one_line(error)

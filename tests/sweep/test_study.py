@@ -80,7 +80,7 @@ def _claim_all(folder, start, names):
 def test_workers_at_once_share_the_runs(tmp_path):
     """Three processes in a race for 30 runs: each is done once."""
     context = multiprocessing.get_context("fork")
-    SweepStudy(tmp_path).queue(Run({"lr": str(place)}, 1) for place in range(30))
+    SweepStudy(tmp_path).queue(Run({"lr": str(number)}, 1) for number in range(30))
     start, names = context.Event(), context.SimpleQueue()
     workers = [context.Process(target=_claim_all, args=(tmp_path, start, names)) for _ in range(3)]
     for worker in workers:
@@ -91,7 +91,7 @@ def test_workers_at_once_share_the_runs(tmp_path):
         worker.join(60)
         assert worker.exitcode == 0
     assert names.empty()
-    assert sorted(done) == sorted(f"lr={place}/seed_1" for place in range(30))
+    assert sorted(done) == sorted(f"lr={number}/seed_1" for number in range(30))
     assert set(standing(SweepStudy(tmp_path)).values()) == {"done"}
 
 
@@ -184,11 +184,11 @@ def test_tpe_finds_the_better_half(tmp_path):
 def test_a_run_below_the_median_is_to_be_pruned(tmp_path):
     """Not before five others have ended, not in the warm-up, and not above the median of .5."""
     study = SweepStudy(tmp_path, prune=True, warm_up=10)
-    study.queue(Run({"lr": str(place)}, 1) for place in range(8))
+    study.queue(Run({"lr": str(number)}, 1) for number in range(8))
     assert not study.report(early := study.claim(), [(20, 0.0)])
-    for place in range(5):
+    for number in range(5):
         claim = study.claim()
-        study.report(claim, [(5, 0.5), (20, 0.3 + place / 10)])
+        study.report(claim, [(5, 0.5), (20, 0.3 + number / 10)])
         study.finish(claim, {"val_accuracy": 0.5})
     assert not study.report(study.claim(), [(20, 0.51)])
     low = study.claim()

@@ -66,8 +66,8 @@ def test_the_file_has_every_metric():
 
 def test_a_long_table_shows_what_is_going_on():
     """Of 30 points five fit: what runs, then what ended last; the rest is counted."""
-    records = [done(str(place), 1, 0.5, 0.5) for place in range(10)] + [other("10", 1, "running")]
-    records += [other(str(place), 1, "waiting") for place in range(11, 30)]
+    records = [done(str(number), 1, 0.5, 0.5) for number in range(10)] + [other("10", 1, "running")]
+    records += [other(str(number), 1, "waiting") for number in range(11, 30)]
     text = printed(as_table(rows(records), most=5))
     assert [row[0] for row in cells(text)] == ["6", "7", "8", "9", "10"]
     assert "and 25 more" in text

@@ -99,11 +99,11 @@ class Npz(Source):
             raise ValueError(
                 f"data.source is {self.path}, which is no archive of plain arrays ({reason}): save it anew"
             ) from error
-        for own, other in _NAMES.items():
-            if own in arrays and other in arrays:
-                raise ValueError(f"data.source is {self.path}, which has both {own} and {other}: leave one out")
+        for name, other in _NAMES.items():
+            if name in arrays and other in arrays:
+                raise ValueError(f"data.source is {self.path}, which has both {name} and {other}: leave one out")
             if other in arrays:
-                arrays[own] = arrays.pop(other)
+                arrays[name] = arrays.pop(other)
         known = [*_NAMES, "classes", "owners"]
         unknown = sorted(set(arrays) - set(known))
         missing = [name for name in ("inputs", "targets") if name not in arrays]

@@ -89,8 +89,8 @@ def _in_folders(root: Path) -> _Images:
         raise ValueError(f"data.root is {root}: train and test differ in their class folders ({differing}): make them equal")
     for name, folders in by_class.items():
         if not any(folders.values()):
-            place = f"root/{name}/<class>/" if there else "root/<class>/"
-            raise FileNotFoundError(f"data.root is {root}, but {place} holds no file: put images there")
+            expected = f"root/{name}/<class>/" if there else "root/<class>/"
+            raise FileNotFoundError(f"data.root is {root}, but {expected} holds no file: put images there")
     parts = {"train": Part(), "test": Part()}
     for name, folders in by_class.items():
         for label, paths in folders.items():

@@ -37,7 +37,7 @@ def decode(
     images = np.empty((count, *first.shape), dtype=np.uint8)
     labels = np.empty(count, dtype=np.int64)
 
-    def place(i: int) -> None:
+    def read_into(i: int) -> None:
         pixels, label = _pixels(read, i, name, size, mode)
         try:
             labels[i] = operator.index(label)
@@ -55,7 +55,7 @@ def decode(
         images[i] = pixels
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(place, range(count)):
+        for _ in pool.map(read_into, range(count)):
             pass
     return Samples(torch.from_numpy(images), torch.from_numpy(labels))
 

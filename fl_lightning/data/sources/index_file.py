@@ -63,7 +63,7 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
         if client in training:
             continue
         raise ValueError(
-            f"{_KEY}: {index}, line {line}: client {client} has no training image of its own: give it one, or leave "
+            f"{_KEY}: {index}, line {line}: client {client} has no training image: give it one, or leave "
             "the client of its test images empty"
         )
     return parts

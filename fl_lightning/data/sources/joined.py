@@ -95,7 +95,7 @@ class Joined(Source):
             pixels = "x".join(map(str, inputs.shape[2:]))
             raise ValueError(
                 f"data.source.size is {self.size}, but the images of {name} have {pixels} pixels: raise it, or give "
-                f"{name} a size of its own"
+                f"{name} a smaller size"
             )
 
     def _join(self, loaded: Mapping[str, Dataset], part: str) -> Samples:
@@ -111,7 +111,7 @@ class Joined(Source):
             if statistics is not None:
                 factor, summand = statistics.scale(dataset.train.inputs)
                 scale = factor.float(), summand.float()
-            for images in samples[name].inputs.split(4096):  # in parts, since they are floats on the way
+            for images in samples[name].inputs.split(4096):  # in parts, since they are floats in between
                 inputs[row : row + len(images)] = normalise(self._padded(images), scale, torch.float32)
                 row += len(images)
             targets.append(samples[name].targets + num_classes)

@@ -57,7 +57,7 @@ class TorchvisionDataset(Source):
     def load(self, root: Path) -> Dataset:
         with root_lock(root):
             train, test = self._parts(root)
-        # The sets are fixed files: place, sizes, labels and a few samples tell two copies apart.
+        # The sets are fixed files: path, sizes, labels and a few samples tell two copies apart.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
         few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in ("targets", "labels")]
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
@@ -88,7 +88,7 @@ class TorchvisionDataset(Source):
         return [{"train": True}, {"train": False}] if "train" in self._given else [{"split": "train"}, {"split": "test"}]
 
     def _download(self, root: Path) -> None:
-        """Fetch into a folder beside the final place, moved when whole, so that a broken download leaves nothing."""
+        """Fetch into another folder next to the final one, moved when whole, so that a broken download leaves nothing."""
         if root.exists() and not root.is_dir():
             raise FileNotFoundError(f"data.root is {root}, which is a file: give a folder")
         made = [folder for folder in (root, *root.parents) if not folder.exists()]

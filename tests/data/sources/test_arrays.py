@@ -211,8 +211,8 @@ def test_files_that_are_no_archives_are_named(tmp_path, content):
     np.savez_compressed(path, inputs=pixels(50, 8, 8) // 16, targets=np.arange(50))
     whole = path.read_bytes()
     flipped = bytearray(whole)
-    for place in range(300, 900):
-        flipped[place] ^= 255
+    for offset in range(300, 900):
+        flipped[offset] ^= 255
     if content == "one array":
         with open(path, "wb") as file:
             np.save(file, pixels(4, 3))

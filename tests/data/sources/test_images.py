@@ -23,7 +23,7 @@ def scaled_middle(pixels, size):
 
     def weights(i, length):
         centre = (length - side) / 2 + (i + 0.5) * scale
-        values = np.array([max(0.0, 1 - abs(place + 0.5 - centre) / reach) for place in range(length)])
+        values = np.array([max(0.0, 1 - abs(pixel + 0.5 - centre) / reach) for pixel in range(length)])
         return values / values.sum()
 
     rows, columns = (np.stack([weights(i, length) for i in range(size)]) for length in (height, width))

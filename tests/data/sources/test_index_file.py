@@ -132,7 +132,7 @@ MISTAKES = {
     "test alone": (
         [HEADER, "00.png,a,amy,train", "01.png,a,bob,test", "02.png,a,cid,test", "03.png,a,bob,test"],
         3,
-        "client bob has no training image of its own: give it one",
+        "client bob has no training image: give it one",
     ),
     "open quote": (["path,label", "00.png,a", '01.png,"a', "02.png,a"], 3, "no CSV"),
     "quote inside": (["path,label", "00.png,a", '"01.png"x,a', "02.png,a"], 3, "no CSV"),

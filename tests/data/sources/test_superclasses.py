@@ -53,13 +53,13 @@ def test_cifar100_has_its_coarse_labels():
 
 @pytest.mark.skipif(not REAL_DATA, reason="FL_LIGHTNING_DATA is unset: it names the folder of cifar100_superclasses.csv")
 def test_the_table_is_that_of_the_data():
-    """The same pairs as in the table beside the data, and every fine class there."""
+    """The same pairs as in the table next to the data, and every fine class there."""
     with open(Path(REAL_DATA) / "cifar100_superclasses.csv", newline="") as file:
-        beside = {row["class"]: row["superclass"] for row in csv.DictReader(file)}
+        given = {row["class"]: row["superclass"] for row in csv.DictReader(file)}
     with open(resources.files("fl_lightning.data") / "cifar100_superclasses.csv", newline="") as file:
         ours = {row["class"]: row["superclass"] for row in csv.DictReader(file)}
-    assert ours == beside
-    assert sorted(beside) == FINE
+    assert ours == given
+    assert sorted(given) == FINE
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_changed_labels_are_noticed(tmp_path):
 
 
 def test_missing_set_is_downloaded_into_root(tmp_path, monkeypatch):
-    """A download that succeeds ends up under root, beside what lay there, and a second load needs none."""
+    """A download that succeeds ends up under root, next to what lay there, and a second load needs none."""
     tried = []
 
     def download(self):
@@ -410,16 +410,16 @@ def write_gtsrb(root, shapes):
     """Two training signs of each of three kinds and three test signs, PPM files of these shapes in turn."""
     shapes, folder, pixels = itertools.cycle(shapes), root / "gtsrb" / "GTSRB", []
 
-    def place(path):
+    def write_image(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels.append(random_pixels(*next(shapes), 3, seed=len(pixels)))
         Image.fromarray(pixels[-1]).save(path)
 
     for label, track in itertools.product(range(3), range(2)):
-        place(folder / "Training" / f"{label:05}" / f"00000_{track:05}.ppm")
+        write_image(folder / "Training" / f"{label:05}" / f"00000_{track:05}.ppm")
     rows = ["Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"]
     for i, label in enumerate((2, 0, 1)):
-        place(folder / "Final_Test" / "Images" / f"{i:05}.ppm")
+        write_image(folder / "Final_Test" / "Images" / f"{i:05}.ppm")
         rows.append(f"{i:05}.ppm;9;9;1;1;8;8;{label}")
     (root / "gtsrb" / "GT-final_test.csv").write_text("\n".join(rows) + "\n")
     return pixels
