@@ -32,8 +32,8 @@ _LAYOUT = {
         "backward transfer": ["tasks/backward_transfer$"],
     },
 }
-_OF_THE_PLACE = ("config", "ckpt_path", "weights_only", "trainer.default_root_dir")  # say where a run is, not what it is
-_OF_THE_WATCHING = ("trainer.", "callbacks.")  # would be the first columns of HParams
+_PATHS = ("config", "ckpt_path", "weights_only", "trainer.default_root_dir")  # say where a run is, not what it is
+_NOT_LEARNING = ("trainer.", "callbacks.")  # would be the first columns of HParams
 _LEARNING = ("trainer.max_steps", "trainer.precision")  # of those
 
 
@@ -113,7 +113,7 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
     """
     flat: dict[str, float | bool | str] = {}
     _flatten(config, "", flat)
-    return {key: value for key, value in flat.items() if key not in _OF_THE_PLACE}
+    return {key: value for key, value in flat.items() if key not in _PATHS}
 
 
 def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
@@ -129,7 +129,7 @@ def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
 
 def _of_learning(values: dict[str, float | bool | str]) -> dict[str, float | bool | str]:
     """Without how the run is carried out and watched."""
-    return {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_OF_THE_WATCHING)}
+    return {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_NOT_LEARNING)}
 
 
 def _charts(names: Collection[str]) -> dict[str, dict[str, list]]:

@@ -314,7 +314,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.print(f"Engine: {started.choice.name} ({started.choice.why})")
         if started.state_bytes > 0:
             touched = min(self.data.num_clients, self.trainer.max_steps * len(self.cohort(self.first_round)))
-            need = self.client_states.require_room(touched, started.state_bytes)
+            need = self.client_states.require_space(touched, started.state_bytes)
             self.print(f"{need}, more with each task" if self.needs.task_streams else need)
         return started.engine
 

@@ -37,7 +37,7 @@ class APD(TaskLearner):
         l2: lambda_2, at least 0.
         decay: of what is being learned, at least 0.
         retroactive: whether A_j of earlier tasks are trained on, as the paper has it, or fixed. A client keeps them whole if
-            so, which takes as much room as a net each, and only what is not 0 otherwise.
+            so, which takes as much memory as a net each, and only what is not 0 otherwise.
         adaptive_start: where A of a new task begins: ``base``, at B, as in APD's code; ``initial``, at a third of the initial
             weights, as in FedWeIT's, from which l1 leaves less of it in as many steps.
 

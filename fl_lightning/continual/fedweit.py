@@ -53,8 +53,8 @@ class FedWeIT(APD):
             its layer, about 1 - ``density`` of them and none of a layer with equal masks; ``paper``, ``B * sigmoid(m)`` at
             the chosen outputs, divided by the number of all who sent.
         knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, of which as
-            many are drawn as there is room for.
-        num_foreign: the room, tasks; by default as many as other clients can be in a cohort. 0 for none.
+            many are drawn as ``num_foreign`` says.
+        num_foreign: tasks at most; by default as many as other clients can be in a cohort. 0 for none.
         share_base: whether B goes through the server at all.
         mask: whether B is masked; if not, all of it is sent.
         adaptive: whether there is A at all.
@@ -228,19 +228,19 @@ class FedWeIT(APD):
             weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], self._foreign(known, layer))
         return weights
 
-    def _at_server(self, client: Client) -> dict[int, dict[str, SparseTensor]]:
+    def _tasks_at_server(self, client: Client) -> dict[int, dict[str, SparseTensor]]:
         """What the knowledge base has of a client, by position, unless the client goes on changing it."""
         return {} if self.retroactive else self.knowledge_base.get(client.index, {})
 
     def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
-        at_server = self._at_server(client)
+        at_server = self._tasks_at_server(client)
         if position in at_server:
             return at_server[position][layer].dense(like.shape)
         return super().learned_adaptive(client, layer, position, like)
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
         """Without the client's A that the knowledge base has: one copy does for both."""
-        state, at_server = super().kept_state(client, state), self._at_server(client)
+        state, at_server = super().kept_state(client, state), self._tasks_at_server(client)
         tasks = {
             position: LearnedTask(task.tensors) if position in at_server else task for position, task in state.tasks.items()
         }
@@ -249,7 +249,7 @@ class FedWeIT(APD):
     def num_values(self, net: nn.Module, client: Client) -> int:
         elsewhere = [
             len(parts[layer].values)
-            for position, parts in self._at_server(client).items()
+            for position, parts in self._tasks_at_server(client).items()
             for layer in self.layers
             if layer not in client.tasks[position].sparse
         ]

@@ -39,7 +39,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
     path = _path(name, f"{_FORMAT}\n{fingerprint}", ".pt")
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
-            _keep(decode(), path)
+            _write(decode(), path)
     try:
         stored = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -52,7 +52,7 @@ def root_lock(root: Path) -> FileLock:
     return FileLock(_path("root", str(root.resolve()), ".lock"))
 
 
-def _keep(dataset: Dataset, path: Path) -> None:
+def _write(dataset: Dataset, path: Path) -> None:
     try:
         atomic_save(_to_plain(dataset), path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether there is room for data, asked before any memory is."""
+"""Whether this machine's memory holds some data, asked before any is taken."""
 
 import math
 import os
@@ -9,7 +9,7 @@ def machine_memory() -> float:
     return math.inf if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check_room(num_bytes: int, what: str, cure: str) -> None:
+def check_memory(num_bytes: int, what: str, cure: str) -> None:
     """Raise a ValueError, naming what takes so many bytes and the cure, if this machine's memory does not hold them."""
     if num_bytes > machine_memory():
         raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.memory import check_room
+from fl_lightning.data.memory import check_memory
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _check_sizes(sizes: np.ndarray, train_sizes: np.ndarray, val_fraction: float
 
 def _count_labels(labels: Tensor, sizes: np.ndarray, num_classes: int) -> Tensor:
     counted = f"data.num_clients is {len(sizes)} and data.source has {num_classes} classes: the label counts of all clients"
-    check_room(8 * len(sizes) * num_classes, counted, "lower data.num_clients")
+    check_memory(8 * len(sizes) * num_classes, counted, "lower data.num_clients")
     owner = np.repeat(np.arange(len(sizes)), sizes)
     counts = np.bincount(owner * num_classes + labels.numpy(), minlength=len(sizes) * num_classes)
     return torch.from_numpy(counts.reshape(len(sizes), num_classes))

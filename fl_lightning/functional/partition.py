@@ -88,10 +88,10 @@ def dirichlet_by_class_partition(
         sizes = np.zeros((num_classes, num_clients), dtype=np.int64)
         held = np.zeros(num_clients, dtype=np.int64)
         for label, pool in enumerate(pools):
-            has_room = (held < len(labels) / num_clients).astype(np.float64)
-            shares = rng.dirichlet(np.full(num_clients, alpha)) * has_room
+            below_mean = (held < len(labels) / num_clients).astype(np.float64)
+            shares = rng.dirichlet(np.full(num_clients, alpha)) * below_mean
             if shares.sum() == 0:  # the mass lies with full clients, or the class is empty and no client may hold more
-                shares = has_room if has_room.any() else np.ones(num_clients)
+                shares = below_mean if below_mean.any() else np.ones(num_clients)
             cuts = (np.cumsum(shares / shares.sum())[:-1] * len(pool)).astype(int)
             sizes[label] = np.diff(cuts, prepend=0, append=len(pool))
             held += sizes[label]

@@ -24,7 +24,7 @@ from fl_lightning.module import FederatedModule, Net
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
-_FLAT = 1e-20  # squared norm of a gradient that is rounding
+_ROUNDING_NORM = 1e-20  # squared norm of a gradient that is rounding
 _LOG_FLOOR = math.log(1e-12)
 
 
@@ -160,7 +160,7 @@ class FedReg(FederatedModule):
         g_s, _ = client.differentiate(self._objective(old, pseudo_loss), at=middle)
         g_p, _ = client.differentiate(self._objective(old, perturbed_loss), at=middle)
         delta = [weight - start for weight, start in zip(moved, received, strict=True)]
-        w_s = _multiplier(delta, g_s, smallest=_FLAT if self.skip_flat else 0.0)
+        w_s = _multiplier(delta, g_s, smallest=_ROUNDING_NORM if self.skip_flat else 0.0)
         delta = [d - w_s * g for d, g in zip(delta, g_s, strict=True)]
         w_p = _multiplier(delta, g_p)
         client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])

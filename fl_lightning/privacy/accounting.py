@@ -27,7 +27,7 @@ def epsilon(releases: Releases, delta: float) -> float:
     from opacus.accountants import RDPAccountant  # takes seconds, which runs without privacy are spared
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
-    divergences = [count * _one_release(*how) for how, count in releases.items() if count > 0]
+    divergences = [count * _divergences_of_release(*how) for how, count in releases.items() if count > 0]
     if not divergences:
         return 0.0
     with warnings.catch_warnings():
@@ -38,7 +38,7 @@ def epsilon(releases: Releases, delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _one_release(sampling_rate: float, noise_multiplier: float) -> np.ndarray:
+def _divergences_of_release(sampling_rate: float, noise_multiplier: float) -> np.ndarray:
     """Rényi divergences of one release, at the accountant's orders: they add up over releases."""
     from opacus.accountants import RDPAccountant
     from opacus.accountants.analysis.rdp import compute_rdp

@@ -82,7 +82,7 @@ def read_log(folder: Path) -> Log:
                     if value.HasField("simple_value"):
                         points.setdefault(value.tag, {})[event.step] = value.simple_value
                     else:
-                        _keep(log, event.step, value)
+                        _add_value(log, event.step, value)
                     times[event.step] = event.wall_time
         except (EOFError, OSError, DecodeError, ValueError) as error:
             newest = f"read up to round {max(times)}" if times else "nothing could be read"
@@ -125,7 +125,7 @@ def _events(data: bytes) -> Iterator[Event]:
         yield event
 
 
-def _keep(log: Log, round: int, value: Summary.Value) -> None:
+def _add_value(log: Log, round: int, value: Summary.Value) -> None:
     """Keep a histogram or a tensor. Raises a ValueError if its parts do not fit."""
     if value.HasField("histo"):
         buckets = np.stack([value.histo.bucket_limit, value.histo.bucket], axis=1)

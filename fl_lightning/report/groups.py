@@ -44,9 +44,9 @@ class Group:
     """Runs that differ in the seed alone, one a seed."""
 
     config: dict[str, Any]  # without seed and bookkeeping; hashable
-    told: tuple[str, ...]  # keys that the label names: enough to set all groups apart
+    label_keys: tuple[str, ...]  # config keys that the label names: enough to set all groups apart
     runs: tuple[Run, ...]  # by seed; finished ones, unless there is none
-    twin: int = 1  # of groups that would have the same label, which one this is
+    number: int = 1  # among the groups that would have the same label
 
     @property
     def finished(self) -> bool:
@@ -70,30 +70,30 @@ class Group:
 
     @property
     def conditions(self) -> list[str]:
-        """The told keys that belong to the federation."""
-        return [key for key in self.told if is_condition(key)]
+        """The label's keys that belong to the federation."""
+        return [key for key in self.label_keys if is_condition(key)]
 
     @property
     def condition(self) -> str:
         """What the label says of the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
-        return one_line(", ".join(self._told(key) for key in self.conditions if key in self.config))
+        return one_line(", ".join(self._in_label(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
         """The label without the values of some config keys."""
-        told = [key for key in self.told if key not in keys and key != "model" and key in self.config]
-        parts = [_class_name(self.config["model"]), *map(self._told, told)]
-        return one_line(", ".join(parts)) + f" ({self.twin})" * (self.twin > 1)
+        named = [key for key in self.label_keys if key not in keys and key != "model" and key in self.config]
+        parts = [_class_name(self.config["model"]), *map(self._in_label, named)]
+        return one_line(", ".join(parts)) + f" ({self.number})" * (self.number > 1)
 
     def setting(self, *without: str) -> frozenset[tuple[str, Hashable]]:
         """The config without some keys, to be compared with that of other groups."""
         return frozenset((key, value) for key, value in self.config.items() if key not in without)
 
-    def _told(self, key: str) -> str:
+    def _in_label(self, key: str) -> str:
         value = self.config[key]
         if isinstance(value, str) and _class_name(value) != value:
             return _class_name(value)
         last = key.rsplit(".", 1)[-1]
-        alone = [other.rsplit(".", 1)[-1] for other in self.told].count(last) == 1
+        alone = [other.rsplit(".", 1)[-1] for other in self.label_keys].count(last) == 1
         name = _NAMES.get(key, last if alone else " ".join(key.split(".")[-2:]))
         text = f"{value:g}" if isinstance(value, float) else PurePath(str(value)).name
         return f"{name.replace('_', ' ')} {text[:_LONGEST]}"
@@ -110,11 +110,11 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     for run in runs:
         members[frozenset(_identity(run).items())].append(run)
     configs = [_identity(together[0]) for together in members.values()]
-    told = _told_keys(configs)
+    named = _label_keys(configs)
     groups, remarks = [], []
     for config, together in zip(configs, members.values(), strict=True):
         kept, said = _one_a_seed(together)
-        groups.append(Group(config, told, tuple(kept)))
+        groups.append(Group(config, named, tuple(kept)))
         remarks += said
     return _distinct(sorted(groups, key=_order)), remarks
 
@@ -142,18 +142,18 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
     return [newest[seed] for seed in sorted(newest)], remarks
 
 
-def _told_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
+def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
     """Keys that set groups apart, the most telling first; one that says nothing which those before do not is left out.
 
     So methods that were tuned to different rates are called by the method alone. A difference in the federation is
-    always told: methods on unlike data are not compared.
+    always named: methods on unlike data are not compared.
     """
-    told: list[str] = []
+    named: list[str] = []
     for key in sorted(differing_keys(configs), key=_rank):
-        splits = len({_values(config, [*told, key]) for config in configs}) > len({_values(config, told) for config in configs})
-        if splits or (key.startswith("data.") and is_condition(key)):
-            told.append(key)
-    return tuple(sorted(told, key=is_condition))
+        apart, before = (len({_values(config, keys) for config in configs}) for keys in ([*named, key], named))
+        if apart > before or (key.startswith("data.") and is_condition(key)):
+            named.append(key)
+    return tuple(sorted(named, key=is_condition))
 
 
 def _rank(key: str) -> tuple[int, bool, bool]:
@@ -191,7 +191,7 @@ def _differ(key: str, configs: Sequence[dict[str, Hashable]]) -> bool:
 
 def _order(group: Group) -> list[tuple]:
     """Conditions first, numbers by size, what is not set before all."""
-    keys = sorted(group.told, key=lambda key: not is_condition(key))
+    keys = sorted(group.label_keys, key=lambda key: not is_condition(key))
     return [_sortable(group.config.get(key)) for key in keys]
 
 
@@ -206,7 +206,7 @@ def _distinct(groups: list[Group]) -> list[Group]:
     seen: Counter[str] = Counter()
     for i, group in enumerate(groups):
         seen[group.label] += 1
-        groups[i] = replace(group, twin=seen[group.label])
+        groups[i] = replace(group, number=seen[group.label])
     return groups
 
 
@@ -231,10 +231,10 @@ def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Grou
     """FedAvg with cross entropy, else FedAvg, else any; of several the one with the highest score under the first condition."""
     conditions = list(dict.fromkeys(group.condition for group in groups))
 
-    def plainness(group: Group) -> tuple:
+    def rank(group: Group) -> tuple:
         loss = _class_name(group.config.get("model.loss", "CrossEntropy"))
         method = _class_name(group.config["model"])
         plain = (not method.startswith("FedAvg"), loss != "CrossEntropy")
         return *plain, conditions.index(group.condition), -score[group.label]
 
-    return min(groups, key=plainness)
+    return min(groups, key=rank)

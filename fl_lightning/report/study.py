@@ -80,7 +80,7 @@ class Study:
 
     def counterpart(self, group: Group) -> Group | None:
         """The baseline under the conditions of a group; None for the baseline itself and where there is none."""
-        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in group.told}
+        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in group.label_keys}
         for other in self.finished:
             if all(other.config.get(key) == value for key, value in wanted.items()):
                 return None if other is group else other

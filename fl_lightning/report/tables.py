@@ -41,7 +41,7 @@ def overview(study: Study) -> Table:
 
 
 def settings(study: Study) -> list[Table]:
-    """All keys in which methods differ, told by the label or not; empty if there is one method."""
+    """All keys in which methods differ, named by the label or not; empty if there is one method."""
     keys = differing_keys([group.config for group in study.groups])
     if not keys:
         return []

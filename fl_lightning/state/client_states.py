@@ -79,7 +79,7 @@ class ClientStates(ABC):
         """
 
     @abstractmethod
-    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+    def require_space(self, num_clients: int, bytes_per_client: int) -> str:
         """One line that says what the states of so many clients will take, all processes together.
 
         Raises:
@@ -131,7 +131,7 @@ class MemoryStates(ClientStates):
         self._states = {client: read(client) for client in clients if client % num_processes == process}
         self._written = {}
 
-    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+    def require_space(self, num_clients: int, bytes_per_client: int) -> str:
         has_sysconf = hasattr(os, "sysconf")  # Windows has not, and says nothing
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if has_sysconf else math.inf
         need = _product(num_clients, bytes_per_client)
@@ -253,7 +253,7 @@ class DiskStates(ClientStates):
             if record.client % num_processes == process:
                 _link(source / record.name, self.folder / record.name)
 
-    def require_room(self, num_clients: int, bytes_per_client: int) -> str:
+    def require_space(self, num_clients: int, bytes_per_client: int) -> str:
         """Call it after :meth:`restore`: what is on disk already needs no more space."""
         parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free, present = shutil.disk_usage(parent).free, len(self._index)

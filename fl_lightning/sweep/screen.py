@@ -63,7 +63,7 @@ class LiveTable:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """Draw the table anew, with as many rows as the terminal has room for."""
+        """Draw the table anew, with as many rows as the terminal can show."""
         most = max(self._console.height - _FRAME, 3)
         self._live.update(Group(as_table(rows, progress, most), totals(rows)), refresh=True)
 

@@ -566,11 +566,11 @@ def test_room_on_disk(tmp_path, monkeypatch):
     states = DiskStates(tmp_path / "runs" / "states")
     asked = with_free_disk(monkeypatch, 132_500_000_000)
     line = f"client state: up to 5,000 clients x 26.5 MB = 132.5 GB on disk in {tmp_path / 'runs' / 'states'}"
-    assert states.require_room(5000, 26_500_000) == line
+    assert states.require_space(5000, 26_500_000) == line
     assert asked == [tmp_path]
     with_free_disk(monkeypatch, 132_499_999_999)
     with pytest.raises(OSError, match=r"model\.client_state is disk.*132\.5 GB.*free some space") as error:
-        states.require_room(5000, 26_500_000)
+        states.require_space(5000, 26_500_000)
     one_line(error)
     assert files(tmp_path) == set()
 
@@ -580,18 +580,18 @@ def test_room_that_is_taken_already_is_not_asked_for_again(tmp_path, monkeypatch
     states = DiskStates(tmp_path)
     put(states, 1, {0: 1, 1: 1})
     with_free_disk(monkeypatch, 100)
-    assert "up to 3 clients x 100 B = 300 B" in states.require_room(3, 100)
+    assert "up to 3 clients x 100 B = 300 B" in states.require_space(3, 100)
     with pytest.raises(OSError, match=r"2 clients are there"):
-        states.require_room(4, 100)
+        states.require_space(4, 100)
 
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="needs os.sysconf")
 def test_room_in_memory(monkeypatch):
     """A machine of 1,000 pages of 4,096 bytes holds 4,096 clients of 1,000 bytes, and not one more."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
-    assert MemoryStates().require_room(4096, 1000) == "client state: up to 4,096 clients x 1.0 kB = 4.1 MB in memory"
+    assert MemoryStates().require_space(4096, 1000) == "client state: up to 4,096 clients x 1.0 kB = 4.1 MB in memory"
     with pytest.raises(MemoryError, match=r"4,097 clients.*4\.1 MB: set model\.client_state: disk") as error:
-        MemoryStates().require_room(4097, 1000)
+        MemoryStates().require_space(4097, 1000)
     one_line(error)
 
 

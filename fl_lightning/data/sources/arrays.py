@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.data.memory import check_room
+from fl_lightning.data.memory import check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 
@@ -125,7 +125,7 @@ def _read_archive(path: str) -> dict[str, np.ndarray]:
         raise ValueError("it is a single array, or something else")
     with ZipFile(path) as archive:
         sizes = [_claimed_bytes(archive, name) for name in archive.namelist()]
-    check_room(sum(sizes), f"the arrays of data.source {path}", "give a part of them")
+    check_memory(sum(sizes), f"the arrays of data.source {path}", "give a part of them")
     with np.load(path) as archive:
         return {name: archive[name] for name in archive.files}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fl_lightning.checks import check_range
-from fl_lightning.data.memory import check_room
+from fl_lightning.data.memory import check_memory
 from fl_lightning.data.samples import Samples
 
 
@@ -32,7 +32,7 @@ def decode(
     """
     width, height = (size, size) if size is not None else read(0)[0].size
     what = f"{name(0)} and the other {count - 1:,} images of {height}x{width} pixels"
-    check_room(count * width * height * len(mode), what, "give the source as a class with a smaller data.source.size")
+    check_memory(count * width * height * len(mode), what, "give the source as a class with a smaller data.source.size")
     first, _ = _pixels(read, 0, name, size, mode)
     images = np.empty((count, *first.shape), dtype=np.uint8)
     labels = np.empty(count, dtype=np.int64)

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_range
-from fl_lightning.data.memory import check_room
+from fl_lightning.data.memory import check_memory
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
@@ -102,7 +102,7 @@ class Joined(Source):
         """The training or the test samples of all, labels counted on from set to set."""
         samples = {name: getattr(dataset, part) for name, dataset in loaded.items()}
         num_bytes = 2 * 3 * self.size**2 * sum(map(len, samples.values()))
-        check_room(num_bytes, f"data.source.size is {self.size}: the {part} images", "lower it")
+        check_memory(num_bytes, f"data.source.size is {self.size}: the {part} images", "lower it")
         inputs = torch.empty(sum(map(len, samples.values())), 3, self.size, self.size, dtype=torch.float16)
         targets, row, num_classes = [], 0, 0
         for name, dataset in loaded.items():

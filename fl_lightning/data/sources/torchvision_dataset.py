@@ -64,12 +64,12 @@ class TorchvisionDataset(Source):
         return cached(self.name, fingerprint, lambda: self._decode(train, test))
 
     def _parts(self, root: Path) -> list[VisionDataset]:
-        found = [self._if_there(root, arguments) for arguments in self._both]
+        found = [self._if_there(root, arguments) for arguments in self._arguments_of_parts]
         parts = [part for part in found if part is not None]
         if len(parts) == len(found):
             return parts
         self._download(root)
-        return [self._open(root, **arguments, download=False) for arguments in self._both]
+        return [self._open(root, **arguments, download=False) for arguments in self._arguments_of_parts]
 
     def _if_there(self, root: Path, arguments: dict[str, Any]) -> VisionDataset | None:
         try:
@@ -81,7 +81,7 @@ class TorchvisionDataset(Source):
             raise ValueError(f"data.source is {title}: {' '.join(str(error).split())}") from error
 
     @property
-    def _both(self) -> list[dict[str, Any]]:
+    def _arguments_of_parts(self) -> list[dict[str, Any]]:
         """The arguments that open the training and the test part."""
         if self.split is not None:
             return [{"split": self.split, "train": train} for train in (True, False)]
@@ -96,7 +96,7 @@ class TorchvisionDataset(Source):
         shutil.rmtree(staging, ignore_errors=True)  # what a killed download left
         try:
             staging.mkdir(parents=True)
-            for arguments in self._both:
+            for arguments in self._arguments_of_parts:
                 self._open(staging, **arguments, download=True)
             shutil.copytree(staging, root, dirs_exist_ok=True, copy_function=os.replace)
         except (OSError, RuntimeError) as error:
