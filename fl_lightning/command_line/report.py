@@ -12,10 +12,10 @@ from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.report.figures import drawing_style
 from fl_lightning.report.page import Report, check_out, write_report
 from fl_lightning.report.runs import read_runs
+from fl_lightning.report.safe_text import one_line, shortened
 from fl_lightning.report.sections import missing_rounds, sections
 from fl_lightning.report.study import Study, build_study
 from fl_lightning.report.tables import overview, settings
-from fl_lightning.report.text import one_line, shortened
 
 _LONGEST = 200  # characters of a setting that all runs share
 

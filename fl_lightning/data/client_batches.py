@@ -6,8 +6,8 @@ from itertools import tee
 
 import torch
 
+from fl_lightning.data.batch_plan import Step, Visits
 from fl_lightning.data.batch_sizes import BatchSizes
-from fl_lightning.data.batches import Step, Visits
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.exchange import Batch

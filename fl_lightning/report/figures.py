@@ -22,8 +22,8 @@ from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.events import Curve
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
-from fl_lightning.report.text import one_line
 
 INK, PAPER = "#010101", "#fefefe"
 _SETTINGS: dict[Any, Any] = {

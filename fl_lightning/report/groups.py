@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from fl_lightning.report.runs import Run
-from fl_lightning.report.text import one_line
+from fl_lightning.report.safe_text import one_line
 
 RATE = "model.optimizer.lr"
 # The federation and how long it learns: under each such condition methods are compared with each other.

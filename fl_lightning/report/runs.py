@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fl_lightning.report.events import EVENT_FILES, Log, read_log
-from fl_lightning.report.text import shortened
+from fl_lightning.report.safe_text import shortened
 from fl_lightning.state.strict_yaml import load_yaml
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fl_lightning.report.groups import differing_keys
+from fl_lightning.report.safe_text import shortened
 from fl_lightning.report.study import Spread, Study
-from fl_lightning.report.text import shortened
 
 DASH = "-"
 

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from fl_lightning.report.text import one_line
+from fl_lightning.report.safe_text import one_line
 
 
 def _config(folder: Path, change: Callable[[dict], object]) -> None:
