@@ -155,7 +155,7 @@ def test_mistaken_settings_are_one_line(settings, message):
     [
         (
             images(2, 3, 40, 20),
-            r"data\.source\.size is 32, but the images of big have 40x20 pixels: raise it, or give big a size",
+            r"data\.source\.size is 32, but the images of big have 40x20 pixels: raise it, or give big a smaller size",
         ),
         (np.zeros((2, 1, 4, 4), np.float32), r"data\.source\.sources has big with samples float32 of shape \(1, 4, 4\), must"),
         (
