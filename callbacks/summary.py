@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
+from fl_lightning import __version__
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice
@@ -17,6 +18,7 @@ from fl_lightning.exchange import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
+from fl_lightning.provenance import commit
 from fl_lightning.state.atomic import atomic_write
 from fl_lightning.training.lost_rounds import largest_norm
 
@@ -33,7 +35,8 @@ class RunSummary(FederatedCallback):
     (over the last 10 evaluations), and names the one that the paper's table uses. No mean reaches into the first half of the
     run. ``last_rounds_mean`` is the final accuracy, by which sweeps and reports compare runs, see
     :func:`fl_lightning.functional.final_accuracy`. ``rounds_to_target`` has for each of the ``targets`` the first evaluated
-    round whose test accuracy is at least that, null if there is none.
+    round whose test accuracy is at least that, null if there is none. ``version`` and ``commit`` are those of the package that
+    trained the last rounds; ``commit`` is null where it is not known, and ends in ``-dirty`` where its checkout had other code.
 
     Args:
         table_uses: which of the four the paper's table reports; the configs set it.
@@ -57,6 +60,10 @@ class RunSummary(FederatedCallback):
         self._undone: list[int] = []  # rounds whose server step was undone
         self._largest: dict[str, float] | None = None  # of all finite updates: its norm, who sent it and when
         self._bytes = {"down": 0, "up": 0}
+        self._commit: str | None = None
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        self._commit = commit()  # of the code that trains, which an editor may change meanwhile
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._bytes["down"] += report.bytes_down
@@ -94,6 +101,8 @@ class RunSummary(FederatedCallback):
         """What ``results.json`` holds."""
         forgetting = {name: value for name, value in sorted(module.newest.items()) if name.startswith("forgetting/")}
         return {
+            "version": __version__,
+            "commit": self._commit,
             "method": type(module).__name__,
             "loss": repr(module.loss),
             "rounds": trainer.global_step,

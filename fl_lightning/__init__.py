@@ -9,6 +9,8 @@ from pathlib import Path
 
 from lazy_loader import attach
 
+__version__ = "0.1.0"
+
 _HERE = Path(__file__).parent
 _EXCHANGE = ["Batch", "Client", "ClientState", "Gathered", "Needs", "Reduction", "Upload", "Visit", "Weighted"]
 

@@ -25,3 +25,5 @@ from .methods import Scaffold as Scaffold
 from .module import FederatedModule as FederatedModule
 from .module import Net as Net
 from .training.strategy import FederatedStrategy as FederatedStrategy
+
+__version__: str

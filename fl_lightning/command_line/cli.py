@@ -23,6 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fl_lightning import __version__
 from fl_lightning.callbacks import (
     ClientForgetting,
     Communication,
@@ -48,6 +49,7 @@ from fl_lightning.command_line.subcommands import quick_answer
 from fl_lightning.command_line.unknown_option import class_options, parser_options
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
+from fl_lightning.provenance import commit
 from fl_lightning.state.atomic import atomic_write
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.versions import is_complete, newest_checkpoint, next_version
@@ -109,7 +111,10 @@ class _Trainer(Trainer):
 
 
 class _SaveConfig(SaveConfigCallback):
-    """Lightning's, for a file whose folder is known, written with the first round: a fit that is refused leaves the old one."""
+    """Lightning's, for a file whose folder is known, written with the first round: a fit that is refused leaves the old one.
+
+    Its first line names the version and the commit of the package.
+    """
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
         """Nothing yet."""
@@ -118,7 +123,8 @@ class _SaveConfig(SaveConfigCallback):
         if trainer.is_global_zero and not self.already_saved:
             # The parser's ``save`` changes the working folder meanwhile, and TensorBoard's thread writes by relative paths.
             with atomic_write(self.config_filename) as path:
-                path.write_text(self.parser.dump(self.config, skip_none=False), encoding="utf-8")
+                made_by = f"# fl-lightning {__version__}, commit {commit() or 'unknown'}\n"
+                path.write_text(made_by + self.parser.dump(self.config, skip_none=False), encoding="utf-8")
             self.already_saved = True
 
 

@@ -2,8 +2,8 @@
 
 import difflib
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from fl_lightning import __version__
 from fl_lightning.command_line.bundled_configs import describe_configs
 
 SUBCOMMANDS = {
@@ -33,7 +33,7 @@ def quick_answer(arguments: Sequence[str]) -> str | None:
     if first in ("--help", "-h"):
         return _overview()
     if first == "--version":
-        return f"fl-lightning {version('fl-lightning')}"
+        return f"fl-lightning {__version__}"
     if first == "configs":
         return _configs(rest)
     if first not in SUBCOMMANDS:
