@@ -2,7 +2,8 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, get_args
 
 Limits = list[tuple[float, Callable[[Any, Any], bool], str]]
@@ -71,3 +72,27 @@ def check_choice(key: str, value: object, choices: Any) -> None:
     allowed = get_args(choices)
     if value not in allowed:
         raise ValueError(f"{key} is {value!r}, must be one of {', '.join(allowed)}")
+
+
+@contextmanager
+def needing_extra(extra: str, what: str) -> Iterator[None]:
+    """Import libraries that only an extra installs, in the block.
+
+    >>> with needing_extra("sweep", "fl-lightning sweep"):
+    ...     import no_such_library
+    Traceback (most recent call last):
+    ModuleNotFoundError: fl-lightning sweep needs the library no_such_library: pip install 'fl-lightning[sweep]'
+
+    Args:
+        extra: its name in pyproject.toml.
+        what: needs it.
+
+    Raises:
+        ModuleNotFoundError: if a library is missing, with the command that installs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        line = f"{what} needs the library {library}: pip install 'fl-lightning[{extra}]'"
+        raise ModuleNotFoundError(line, name=error.name) from error

@@ -59,7 +59,7 @@ def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str]
         for pattern, say in _REPHRASED.items():
             if match := re.search(pattern, message):
                 return say(key, _value(text), match)
-    expected = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ArgumentError)
+    expected = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ModuleNotFoundError, ArgumentError)
     return message if isinstance(error, expected) else f"{type(error).__name__}: {message}"
 
 

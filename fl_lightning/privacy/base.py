@@ -3,12 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from importlib import import_module
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.algorithm import FederatedAlgorithm, Update
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, needing_extra
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange.protection import Protection
 
@@ -23,9 +24,12 @@ class Privacy(ABC):
 
     Raises:
         ValueError: if a value is out of range.
+        ModuleNotFoundError: without the extra ``privacy``.
     """
 
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
+        with needing_extra("privacy", f"model.privacy {type(self).__name__}"):
+            import_module("opacus")  # used in the midst of a run, where it would be missed late
         for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
             hint = f"it is {symbol}; model.privacy null is none"
             check_range(f"model.privacy.{name}", value, above=0, below=math.inf, hint=hint)

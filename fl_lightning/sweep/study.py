@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import optuna
 from filelock import FileLock, Timeout
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import DatabaseError
 
+from fl_lightning.checks import needing_extra
 from fl_lightning.sweep.points import Axis, Point, Range, Run, as_typed
+
+with needing_extra("sweep", "fl-lightning sweep"):
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.trial import FrozenTrial, Trial, TrialState
+    from sqlalchemy.exc import DatabaseError
 
 _WAIT = 60  # seconds for another worker's turn with the database
 _UNPRUNED = 5  # runs that must have ended before one is compared with them

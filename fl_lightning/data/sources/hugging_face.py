@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fl_lightning.checks import needing_extra
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
@@ -44,12 +45,8 @@ class HuggingFace(Source):
         client: str | None = None,
         size: int | None = None,
     ) -> None:
-        try:
+        with needing_extra("huggingface", "data.source HuggingFace"):
             import datasets.exceptions
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "data.source HuggingFace needs the library datasets: pip install 'fl-lightning[huggingface]'"
-            ) from error
         self._library = datasets
         self.name, self.config, self.train, self.test = name, config, train, test
         self.image, self.label, self.client, self.size = image, label, client, check_size(size)

@@ -1,7 +1,5 @@
 """Sets that the library ``datasets`` reads, from Parquet files in a local folder."""
 
-import builtins
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -191,18 +189,3 @@ def test_a_set_that_cannot_be_loaded_is_named(folder, content):
     with pytest.raises(FileNotFoundError, match=rf"^data\.source {root} could not be loaded from Hugging Face") as caught:
         HuggingFace(str(root)).load(Path())
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_library_is_named(monkeypatch):
-    """When the source is made, with the command that installs it."""
-    whole = builtins.__import__
-
-    def without(name, *rest, **named):
-        if name.split(".")[0] == "datasets":
-            raise ModuleNotFoundError("No module named 'datasets'", name="datasets")
-        return whole(name, *rest, **named)
-
-    monkeypatch.delitem(sys.modules, "datasets")
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ModuleNotFoundError, match=r"HuggingFace needs the library datasets: pip install 'fl-lightning\[hugg"):
-        HuggingFace("ylecun/mnist")

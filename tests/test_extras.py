@@ -1,0 +1,27 @@
+"""Libraries of extras: what needs one that is missing says so in one line."""
+
+import sys
+
+import pytest
+
+FIT = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1"]
+NOISE = ["--model.privacy.noise_multiplier", "1"]
+NEEDS = [
+    ("optuna", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
+    ("sqlalchemy", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
+    ("opacus", "privacy", "model.privacy DPSGD", [*FIT, "--model.privacy", "DPSGD", *NOISE]),
+    ("opacus", "privacy", "model.privacy UserLevelDP", [*FIT, "--model.privacy", "UserLevelDP", *NOISE]),
+    ("datasets", "huggingface", "data.source HuggingFace", [*FIT, "--data.source", "HuggingFace", "--data.source.name", "x"]),
+]
+
+
+@pytest.mark.parametrize(("library", "extra", "what", "command"), NEEDS)
+def test_a_missing_library_is_one_line_with_the_command(main, tmp_path, monkeypatch, library, extra, what, command):
+    monkeypatch.setitem(sys.modules, library, None)  # Python's word for a library that cannot be imported
+    for module in ("fl_lightning.sweep.study", "fl_lightning.command_line.sweep"):  # which an earlier test has imported
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    code, _, error = main(*command)
+    assert code == 1
+    assert error == f"fl-lightning: error: {what} needs the library {library}: pip install 'fl-lightning[{extra}]'\n"
+    assert not list(tmp_path.iterdir())
+
