@@ -1,13 +1,19 @@
-"""The package as a wheel installs it, and the source tree next to it."""
+"""The package as a wheel installs it, what the package index shows of it, and the source tree next to it."""
 
 import importlib.util
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+
+import fl_lightning
 
 ROOT = Path(__file__).parent.parent
 WHERE = "import fl_lightning.callbacks, fl_lightning.configs as c; print(fl_lightning.callbacks.__file__, c.__file__)"
@@ -45,3 +51,45 @@ def test_callbacks_are_found_beside_an_installed_wheel(installed, tmp_path, wher
 def test_the_package_holds_nothing_else_of_the_tree(name):
     """A second copy of a class is not the class."""
     assert importlib.util.find_spec(f"fl_lightning.{name}") is None
+
+
+@pytest.fixture(scope="module")
+def setup() -> dict:
+    """The functions of setup.py."""
+    return runpy.run_path(str(ROOT / "setup.py"))
+
+
+def test_every_folder_of_the_package_is_installed(setup, monkeypatch):
+    """A folder with code or configs is a package, and nobody lists it by hand."""
+    monkeypatch.chdir(ROOT)
+    folders = {path.parent for top in ("fl_lightning", "callbacks", "configs") for path in (ROOT / top).rglob("*.[py][ya]*")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders if folder.name != "__pycache__"}
+    expected = {name if name.startswith("fl_lightning") else f"fl_lightning.{name}" for name in names}
+    found = setup["packages"]()
+    assert len(found) == len(set(found))
+    assert {package for package in found if not package.endswith("__pycache__")} == expected
+
+
+def test_the_index_shows_the_readme_with_whole_addresses(setup):
+    text = setup["description"]((ROOT / "README.md").read_text(), "https://example.org/a/b", "c0ffee")
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(targets) > 20
+    assert all(re.match(r"https?://|#", target) for target in targets)
+    picture = "docs/images/forgetting_clients_digits_40.png"
+    assert f"](https://example.org/a/b/raw/c0ffee/{picture})" in text
+    assert "[docs/methods.md](https://example.org/a/b/blob/c0ffee/docs/methods.md)" in text
+    kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
+    assert setup["description"](kept, "https://example.org/a/b", "c0ffee") == kept
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == fl_lightning.__version__
+    assert len(citation["references"]) == len(list((ROOT / "docs" / "papers").glob("*.md")))
+
+
+def test_all_extras_are_in_all():
+    """But what only developers need."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    users = ",".join(name for name in extras if name not in ("all", "bench", "test"))
+    assert extras["all"] == [f"fl-lightning[{users}]"]

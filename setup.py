@@ -1,0 +1,56 @@
+"""What pyproject.toml cannot say: packages that lie at the top level, the commit, and addresses.
+
+``FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME python -m build`` names the repository on the package index, where the
+README's relative links and pictures would lead nowhere.
+"""
+
+import os
+import re
+import runpy
+from pathlib import Path
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+ROOT = Path(__file__).parent
+TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "configs"}
+
+
+def description(readme: str, repository: str, commit: str) -> str:
+    """The README with whole addresses in the place of relative ones: of pictures as they are, of pages as they are shown."""
+    pictures = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/{commit}/", readme)
+    return re.sub(r"((?<!!)\[[^]!]*\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)
+
+
+def addresses(repository: str, commit: str) -> dict[str, str]:
+    return {
+        "Repository": repository,
+        "Documentation": f"{repository}/tree/{commit}/docs",
+        "Changelog": f"{repository}/blob/{commit}/CHANGELOG.md",
+    }
+
+
+def packages() -> list[str]:
+    """Every package; folders without Python code, which hold configs, count too."""
+    folders = [f"{package}.{name}" for package, folder in TOP_LEVEL.items() for name in find_namespace_packages(folder)]
+    return [*find_packages(include=["fl_lightning", "fl_lightning.*"]), *TOP_LEVEL, *folders]
+
+
+def main() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commit = runpy.run_path(str(ROOT / "fl_lightning" / "provenance.py"))["commit"]()
+    if commit is not None:
+        (ROOT / "fl_lightning" / "commit.txt").write_text(f"{commit}\n", encoding="utf-8")
+    repository = os.environ.get("FL_LIGHTNING_REPOSITORY", "").rstrip("/")
+    if repository and (commit is None or commit.endswith("-dirty")):
+        raise SystemExit(f"FL_LIGHTNING_REPOSITORY is {repository}, but the code is of no commit there: commit and push first")
+    setup(
+        packages=packages(),
+        package_dir=TOP_LEVEL,
+        long_description=description(readme, repository, commit) if repository else readme,
+        long_description_content_type="text/markdown",
+        project_urls=addresses(repository, commit) if repository else {},
+    )
+
+
+if __name__ == "__main__":
+    main()
