@@ -8,7 +8,6 @@ FIT = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1"]
 NOISE = ["--model.privacy.noise_multiplier", "1"]
 NEEDS = [
     ("optuna", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
-    ("sqlalchemy", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
     ("opacus", "privacy", "model.privacy DPSGD", [*FIT, "--model.privacy", "DPSGD", *NOISE]),
     ("opacus", "privacy", "model.privacy UserLevelDP", [*FIT, "--model.privacy", "UserLevelDP", *NOISE]),
     ("datasets", "huggingface", "data.source HuggingFace", [*FIT, "--data.source", "HuggingFace", "--data.source.name", "x"]),
