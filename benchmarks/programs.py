@@ -1,4 +1,4 @@
-"""The driver's side of the protocol: benchmarked programs, each in a process of its own."""
+"""The driver's side of the protocol: benchmarked programs, each in a separate process."""
 
 import json
 import os

@@ -153,7 +153,7 @@ def test_other_errors_are_not_blamed_on_the_target(tmp_path):
 
 
 def test_what_is_saved_comes_back(tmp_path):
-    """By torch's every way of reading and by ours; elsewhere torch goes on writing checksums of its own."""
+    """By each of torch's modes of reading and by ours; elsewhere torch goes on writing its checksums."""
     value = {"a": torch.arange(5.0), "b": [1, "two"]}
     atomic_save(value, tmp_path / "a.pt")
     for options in ({}, {"weights_only": True}, {"mmap": True}):
@@ -179,7 +179,7 @@ def test_the_digest_is_the_comment_of_the_archive(tmp_path):
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
-    """In one of a hundred places, the digest's own among them."""
+    """At one of a hundred positions, the digest's among them."""
     atomic_save(torch.arange(300.0), tmp_path / "a.pt")
     whole = (tmp_path / "a.pt").read_bytes()
     for position in [*range(0, len(whole), len(whole) // 100), len(whole) - 30, len(whole) - 10, len(whole) - 1]:

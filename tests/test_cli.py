@@ -351,7 +351,7 @@ def test_a_file_that_is_no_checkpoint_is_named(main, tmp_path):
 
 
 def test_two_runs_at_once_do_not_meet(command_line, tmp_path):
-    """Started together, each gets a folder of its own and ends well."""
+    """Started together, each gets another folder and ends well."""
     run = [*DIGITS, "--trainer.max_steps", "3", "--model.net.hidden", "16"]
     both = [command_line(*run, wait=False) for _ in range(2)]
     for process in both:

@@ -1,4 +1,4 @@
-"""What stays with a client: weights of its own, tensors that a method keeps, and visits that do not send or receive."""
+"""What stays with a client: personal weights, tensors that a method keeps, and visits that do not send or receive."""
 
 import copy
 from dataclasses import replace

@@ -44,7 +44,7 @@ def test_full_before_the_start(main, tmp_path, largest_file):
 
 
 def test_full_while_curves_are_written(main, tmp_path, largest_file):
-    """TensorBoard writes in a thread of its own, which prints nothing; what the run had written by then stays."""
+    """TensorBoard writes in another thread, which prints nothing; what the run had written by then stays."""
     largest_file(20_000)
     code, _, error = main(*RUN, "--trainer.enable_checkpointing", "false")
     assert code == 1

@@ -257,7 +257,7 @@ def test_other_precisions_run(fit, precision):
 
 
 def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
-    """63 weights and 12 statistics of 8 bytes and a counter of 8, two clients, three rounds, each way."""
+    """63 weights and 12 statistics of 8 bytes and a counter of 8, two clients, three rounds, up and down."""
     communication = Communication()
     fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 3, precision="64-true", callbacks=[communication])
     num_weights = 4 * 6 + 6 + 6 + 6 + 6 * 3 + 3

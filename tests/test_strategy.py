@@ -361,7 +361,7 @@ def test_a_frozen_body_on_two_processes(command_line, tmp_path):
     (one, results), (two, results_of_two) = ends.values()
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, atol=0 if name.startswith("net.0") else 1e-6, rtol=0)
-    # 330 float32 values each way: 4 rounds of the cohort.
+    # 330 float32 values up and as many down: 4 rounds of the cohort.
     clients = results["bytes_up"] // (4 * 330)
     assert results["bytes_up"] == results_of_two["bytes_up"] == 4 * 330 * clients == results["bytes_down"]
 

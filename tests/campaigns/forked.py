@@ -1,6 +1,6 @@
 """``fl-lightning`` as a real process that a server forks, which has imported everything once.
 
-In a module of its own: the forked process imports it by name, which it cannot do with a conftest.
+A separate module: the forked process imports it by name, which it cannot do with a conftest.
 """
 
 import multiprocessing
@@ -33,7 +33,7 @@ class CommandLine:
 
     Args:
         arguments: of the command line.
-        folder: in which it runs; its output lies in ``out``, in files of its own.
+        folder: in which it runs; its output lies in ``out``, in separate files.
         environment: all of it.
     """
 

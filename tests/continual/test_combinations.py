@@ -44,7 +44,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["FedAvgOnTasks", "FedWeIT"])
 def test_clients_at_several_places_go_on_from_there(tiny, tmp_path, name):
-    """Asynchronous clients, two a round, whose rates fall when their losses do not; cut at three places."""
+    """Asynchronous clients, two a round, whose rates fall when their losses do not; cut after rounds 1, 3 and 4."""
     settings = {"schedule": "asynchronous", "patience": 1, "rate_divisor": 2.0, "smallest_rate": 0.05, "rounds_per_task": 3}
     whole = tiny.train(method_of(name), tiny.new_data(clients_per_round=2), checkpoints=tmp_path, **settings)
     assert len(set(map(tuple, whole.seen.positions))) > 5

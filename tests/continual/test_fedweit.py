@@ -331,7 +331,7 @@ def test_all_earlier_tasks_may_be_known(tiny):
         assert all(entry in others for entry in known)
         assert len(set(map(tuple, known))) == 3
         attention = method.client_states.read(c).tasks[1].tensors[weight("conv", "attention")]
-        assert attention[2] == 0.5 != attention[0]  # begins at 1 over the two that there are; the third place is not trained
+        assert attention[2] == 0.5 != attention[0]  # begins at 1 over the two that there are; the third entry is not trained
     again = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
     for c in range(3):
         tiny.assert_same_state(again.client_states.read(c), method.client_states.read(c))

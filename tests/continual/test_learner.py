@@ -208,7 +208,7 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
 
 
 def test_a_method_and_data_that_do_not_match_are_refused(tiny, fit):
-    """Tasks without a method that learns them, and the other way round."""
+    """Tasks without a method that learns them, and a method that learns them without any."""
     with pytest.raises(ValueError) as error:
         tiny.train(FedAvgOnTasks, tiny.new_data(tasks=None))
     assert str(error.value) == "data.tasks is null, but FedAvgOnTasks learns tasks: give data.tasks a TaskStream"

@@ -4,7 +4,7 @@ from fl_lightning.continual import SingleTask
 
 
 def test_every_task_begins_at_the_initial_weights(tiny):
-    """Against a plain loop in which each task has all weights of its own; nothing is sent, models are as many nets as tasks."""
+    """Against a plain loop in which each task has a net to itself; nothing is sent, models are as many nets as tasks."""
     method = tiny.train(SingleTask)
     names = (*tiny.body, *tiny.head)
     expected = tiny.plain(federated=False, per_task=names)

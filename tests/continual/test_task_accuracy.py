@@ -16,7 +16,7 @@ NAN = math.nan
 
 
 def by_loops(table, num_learned):
-    """Of a (N, T, T) table, all clients at the same place: ``a[t][i]``, t and i counted from 1 as in the paper."""
+    """Of a (N, T, T) table, all clients at the same position: ``a[t][i]``, t and i counted from 1 as in the paper."""
     scores = {"tasks/accuracy": 0.0, "tasks/forgetting": 0.0, "tasks/backward_transfer": 0.0}
     for client in table.tolist():
         a, T = [None, *([None, *row] for row in client)], num_learned
@@ -102,7 +102,7 @@ def test_single_clients_are_logged_by_name(tiny):
 
 
 def test_the_table_of_every_client_is_a_file(tiny, tmp_path):
-    """A line for each accuracy that was measured, at places counted from 1, with the task's name."""
+    """A line for each accuracy that was measured, at positions counted from 1, with the task's name."""
 
     class InFolder(FedAvgOnTasks):
         def on_fit_start(self):

@@ -41,7 +41,7 @@ def naive_crop(image, padding, top, left):
 
 
 def offsets_of(image, crop, padding):
-    """All places from which the crop may have been cut."""
+    """All offsets from which the crop may have been cut."""
     positions = range(2 * padding + 1)
     return [(top, left) for top in positions for left in positions if torch.equal(naive_crop(image, padding, top, left), crop)]
 
@@ -58,7 +58,7 @@ def changed(augment, images, seed=0):
 @pytest.mark.parametrize("padding", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_random_crop_is_a_naive_crop_at_some_place(padding, dtype):
-    """Each image equals the pixel-by-pixel crop at exactly one place, in all channels, and places differ between images."""
+    """Each image equals the pixel-by-pixel crop at exactly one offset, in all channels, and offsets differ between images."""
     images = distinct_pixels(30, 3, 5, 6, dtype)
     crops = changed(RandomCrop(padding), images)
     assert crops.shape == images.shape
@@ -69,7 +69,7 @@ def test_random_crop_is_a_naive_crop_at_some_place(padding, dtype):
 
 
 def test_random_crop_takes_every_place_equally_often():
-    """padding 1 has 9 places; of 1,800 images each is cut 200 times, sd 13.3, within 5 sd; corners included."""
+    """padding 1 has 9 offsets; of 1,800 images each is cut 200 times, sd 13.3, within 5 sd; corners included."""
     image = distinct_pixels(1, 1, 3, 4)
     naive = {naive_crop(image[0], 1, top, left).numpy().tobytes(): (top, left) for top in range(3) for left in range(3)}
     crops = changed(RandomCrop(1), image.expand(1800, -1, -1, -1))
@@ -174,7 +174,7 @@ class TestAll:
 
 
 def test_a_crop_is_cut_where_its_draws_say():
-    """Padding 2 has 5 places each way: draws of 14 and 2^63 - 1 are the places 4 and 2, as 2^63 - 1 is 2 modulo 5."""
+    """Padding 2 has 5 offsets along each axis: draws of 14 and 2^63 - 1 are the offsets 4 and 2, as 2^63 - 1 is 2 modulo 5."""
     image = distinct_pixels(1, 2, 5, 6)
     crop = RandomCrop(2)(image, torch.tensor([[14, 2**63 - 1]]))
     assert torch.equal(crop[0], naive_crop(image[0], 2, 4, 2))
@@ -199,7 +199,7 @@ def test_padding_below_one_is_named(padding):
 
 
 def windows(image, padding, size):
-    """Every part of the padded image, cut pixel by pixel: place -> part."""
+    """Every part of the padded image, cut pixel by pixel: offset -> part."""
     channels, height, width = image.shape
     padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=image.dtype)
     padded[:, padding : padding + height, padding : padding + width] = image
@@ -212,7 +212,7 @@ def windows(image, padding, size):
 
 @pytest.mark.parametrize("padding", [0, 1])
 def test_random_crop_of_a_size_takes_every_window_equally_often(padding):
-    """Parts of 4x4 out of 6x7: with padding 1, 5 * 6 = 30 places, without 3 * 4 = 12; 120 images each, 5 sd are 55."""
+    """Parts of 4x4 out of 6x7: with padding 1, 5 * 6 = 30 offsets, without 3 * 4 = 12; 120 images each, 5 sd are 55."""
     image = distinct_pixels(1, 2, 6, 7)[0]
     positions = {part.numpy().tobytes(): position for position, part in windows(image, padding, 4).items()}
     assert len(positions) == (30 if padding else 12)
@@ -234,7 +234,7 @@ def test_random_crop_of_a_size_evaluates_the_middle():
 
 
 def test_random_crop_of_long_images():
-    """3x9 with padding 1: 3 * 3 places, as for a square; the longer side is not compared with the shorter."""
+    """3x9 with padding 1: 3 * 3 offsets, as for a square; the longer side is not compared with the shorter."""
     image = distinct_pixels(1, 1, 3, 9)[0]
     parts = {naive_crop(image, 1, top, left).numpy().tobytes() for top in range(3) for left in range(3)}
     crops = changed(RandomCrop(1), image.expand(300, -1, -1, -1))
@@ -262,7 +262,7 @@ def coordinates(count, height, width):
 def recovered(line, length, size):
     """Beginning and length of the part along one side, from what was sampled there.
 
-    Bilinear samples of a ramp are the place where they were taken, but for the outer half pixel, which has no neighbour.
+    Bilinear samples of a ramp are the coordinates where they were taken, but for the outer half pixel, which has no neighbour.
     """
     line = line.double().numpy()
     inner = np.flatnonzero((line > 0.5 + 1e-3) & (line < length - 0.5 - 1e-3))

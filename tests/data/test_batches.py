@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def plain_batches(splitmix64, seed, round, client, size, batch_size, steps):
-    """One client's batches of places in its shard: epoch after epoch in an order drawn anew, the short batch kept."""
+    """One client's batches of positions in its shard: epoch after epoch in an order drawn anew, the short batch kept."""
     key, batches, epoch = stream_seed(seed, round, client, "batch order"), [], 0
     while len(batches) < steps:
         drawn = [splitmix64(key, (epoch << 32) + position) >> 1 for position in range(size)]
@@ -44,7 +44,7 @@ def visits(draw):
 
 
 def real_places(step, row, start):
-    """The places in its shard that a client's step sees, without the samples that only fill up."""
+    """The positions in its shard that a client's step sees, without the samples that only fill up."""
     counts = torch.ones_like(step.indices[row], dtype=torch.bool) if step.real is None else step.real[row]
     return (step.indices[row][counts] - start).tolist()
 
@@ -85,7 +85,7 @@ def test_batches_are_filled_up_with_samples_of_the_same_client(visit, full):
 
 @given(visits(), st.booleans())
 def test_a_clients_steps_do_not_depend_on_who_is_beside_it(visit, full):
-    """Alone and not filled up: the same samples, and the same places in its stream of draws."""
+    """Alone and not filled up: the same samples, and the same counters in its stream of draws."""
     together = list(visit.plan(full))
     for row in range(len(visit.clients)):
         one = slice(row, row + 1)
@@ -172,7 +172,7 @@ def test_full_batches_of_one_client_have_one_shape():
 
 
 def test_augmentation_draws_are_those_of_a_plain_loop(splitmix64):
-    """The sample at place p of its visit is cropped and mirrored by draws 3 p, 3 p + 1 and 3 p + 2 of its client's stream."""
+    """A sample at position p of its visit is cropped and mirrored by draws 3 p to 3 p + 2 of its client's stream."""
     data, padding = images(augment=[RandomCrop(1), RandomHorizontalFlip()], seed=4), 1
     for client in (0, 2):
         key = stream_seed(4, 2, client, "augmentation")

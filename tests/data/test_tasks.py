@@ -39,7 +39,7 @@ def test_parts_are_disjoint_and_of_their_task():
     everything = torch.cat([part for row in all_rows(streams) for part in parts_of(streams, *row)])
     assert len(everything) == len(set(everything.tolist())) == 3 * 3 * 26
     labels = torch.cat([dataset.train.targets, dataset.test.targets])
-    assert torch.equal(streams.dataset.train.inputs[:, 0].long(), torch.arange(240))  # numbers are places
+    assert torch.equal(streams.dataset.train.inputs[:, 0].long(), torch.arange(240))  # numbers are indices
     for client, position in all_rows(streams):
         parts = parts_of(streams, client, position)
         assert list(map(len, parts)) == [19, 2, 5]
@@ -110,7 +110,7 @@ def test_classes_that_are_left_over_are_in_no_task():
 
 
 def test_superclasses_of_cifar100():
-    """Twenty tasks of five classes, named and put together as the table says; label places are alphabetical."""
+    """Twenty tasks of five classes, named and put together as the table says; labels are in alphabetical order."""
     lines = [line.split(",") for line in CIFAR100_TABLE.read_text().split()[1:]]
     superclass, classes = dict(lines), tuple(sorted(name for name, _ in lines))
     targets = torch.arange(100).repeat_interleave(10)
@@ -195,7 +195,7 @@ def test_the_module_follows_the_positions(data):
 
 
 def test_the_batches_of_several_clients_are_those_of_each(data):
-    """Side by side, at different places of their streams."""
+    """Side by side, at different positions of their streams."""
     data.present_shards.go_to([2, 0, 1])
     stacked = list(data.client_batches().stacked_batches([0, 1, 2], 4, [3, 3, 3]))
     for client in range(3):

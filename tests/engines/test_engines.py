@@ -184,7 +184,7 @@ class Proximal(FedAvg):
 
 
 class OwnStep(FedAvg):
-    """A step of its own, which clips each weight by itself and counts steps in the client's state."""
+    """Another local step, which clips each weight by itself and counts steps in the client's state."""
 
     def client_step(self, net, batch, client):
         gradients, loss = self.client_gradients(net, batch, client)
@@ -496,7 +496,7 @@ def optimizer_named(name, **settings):
     ids=lambda optimizer: optimizer.__name__,
 )
 def test_every_optimizer_that_is_stacked_steps_as_it_does_alone(fit, optimizer):
-    """Ragged shards, so that stacks shrink with moments in them; two rates, each in a stack of its own."""
+    """Ragged shards, so that stacks shrink with moments in them; two rates, each in a separate stack."""
     assert_engines_agree(fit, Case(OwnRates, mlp, ragged, optimizer))
 
 
@@ -802,7 +802,7 @@ def test_cohorts_of_changing_sizes(fit):
 
 
 def test_captured_runs_one_after_another_in_one_process(fit):
-    """More runs than torch's limit of graphs for one function, each with a constant of its own: none is refused or mixed up."""
+    """More runs than torch's limit of graphs for one function, each with another constant: none is refused or mixed up."""
     with torch._dynamo.config.patch(recompile_limit=3):
         for strength in range(4):
 

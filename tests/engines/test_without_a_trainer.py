@@ -24,7 +24,7 @@ def net() -> nn.Module:
 
 
 def run_rounds(method: FederatedAlgorithm, engine_kind, data, rounds: int) -> RunContext:
-    """What a loop of one's own has to do for a round."""
+    """What a user's loop has to do for a round."""
     data.setup()
     data.to(torch.device("cpu"), torch.float64)
     method.join(data)
@@ -63,7 +63,7 @@ class Counting(FederatedAlgorithm):
 
 
 def test_clients_keep_their_state_between_rounds(toy_data):
-    """A method of one's own, its state and the weights that it keeps."""
+    """A user's method, its state and the weights that it keeps."""
     context = run_rounds(Counting(net(), local_steps=1), SequentialEngine, toy_data(), 2)
     assert isinstance(context.states, MemoryStates)
     for client in range(3):

@@ -157,7 +157,7 @@ def test_weights_that_require_gradients_may_be_sent():
 
 
 def test_processes_add_up_in_one_call():
-    """Three processes with clients of their own, one of them without any: the sums, and the rows sent along, of all.
+    """Three processes with separate clients, one of them without any: the sums, and the rows sent along, of all.
 
     The third has only reserved room for what the others sent, as after a round in which it had no client.
     """

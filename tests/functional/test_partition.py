@@ -122,7 +122,7 @@ def test_seed_alone_decides(partition):
 
 @every_partition
 def test_global_generators_are_not_touched(partition):
-    """A partition draws from a generator of its own."""
+    """A partition draws from a generator that nobody else has."""
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     partition(np.arange(60) % 7, 6, 0)
     assert torch.equal(torch.get_rng_state(), before[0])
@@ -207,7 +207,7 @@ def test_client_without_a_class_draws_in_proportion_to_what_remains():
     """10, 60 and 30 samples for clients of 10, q_k one-hot: if clients 0 and 1 both want class 0, client 1 finds it empty.
 
     It then draws from 60 and 30: 10 * 60/90 = 6.67 of class 1 on average, sd 1.4 (5 if classes were taken evenly). Client 1
-    can mix classes in no other way. One seed in nine is such a case: 100 of 900, standard error .14.
+    cannot mix classes otherwise. One seed in nine is such a case: 100 of 900, standard error .14.
     """
     labels = np.repeat([0, 1, 2], [10, 60, 30])
     tables = [label_table(labels, dirichlet_partition(labels, 10, 1e-300, seed)[:2]) for seed in range(900)]

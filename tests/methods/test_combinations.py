@@ -51,7 +51,7 @@ def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
 
 @pytest.mark.parametrize("name", methods.__all__)
 def test_a_head_stays_at_home(tiny, name):
-    """No client touches the global classifier; each keeps a head of its own, and the bodies are averaged all the same."""
+    """No client touches the global classifier; each keeps its head, and the bodies are averaged all the same."""
     method = tiny.train_any(name, personal=("classifier.*",))
     start = tiny.new_net(norm=name != "FedReg")
     if name not in TRAINS_AT_THE_SERVER:

@@ -44,7 +44,7 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
 
 
 def test_round_1_goes_beyond_fedprox(tiny):
-    """Without state the clients are those of FedProx with ``mu = alpha``, and ``x - h / alpha`` goes on by |S|/N of the way."""
+    """Without state the clients are those of FedProx with ``mu = alpha``, and ``x - h / alpha`` adds |S|/N of the delta."""
     data = tiny.new_data(cohorts=[[0, 1, 3]])
     dyn, prox = tiny.train(FedDyn, data, alpha=ALPHA), tiny.train(FedProx, data, mu=ALPHA, server_weighting="uniform")
     for name, x in tiny.new_net().named_parameters():

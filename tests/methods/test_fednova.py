@@ -8,7 +8,7 @@ from fl_lightning.methods import FedNova, FedProx
 
 
 def counted(num_steps, momentum):
-    """How often the gradients of so many steps count in the way, summed: v <- momentum v + g, step by step."""
+    """How often the gradients of so many steps count in the delta, summed: v <- momentum v + g, step by step."""
     total = velocity = 0.0
     for _ in range(num_steps):
         velocity = momentum * velocity + 1
@@ -101,7 +101,7 @@ def test_accumulation_by_hand(tiny, momentum, expected):
 
 @pytest.mark.parametrize(("product", "expected"), [(0.5, 1.75), (1.0, 1.0), (1e-9, 3 - 3e-9)])
 def test_proximal_accumulation_by_hand(tiny, product, expected):
-    """Three steps whose pull takes back the share eta mu of the way: 1 + (1 - eta mu) + (1 - eta mu)^2."""
+    """Three steps whose pull takes back the share eta mu of the delta: 1 + (1 - eta mu) + (1 - eta mu)^2."""
     method = FedNova(tiny.new_net(), mu=product / 0.1, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
     assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-14)
 

@@ -87,7 +87,7 @@ def test_user_level_privacy_bounds_what_is_trained(tiny):
 
 
 def test_bytes_are_those_of_what_is_trained(fit, toy_data):
-    """4 x 1000 + 1000 frozen values, 3 x 1000 + 3 trained: 3003 float64 values are 24,024 bytes a client, each way."""
+    """4 x 1000 + 1000 frozen values, 3 x 1000 + 3 trained: 3003 float64 values are 24,024 bytes a client, up and down."""
 
     net = nn.Sequential(nn.Linear(4, 1000), nn.ReLU(), nn.Linear(1000, 3)).double()
     net[0].requires_grad_(False)

@@ -25,7 +25,7 @@ from fl_lightning.privacy.dp_sgd import clipped_sum, sample_norms
 
 
 class Residual(nn.Module):
-    """Group norm, a block with a short cut, an embedding of each pixel's brightness, LayerNorm; a weight of its own."""
+    """Group norm, a block with a short cut, an embedding of each pixel's brightness, LayerNorm; a weight outside of layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ LABELS = [
     ([{}, {"model": "FedProx", "model__mu": 0.1}], ["FedAvg", "FedProx"]),
     ([{}, {"model__loss": "TruncatedCrossEntropy"}], ["FedAvg, CrossEntropy", "FedAvg, TruncatedCrossEntropy"]),
     ([{"model__optimizer__lr": 0.1}, {"model__optimizer__lr": 0.03}], ["FedAvg, lr 0.03", "FedAvg, lr 0.1"]),
-    # Each method tuned to a rate of its own.
+    # Each method tuned to another rate.
     ([{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}], ["FedAvg", "FedProx"]),
     # A key that one class alone has tells nothing, until its own runs differ in it.
     (

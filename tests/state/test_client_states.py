@@ -187,7 +187,7 @@ def test_as_plain_dicts_do(tmp_path, seed):
     """Random rounds, checkpoints, lost checkpoints, returns to older ones by the same store or by a new run.
 
     Every checkpoint that exists can be restored at any time, and right after a sweep the files are those that somebody needs:
-    each state is a number of its own, so what the files hold is compared with what the dicts hold.
+    each state is another number, so what the files hold is compared with what the dicts hold.
     """
     draw, folder = random.Random(seed), tmp_path / "states"
     states, live, saved, round = DiskStates(folder, stamp=1000), {}, {}, 0
@@ -620,7 +620,7 @@ def test_states_on_disk_take_no_memory(tmp_path):
 def test_a_large_index_is_quick(tmp_path):
     """100,000 clients are checkpointed and restored in a second of processor time each; a round costs what its cohort costs."""
     states = DiskStates(tmp_path / "states", stamp=7)
-    for first in range(0, 100_000, 1000):  # links: 100,000 files of their own take a minute on some file systems
+    for first in range(0, 100_000, 1000):  # links: 100,000 separate files take a minute on some file systems
         names = [tmp_path / "states" / Record(client, 1, 7).name for client in range(first, first + 1000)]
         names[0].parent.mkdir(parents=True)
         names[0].touch()

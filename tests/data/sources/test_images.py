@@ -116,7 +116,7 @@ def test_what_is_no_image_is_named(thing):
 
 
 def test_samples_are_in_order_whatever_thread_reads_them():
-    """200 images, each of its own number."""
+    """200 images, each filled with its number."""
     samples = decode(lambda i: (Image.new("L", (2, 1), i), i % 7), 200, str, None, "L")
     assert samples.inputs.tolist() == [[[[i, i]]] for i in range(200)]
     assert samples.targets.tolist() == [i % 7 for i in range(200)]

@@ -1,4 +1,4 @@
-"""Classes put together in superclasses: CIFAR-100's as its own files have them, and tables of one's own."""
+"""Classes put together in superclasses: CIFAR-100's as its files have them, and users' tables."""
 
 import csv
 import os

@@ -99,7 +99,7 @@ def test_mnist_is_read_from_its_raw_files(tmp_path, monkeypatch):
 
 
 def test_two_copies_of_mnist_do_not_share_a_cache(tmp_path):
-    """Other samples under another root are read anew, and so are other samples at the same place."""
+    """Other samples under another root are read anew, and so are other samples at the same path."""
     write_mnist(tmp_path / "a")
     TorchvisionDataset("MNIST").load(tmp_path / "a")
     images, _ = write_mnist(tmp_path / "b", train=15)["train"]
