@@ -7,6 +7,7 @@ from . import losses as losses
 from . import methods as methods
 from . import models as models
 from . import privacy as privacy
+from . import report as report
 from .algorithm import FederatedAlgorithm as FederatedAlgorithm
 from .algorithm import Update as Update
 from .data import FederatedDataModule as FederatedDataModule
