@@ -6,7 +6,7 @@ engine runs clients through the hooks on any machine, and :class:`fl_lightning.F
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -27,6 +27,7 @@ from fl_lightning.random_streams import seeded_layers
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 ServerWeighting = Literal["n_weighted", "uniform"]
 BatchNormBuffers = Literal["averaged", "local", "reset"]
+_INITIAL = "initial"  # kind of the server's state
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 # Hooks of methods under their former names.
@@ -107,6 +108,7 @@ class FederatedAlgorithm(nn.Module):
             cls.needs,
             client_start=cls.client_start is not FederatedAlgorithm.client_start,
             each_model=reads != _FEDAVG_READS_NO_MODEL,
+            phases=cls.resting is not FederatedAlgorithm.resting,
         )
 
     def __init__(
@@ -194,6 +196,26 @@ class FederatedAlgorithm(nn.Module):
         # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
         self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
+        if self.needs.initial_model and _INITIAL not in self.server_states:
+            self.keep_initial_model()
+
+    def keep_initial_model(self) -> None:
+        """Have ``initial_model`` be the present global model."""
+        self.add_server_state(_INITIAL, {name: t.clone() for name, t in self._model().items() if not self.is_personal(name)})
+
+    @property
+    def initial_model(self) -> State:
+        """Trained weights and buffers that the run began with, by name; for methods that declare ``Needs(initial_model=True)``.
+
+        The server has had them since, and clients draw them from the seed: they are not counted as bytes. Shares memory.
+        """
+        # Nobody but clients ever changes what is personal.
+        return {name: t for name, t in self._model().items() if self.is_personal(name)} | self.server_state(_INITIAL)
+
+    def _model(self) -> State:
+        """The global model's trained weights and its buffers, by name; shares memory."""
+        tensors = {**self.trained_weights(self.net), **dict(self.net.named_buffers())}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
 
     def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         """Build the net, with initial weights from the seed.
@@ -242,6 +264,13 @@ class FederatedAlgorithm(nn.Module):
         """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
         return self.learning_rate_decay ** (round - 1)
 
+    def resting(self, client: int, step: int) -> Collection[str]:
+        """Names of the weights that a local step, counted from 0, leaves as they are, and what the optimizer knows of them.
+
+        For visits in phases. The step may go by what is known before it: the client's index and the number of the step.
+        """
+        return ()
+
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value a sample, (B,); the mean over the batch is not a method's business."""
         return self.loss(net(batch.inputs), batch.targets, client.label_counts)
@@ -265,7 +294,8 @@ class FederatedAlgorithm(nn.Module):
         """One local step; returns the loss before it."""
         gradients, loss = self.client_gradients(net, batch, client)
         if self.clip_local_gradients is not None:
-            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            named = zip(self.trained_weights(net), gradients, strict=True)
+            norm = torch.stack([gradient.norm() for name, gradient in named if name not in client.resting]).norm()
             factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
             gradients = [gradient * factor for gradient in gradients]
         client.apply(gradients)
@@ -336,14 +366,34 @@ class FederatedAlgorithm(nn.Module):
         return self.data.cohort(round)
 
     def loss_gradients(
-        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None
+        self,
+        net: nn.Module,
+        batch: Batch,
+        client: Client,
+        at: Sequence[Tensor] | None = None,
+        buffers: State | None = None,
     ) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
 
         Args:
             at: trainable weights to take them at, in order; None: the net's.
+            buffers: that the net holds meanwhile, by name; the dict has what became of them afterwards. None: the net's.
         """
-        return client.estimate(net, batch, client, lambda: self.client_loss(net, batch, client), at=at)
+        return client.estimate(net, batch, client, lambda: self.client_loss(net, batch, client), at=at, buffers=buffers)
+
+    def gradients_of_model(self, model: State, net: nn.Module, batch: Batch, client: Client) -> tuple[State, Tensor]:
+        """Likewise of a second model: gradients by the names of its weights, and the mean loss.
+
+        Args:
+            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in place of the
+                net's. Names that are missing are the net's.
+        """
+        weights, present = self.trained_weights(net), dict(net.named_buffers())
+        buffers = {name: tensor for name, tensor in model.items() if name in present}
+        at = [model.get(name, weight) for name, weight in weights.items()]
+        gradients, loss = self.loss_gradients(net, batch, client, at, buffers)
+        model |= buffers
+        return dict(zip(weights, gradients, strict=True)), loss
 
     def trained_weights(self, net: nn.Module) -> State:
         """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""

@@ -248,6 +248,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self._settings = run_settings(self)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self.net, self.initial_weights)
+            if self.needs.initial_model:
+                self.keep_initial_model()
         self.place_data()
         self.check_data()
         if self.privacy is not None:

@@ -46,10 +46,12 @@ class CapturedEngine(SequentialEngine):
             self._position = torch.zeros((), dtype=torch.int64, device=self.context.device)
         else:
             self._position = self._position + 1  # a number would be another graph for every step
+        client.resting = self._rests(client, step)  # one graph a phase
         torch.compiler.cudagraph_mark_step_begin()
         trained = {name: self.working_state[name] for name in self.trained}
         untrained = {name: self.working_state[name] for name in self._untrained}
-        result = self._captured(trained, untrained, batch, client.round, self._position, {**self._facts, "state": client.state})
+        facts = {**self._facts, "state": client.state}
+        result = self._captured(trained, untrained, batch, client.round, self._position, facts, client.resting)
         self.load(result.untrained)
         client.state = tree_map(torch.clone, result.state)
         self._apply(result.gradients)

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -255,14 +255,20 @@ class Engine(ABC):
             upload = self.method.client_result(self.net, client)
         return upload if self.context.protection.bound is None else self.context.protection.bound(upload, client.received_state)
 
-    def differentiate(self, objective: Objective, at: Sequence[Tensor] | None = None) -> tuple[Sequence[Tensor], Tensor]:
+    def differentiate(
+        self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None
+    ) -> tuple[Sequence[Tensor], Tensor]:
         """``client.differentiate`` on the working copy."""
-        if at is None:
+        if at is None and buffers is None:
             weights = self.trained
             value, loss = objective()
         else:
+            at = list(self.trained.values()) if at is None else at
             weights = {name: weight.detach().requires_grad_() for name, weight in zip(self.trained, at, strict=True)}
-            (value, loss), _ = self._scope.call(weights, (), objective)
+            held = {name: buffer.clone() for name, buffer in (buffers or {}).items()}
+            (value, loss), after = self._scope.call({**weights, **held}, tuple(held), objective)
+            if buffers is not None:
+                buffers.update(after)
         return torch.autograd.grad(value, list(weights.values()), materialize_grads=True), loss.detach()
 
     def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
@@ -371,10 +377,16 @@ class Engine(ABC):
         return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
 
 
-def set_gradients(weights: Iterable[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked."""
-    for weight, gradient in zip(weights, gradients, strict=True):
-        weight.grad = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+def set_gradients(weights: State, gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
+    """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
+
+    Weights that rest get none: a gradient of zeros would still move them by momentum and weight decay.
+    """
+    for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+        if name in resting:
+            weight.grad = None
+        else:
+            weight.grad = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
 
 
 def num_bytes(tensors: dict[str, Any]) -> int:

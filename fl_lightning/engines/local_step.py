@@ -56,7 +56,14 @@ class LocalStep:
         self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
 
     def __call__(
-        self, trained: State, untrained: State, batch: Batch, round: int, step: int | Tensor, facts: dict[str, Any]
+        self,
+        trained: State,
+        untrained: State,
+        batch: Batch,
+        round: int,
+        step: int | Tensor,
+        facts: dict[str, Any],
+        resting: Sequence[str] = (),
     ) -> StepResult:
         """One client's step; no argument is changed.
 
@@ -67,6 +74,7 @@ class LocalStep:
             round: counted from 1.
             step: of the visit, counted from 0.
             facts: of :func:`facts_of`.
+            resting: weights that this step leaves as they are.
 
         Raises:
             RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.
@@ -75,15 +83,20 @@ class LocalStep:
         applied: list[Sequence[Tensor]] = []
 
         # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
-        def differentiate(objective, at=None):
+        def differentiate(objective, at=None, buffers=None):
             nonlocal newest
             weights = trained if at is None else dict(zip(trained, at, strict=True))
+            held = newest if buffers is None else {**newest, **{name: buffer.clone() for name, buffer in buffers.items()}}
 
             def evaluate(trained, untrained):
                 (value, loss), after = self.scope.call({**trained, **untrained}, untrained, objective)
                 return value, (loss.detach(), after)
 
-            gradients, (_, (loss, newest)) = grad_and_value(evaluate, has_aux=True)(weights, newest)
+            gradients, (_, (loss, after)) = grad_and_value(evaluate, has_aux=True)(weights, held)
+            if buffers is None:
+                newest = after
+            else:
+                buffers.update({name: after[name] for name in buffers})
             return tuple(gradients.values()), loss
 
         client = Client(
@@ -96,6 +109,7 @@ class LocalStep:
             evaluate=self.frozen.evaluate,
             apply=applied.append,
             estimate=self.estimate,
+            resting=resting,
         )
 
         def take_step():

@@ -24,6 +24,7 @@ class SequentialEngine(Engine):
         # Most optimizers start empty; those that do not (Adagrad) are built anew for every visit.
         self._starts_empty = not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._resting: Sequence[str] = ()
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
@@ -50,7 +51,7 @@ class SequentialEngine(Engine):
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
-        client.step = step
+        client.step, client.resting = step, self._rests(client, step)
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
@@ -75,7 +76,13 @@ class SequentialEngine(Engine):
         moments = {i: {name: v.clone() for name, v in state.items() if isinstance(v, Tensor)} for i, state in states}
         return {i: state for i, state in moments.items() if state}
 
+    def _rests(self, client: Client, step: int) -> Sequence[str]:
+        """The weights that a local step leaves as they are, for the hooks of that step and for ``_apply`` at its end."""
+        if self.needs.phases:
+            self._resting = tuple(self.method.resting(client.index, step))
+        return self._resting
+
     def _apply(self, gradients: Sequence[Tensor]) -> None:
-        set_gradients(self.trained.values(), gradients)
+        set_gradients(self.trained, gradients, self._resting)
         self.optimizer.step()
         torch.clear_autocast_cache()

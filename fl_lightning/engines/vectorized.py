@@ -102,7 +102,12 @@ class VectorizedEngine(Engine):
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
         batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
-        return repr((member.rate, member.start is None, shapes, batches))
+        phases = [self._resting(client, step) for step in range(client.num_steps)] if self.needs.phases else ()
+        return repr((member.rate, member.start is None, shapes, batches, phases))
+
+    def _resting(self, client: Client, step: int) -> Sequence[str]:
+        """The weights that a local step leaves as they are."""
+        return tuple(self.method.resting(client.index, step)) if self.needs.phases else ()
 
     def _capacity(self, num_samples: int) -> int:
         """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
@@ -121,8 +126,9 @@ class VectorizedEngine(Engine):
         stack = self._stack(members)
         losses = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
         try:
-            for batch in self.samples.stacked_batches(indices, round, steps):
-                losses[: len(batch.targets)] += stack.step(self._local_step, batch, round)
+            for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
+                resting = self._resting(members[0].client, step)
+                losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting)
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
@@ -231,11 +237,10 @@ class _Stack:
         self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
         self.state = facts.pop("state")
         self.facts, self.dims = facts, dims
-        self._num_steps = 0
         self._untrained = [name for name in tensors if name not in weights]
         self._active = len(next(iter(tensors.values())))
 
-    def step(self, local_step: LocalStep, batch: Batch, round: int) -> Tensor:
+    def step(self, local_step: LocalStep, batch: Batch, round: int, step: int, resting: Sequence[str]) -> Tensor:
         """One local step of the first ``len(batch.targets)`` clients; returns their losses."""
         if len(batch.targets) < self._active:
             self._shrink(len(batch.targets))
@@ -244,15 +249,15 @@ class _Stack:
         facts = {**self.facts, "state": tree_map(lambda tensor: tensor[:active], self.state)}
         dims = {**self.dims, "state": tree_map(lambda _: 0, self.state)}
         batch_dims = Batch._make(None if part is None else 0 for part in batch)
-        stacked_step = torch.vmap(local_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
+        one_step = partial(local_step, resting=resting)
+        stacked_step = torch.vmap(one_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
         with torch.no_grad():
-            result = stacked_step(self.weights, untrained, batch, round, self._num_steps, facts)
+            result = stacked_step(self.weights, untrained, batch, round, step, facts)
             for name, tensor in result.untrained.items():
                 untrained[name].copy_(tensor)
         self.state = _renewed(result.state, self.state, active)
-        set_gradients(self.weights.values(), result.gradients)
+        set_gradients(self.weights, result.gradients, resting)
         self.optimizer.step()
-        self._num_steps += 1
         return result.loss
 
     def _shrink(self, active: int) -> None:

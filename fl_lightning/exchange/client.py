@@ -20,8 +20,15 @@ Gradients = tuple[Sequence[Tensor], Tensor]  # by the trainable weights, in orde
 class Differentiate(Protocol):
     """Gradients of an objective by the trainable weights, in order, and the loss to report."""
 
-    def __call__(self, objective: Objective, at: Sequence[Tensor] | None = None) -> Gradients:
-        """``at``: trainable weights that the net holds meanwhile, in order; None: the net's."""
+    def __call__(self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None) -> Gradients:
+        """Differentiate, with another model in the net where one is given.
+
+        Args:
+            objective: gives what is minimised, and the loss to report.
+            at: trainable weights that the net holds meanwhile, in order; None: the net's.
+            buffers: that it holds meanwhile, by name; the dict has what became of them afterwards, the net's stay as they are.
+                None: the net's.
+        """
         ...
 
 
@@ -48,6 +55,7 @@ class GradientEstimator(Protocol):
         losses: Losses,
         penalty: Penalty | None = None,
         at: Sequence[Tensor] | None = None,
+        buffers: State | None = None,
     ) -> Gradients:
         """Gradients of the mean of ``losses`` on a batch plus the penalty.
 
@@ -56,6 +64,7 @@ class GradientEstimator(Protocol):
             losses: of the samples, (B,).
             penalty: a scalar that depends on no data; None: none.
             at: trainable weights to take them at, in order; None: the net's.
+            buffers: likewise by name, with what became of them afterwards; None: the net's.
         """
         ...
 
@@ -67,6 +76,7 @@ def mean_gradient(
     losses: Losses,
     penalty: Penalty | None = None,
     at: Sequence[Tensor] | None = None,
+    buffers: State | None = None,
 ) -> Gradients:
     """The estimator without privacy: the gradient of the mean over the samples that count."""
 
@@ -74,7 +84,7 @@ def mean_gradient(
         loss = batch.mean(losses())
         return (loss if penalty is None else loss + penalty()), loss
 
-    return client.differentiate(objective, at=at)
+    return client.differentiate(objective, at=at, buffers=buffers)
 
 
 @dataclass
@@ -103,6 +113,7 @@ class Client:
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit; set once client_start is done
+    resting: Sequence[str] = ()  # weights that the present local step leaves as they are
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
     broadcast: dict[str, Any] = field(default_factory=dict)  # what came down in addition to the weights
     carry: dict[str, Any] = field(default_factory=dict)  # what client_start made; constant during the fit

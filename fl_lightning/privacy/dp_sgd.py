@@ -21,6 +21,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import Gradients, Losses, Penalty
 from fl_lightning.exchange.protection import Protection
+from fl_lightning.functional.aggregation import State
 from fl_lightning.privacy.base import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 
@@ -106,14 +107,15 @@ class NoisyGradient:
         losses: Losses,
         penalty: Penalty | None = None,
         at: Sequence[Tensor] | None = None,
+        buffers: State | None = None,
     ) -> Gradients:
         """As a :class:`~fl_lightning.exchange.client.GradientEstimator`; a batch may be empty."""
         weights = [weight for weight in net.parameters() if weight.requires_grad]
         batch_size = len(batch.targets)
         divisor = batch_size if client.expected_batch_size is None else client.expected_batch_size
         if batch_size == 0:  # many nets cannot take none
-            losses, at = partial(weights[0].new_zeros, 0), None
-        with _holding(weights, at):
+            losses, at, buffers = partial(weights[0].new_zeros, 0), None, None
+        with _holding(weights, at), _holding_buffers(net, buffers):
             clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
         noise = self._noise(client, weights[0].device)
         scale = self.noise_multiplier * self.clipping_norm
@@ -188,7 +190,7 @@ def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[],
 @contextmanager
 def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
     """Let weights have other values for a block; None: those they have."""
-    if values is None:
+    if not values:
         yield
         return
     before = [weight.detach().clone() for weight in weights]
@@ -197,6 +199,16 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
         yield
     finally:
         _copy(weights, before)
+
+
+@contextmanager
+def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
+    """Let buffers have other values for a block, after which the dict has what became of them; None: their own."""
+    held = {name: buffer for name, buffer in net.named_buffers() if name in (buffers or {})}
+    with _holding(list(held.values()), None if buffers is None else [buffers[name] for name in held]):
+        yield
+        if buffers is not None:
+            buffers.update({name: buffer.clone() for name, buffer in held.items()})
 
 
 @torch.no_grad()

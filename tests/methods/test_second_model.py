@@ -1,0 +1,117 @@
+"""What a method needs to train a second model, and to train in phases: the hooks, against plain loops."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg, Needs
+
+ENGINES = ["sequential", "vectorized", "captured"]
+
+
+class LocalBeside(FedAvg):
+    """Each client trains a model of its own from the initial weights, beside FedAvg."""
+
+    needs = Needs(initial_model=True)
+
+    def client_start(self, net, client):
+        if "own" not in client.state:
+            client.state["own"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
+        return {}
+
+    def client_step(self, net, batch, client):
+        own = client.state["own"]
+        gradients, _ = self.gradients_of_model(own, net, batch, client)
+        for name, gradient in gradients.items():
+            own[name] = own[name] - client.learning_rate * gradient
+        return super().client_step(net, batch, client)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_model_has_buffers_of_its_own(tiny, engine):
+    """It is local training, running statistics included, from the initial weights also where the first visit is in round 2.
+
+    The first one is FedAvg, whose running statistics see its own steps alone.
+    """
+    method, expected = tiny.train(LocalBeside, engine=engine), tiny.train(FedAvg, engine=engine)
+    tiny.assert_same(method.net, expected.net)
+    own = {}
+    for round, cohort in tiny.rounds:
+        for client in cohort:
+            own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
+    tiny.assert_states(method, {client: {"own": net.state_dict()} for client, net in own.items()})
+    tiny.assert_same(method.initial_model, tiny.new_net(), atol=0)
+
+
+def test_the_initial_model_survives_a_checkpoint(tiny, tmp_path):
+    """A client whose first visit is after it begins where the run began."""
+    tiny.train(LocalBeside, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    method = tiny.train(LocalBeside, ckpt_path=tmp_path / "1.ckpt")
+    expected = tiny.visit(tiny.new_net(), 2, 2).state_dict()
+    tiny.assert_same(method.client_states.read(2).method["own"], expected)
+
+
+def test_initial_weights_of_a_file_are_where_the_run_begins(tiny, tmp_path):
+    """The model of the file, not the one that was drawn."""
+    before = tiny.train(FedAvg, rounds=1)
+    before.trainer.save_checkpoint(tmp_path / "1.ckpt")
+    method = tiny.train(LocalBeside, initial_weights=str(tmp_path / "1.ckpt"))
+    tiny.assert_same(method.initial_model, before.net, atol=0)
+
+
+class HeadThenBody(FedAvg):
+    """The head rests in the steps after the second, the body in the first two; client 1 has a third step of its head."""
+
+    def resting(self, client, step):
+        is_head_phase = step < 2 + (client == 1)
+        return [name for name in self.trained_weights(self.net) if name.startswith("classifier") != is_head_phase]
+
+
+def in_phases(tiny, net, client, round, clip=None):
+    """A client's net, by two optimizers that have a part of the weights each."""
+    local = copy.deepcopy(net).train()
+    optimizers = {part: tiny.optimizer(getattr(local, part).parameters()) for part in ("classifier", "features")}
+    for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
+        part = "classifier" if step < 2 + (client == 1) else "features"
+        optimizer = optimizers[part]
+        optimizer.param_groups[0]["lr"] = tiny.rate(round)
+        local.zero_grad()
+        tiny.losses(local(inputs), targets, client).mean().backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(getattr(local, part).parameters(), clip)
+        optimizer.step()
+    return local
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam"], indirect=True)
+def test_weights_that_rest_stay_as_they_are(tiny, engine):
+    """Neither momentum nor decay nor Adam's moments move them: one optimizer does what one a phase would do."""
+    method, net = tiny.train(HeadThenBody, engine=engine), tiny.new_net()
+    for round, cohort in tiny.rounds:
+        net.load_state_dict(tiny.mean({client: in_phases(tiny, net, client, round) for client in cohort}))
+    tiny.assert_same(method.net, net)
+
+
+def test_the_norm_that_is_clipped_is_that_of_what_moves(tiny):
+    """With a limit that most gradients reach."""
+    method, net = tiny.train(HeadThenBody, clip_local_gradients=0.1), tiny.new_net()
+    for round, cohort in tiny.rounds:
+        net.load_state_dict(tiny.mean({client: in_phases(tiny, net, client, round, clip=0.1) for client in cohort}))
+    tiny.assert_same(method.net, net)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_that_always_rest_are_those_of_the_beginning(tiny, engine):
+    """Bit for bit, under momentum and weight decay."""
+
+    class BodyRests(FedAvg):
+        def resting(self, client, step):
+            return [name for name in self.trained_weights(self.net) if name.startswith("features")]
+
+    method = tiny.train(BodyRests, engine=engine, optimizer=lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.1))
+    start = tiny.new_net()
+    for name, weight in method.net.named_parameters():
+        assert torch.equal(weight, start.get_parameter(name)) == name.startswith("features"), name
