@@ -13,6 +13,7 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler, FixedSampler, UniformSampler, cohort_size
+from fl_lightning.data.client_test_sets import ClientTestSets, held_out_sets, matched_sets
 from fl_lightning.data.evaluation_data import EvaluationData, EvaluationName
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
@@ -51,6 +52,10 @@ class FederatedDataModule(LightningDataModule):
         public_size: training samples that the server has and no client, drawn at random by the seed; the clients hold the
             others. For methods that distil at the server.
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
+        test_fraction: part of each client's samples that its personal model is tested on, likewise; both together below 1. With
+        0
+            clients that have personal models are tested on parts of the global test set, dealt out so that each has the
+            class shares of its training samples.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
         augment: changes to images before they are normalised, in order; in evaluation without chance.
@@ -62,7 +67,7 @@ class FederatedDataModule(LightningDataModule):
             streams what takes more than half of the device's free memory. The results are the same.
         num_workers: processes that read ahead; 0 for none.
         tasks: what makes the classes of the source a sequence of tasks for each client (:mod:`fl_lightning.continual`), instead
-            of ``partition``, ``public_size`` and ``val_fraction``.
+            of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
@@ -79,6 +84,7 @@ class FederatedDataModule(LightningDataModule):
         partition: Partition = Dirichlet(alpha=0.1),
         public_size: int = 0,
         val_fraction: float = 0.1,
+        test_fraction: float = 0.0,
         monitor_test: int = 10,
         augment: Sequence[Augmentation] = (),
         mean: Sequence[float] | None = None,
@@ -92,7 +98,8 @@ class FederatedDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.source, self.root, self.partition, self.seed = open_source(source), Path(root), partition, seed
-        self.num_clients, self.batch_size, self.val_fraction = num_clients, batch_size, val_fraction
+        self.num_clients, self.batch_size = num_clients, batch_size
+        self.val_fraction, self.test_fraction = val_fraction, test_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
         self.storage: Storage = storage
@@ -116,6 +123,17 @@ class FederatedDataModule(LightningDataModule):
             check_range("data.batch_size", self.batch_size, at_least=1)
         check_range("data.eval_batch_size", self.eval_batch_size, at_least=1)
         check_range("data.val_fraction", self.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
+        check_range("data.test_fraction", self.test_fraction, at_least=0, below=1, hint="0 holds out nothing")
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"data.val_fraction is {self.val_fraction} and data.test_fraction is {self.test_fraction}, must be below 1 "
+                "together: the rest is trained on"
+            )
+        if self.test_fraction > 0 and self.tasks is not None:
+            raise ValueError(
+                f"data.test_fraction is {self.test_fraction}, but data.tasks holds test samples out of each task: set "
+                "data.tasks.test_fraction"
+            )
         check_range("data.public_size", self.public_size, at_least=0, hint="0 leaves the server without samples")
         check_choice("data.storage", self.storage, Storage)
         check_range("data.num_workers", self.num_workers, at_least=0, hint="0 reads in the training process")
@@ -145,7 +163,8 @@ class FederatedDataModule(LightningDataModule):
         self._samples = PreparedSamples(dataset, self.preparation, self.storage, self.num_workers)
         self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
-        self.evaluation = EvaluationData(self._samples, self.present_shards, self.has_validation, self.monitor_test)
+        tests = self._client_tests(dataset)
+        self.evaluation = EvaluationData(self._samples, self.present_shards, self.has_validation, self.monitor_test, tests)
         self.public = PublicData(self._samples, public)
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
@@ -155,7 +174,15 @@ class FederatedDataModule(LightningDataModule):
             self._streams = self.tasks.partition(dataset, self.num_clients, self.seed)
             return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         private, public = self.split.private_and_public(dataset)
-        return dataset, self.split.shards(dataset, private, self.val_fraction), public
+        return dataset, self.split.shards(dataset, private, self.val_fraction, self.test_fraction), public
+
+    def _client_tests(self, dataset: Dataset) -> ClientTestSets | None:
+        """The test samples of each client; None where there are none, or where they are of tasks."""
+        if self.test_fraction > 0:
+            return held_out_sets(self.shards)
+        if self.tasks is not None or len(dataset.test) == 0:
+            return None
+        return matched_sets(self.shards.train_label_counts, dataset.test.targets, self.seed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
@@ -281,7 +308,7 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(
                 "data.tasks has test samples for the clients' models alone: a fit logs how they do, as tasks/accuracy"
             )
-        if not self.evaluation.has_test:
+        if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
         return self._loader("test", always)
 

@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fl_lightning.data.client_test_sets import ClientTestSets
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs
-from fl_lightning.data.prepared_samples import PreparedSamples
+from fl_lightning.data.prepared_samples import Part, PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 
 EvaluationName = Literal["val", "test"]
@@ -24,12 +25,14 @@ class EvaluationData:
         shards: who holds which of them.
         has_validation: whether clients' validation parts are there for the global model.
         monitor_test: the test set is evaluated every so many rounds of a fit and after the last; 0 for never.
+        client_tests: test samples of each client, for personal models; None where there are none.
     """
 
     samples: PreparedSamples
     shards: PresentShards
     has_validation: bool
     monitor_test: int
+    client_tests: ClientTestSets | None
 
     @property
     def has_test(self) -> bool:
@@ -38,18 +41,20 @@ class EvaluationData:
 
     @property
     def names(self) -> tuple[EvaluationName, ...]:
-        """What the global model is evaluated on, in order: ``val`` and ``test``, each where there are such samples."""
-        there: dict[EvaluationName, bool] = {"val": self.has_validation, "test": self.has_test}
+        """What models are evaluated on, in order: ``val`` and ``test``, each where there are such samples."""
+        has_any_test = self.has_test or self.client_tests is not None
+        there: dict[EvaluationName, bool] = {"val": self.has_validation, "test": has_any_test}
         return tuple(name for name in there if there[name])
 
     @property
     def monitors_test(self) -> bool:
-        """Whether a fit may look at the test set at all."""
+        """Whether a fit may look at the global test set at all."""
         return self.has_test and self.monitor_test > 0
 
     def test_is_due(self, round: int, last_round: int) -> bool:
-        """Whether a fit evaluates the test set after a round."""
-        return self.monitors_test and (round % self.monitor_test == 0 or round == last_round)
+        """Whether a fit evaluates test samples after a round."""
+        monitors = self.monitor_test > 0 and "test" in self.names
+        return monitors and (round % self.monitor_test == 0 or round == last_round)
 
     def loader(
         self, name: EvaluationName, batch_size: int, due: Callable[[], bool], rank: int, world_size: int
@@ -70,9 +75,15 @@ class EvaluationData:
         """Likewise their joined training parts, each sample once."""
         return self._joined([self.shards.train_indices(client) for client in clients])
 
-    def samples_at(self, indices: Tensor) -> tuple[EvaluationInputs, Tensor]:
-        """Training samples by their indices, and their targets."""
-        return self.samples.inputs("train", indices), self.samples.training_targets(indices)
+    def samples_at(self, indices: Tensor, part: Part = "train") -> tuple[EvaluationInputs, Tensor]:
+        """Samples by their indices, and their targets."""
+        return self.samples.inputs(part, indices), self.samples.targets(part, indices)
+
+    def client_samples(self, name: EvaluationName, client: int) -> tuple[EvaluationInputs, Tensor]:
+        """A client's validation or test part: inputs, and targets (n,); possibly none."""
+        if name == "val" or self.client_tests is None:
+            return self.samples_at(self.shards.validation_indices(client))
+        return self.samples_at(self.client_tests.of_client(client), self.client_tests.stored)
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""

@@ -44,15 +44,16 @@ class FederatedSplit:
         labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
         return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
 
-    def shards(self, dataset: Dataset, private: Tensor, val_fraction: float) -> ClientShards:
-        """Each client's training and validation samples.
+    def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
+        """Each client's training, validation and test samples.
 
         Args:
             val_fraction: of a client's samples, for validation.
+            test_fraction: likewise, for tests.
 
         Raises:
             ValueError: if a client is left without samples.
         """
         parts = [private[part] for part in self.parts(dataset, private)]
         rng = numpy_stream(self.seed, -1, -1, "validation split")
-        return split_clients(parts, dataset.train.targets, len(dataset.classes), val_fraction, rng)
+        return split_clients(parts, dataset.train.targets, len(dataset.classes), val_fraction, rng, test_fraction)

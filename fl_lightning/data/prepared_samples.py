@@ -51,9 +51,10 @@ class PreparedSamples:
         """Inputs in evaluation mode, (n, ...), made part by part."""
         return EvaluationInputs(partial(self.batches, part), indices)
 
-    def training_targets(self, indices: Tensor) -> Tensor:
-        """(n,), classes of training samples, on the device."""
-        return self.train.targets[indices.to(self.train.device)]
+    def targets(self, part: Part, indices: Tensor) -> Tensor:
+        """(n,), classes of samples, on the device."""
+        samples = self.train if part == "train" else self.test
+        return samples.targets[indices.to(samples.device)]
 
     def first_inputs(self, count: int) -> Tensor:
         """A few training inputs as the net takes them in evaluation."""

@@ -25,7 +25,7 @@ class PublicData:
     @property
     def targets(self) -> Tensor:
         """(``data.public_size``,) classes."""
-        return self.samples.training_targets(self.indices)
+        return self.samples.targets("train", self.indices)
 
     def inputs(self) -> EvaluationInputs:
         """All inputs."""

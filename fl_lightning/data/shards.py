@@ -1,4 +1,4 @@
-"""Which samples each client trains on and which it validates on, for any number of clients in a few flat tensors."""
+"""Which samples each client trains on, validates on and is tested on, for any number of clients in a few flat tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,14 @@ from fl_lightning.data.memory import check_memory
 
 @dataclass(frozen=True)
 class ClientShards:
-    """Samples of N clients. Client k trains on ``train[train_start[k]:train_start[k + 1]]``, likewise for validation."""
+    """Samples of N clients. Client k trains on ``train[train_start[k]:train_start[k + 1]]``; likewise the rest."""
 
     train: Tensor  # indices into the training set, client by client
     train_start: Tensor  # (N + 1,)
     validation: Tensor
     validation_start: Tensor  # (N + 1,)
+    test: Tensor  # of the training set too, held out of what clients have
+    test_start: Tensor  # (N + 1,)
     train_label_counts: Tensor  # (N, C)
     label_counts: Tensor  # (N, C), training and validation samples
 
@@ -31,18 +33,26 @@ class ClientShards:
 
 
 def split_clients(
-    parts: list[Tensor], labels: Tensor, num_classes: int, val_fraction: float, rng: np.random.Generator
+    parts: list[Tensor],
+    labels: Tensor,
+    num_classes: int,
+    val_fraction: float,
+    rng: np.random.Generator,
+    test_fraction: float = 0.0,
 ) -> ClientShards:
-    """Split each client's samples at random: ``int((1 - val_fraction) * n)`` for training, the rest for validation.
+    """Split each client's samples at random: of n ``n - int((1 - val_fraction) * n)`` for validation, as many for testing by
+    ``test_fraction``, the others for training.
 
     Args:
         parts: each client's indices into ``labels``.
         labels: (n,) class of every sample.
         num_classes: C.
         val_fraction: in [0, 1); with 0 nothing is validated on.
+        test_fraction: likewise for tests; both together below 1.
 
     Raises:
-        ValueError: if a client is left without a training sample, or without a validation sample where some are asked for.
+        ValueError: if a client is left without a training sample, or without a validation or test sample where some are asked
+            for.
     """
     held = torch.cat(parts).numpy()
     sizes = np.array([len(part) for part in parts])
@@ -50,11 +60,15 @@ def split_clients(
     # One sort for all clients: 100,000 clients take no longer than 100 with as many samples.
     shuffled = held[np.lexsort((rng.random(len(held)), owner))]
     position = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    train_sizes = np.floor((1 - val_fraction) * sizes + 1e-9).astype(np.int64)
-    _check_sizes(sizes, train_sizes, val_fraction)
-    is_train = position < train_sizes[owner]
-    train, validation = (torch.from_numpy(shuffled[chosen]) for chosen in (is_train, ~is_train))
-    return _shards(train, train_sizes, validation, sizes - train_sizes, labels, num_classes)
+    fractions = {"validation": val_fraction, "test": test_fraction}
+    held_out = {kind: sizes - np.floor((1 - part) * sizes + 1e-9).astype(np.int64) for kind, part in fractions.items()}
+    train_sizes = sizes - held_out["validation"] - held_out["test"]
+    _check_sizes(sizes, {"training": train_sizes, **held_out}, val_fraction, test_fraction)
+    is_train, is_test = position < train_sizes[owner], position >= (sizes - held_out["test"])[owner]
+    masks = (is_train, ~is_train & ~is_test, is_test)
+    counts = (train_sizes, *held_out.values())
+    held_by = [(torch.from_numpy(shuffled[mask]), count) for mask, count in zip(masks, counts, strict=True)]
+    return _shards(held_by, labels, num_classes)
 
 
 def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
@@ -65,39 +79,42 @@ def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], label
         labels: (n,) class of every sample.
         num_classes: C.
     """
-    train_sizes, validation_sizes = (np.array([len(part) for part in parts]) for parts in (train, validation))
-    return _shards(torch.cat([*train]), train_sizes, torch.cat([*validation]), validation_sizes, labels, num_classes)
+    held = [(torch.cat([*parts]), np.array([len(part) for part in parts])) for parts in (train, validation)]
+    return _shards([*held, (torch.empty(0, dtype=torch.int64), np.zeros(len(train), dtype=np.int64))], labels, num_classes)
 
 
-def _shards(
-    train: Tensor, train_sizes: np.ndarray, validation: Tensor, validation_sizes: np.ndarray, labels: Tensor, num_classes: int
-) -> ClientShards:
-    """From all clients' indices, client by client, and how many are whose."""
+def _shards(held: Sequence[tuple[Tensor, np.ndarray]], labels: Tensor, num_classes: int) -> ClientShards:
+    """From all clients' training, validation and test indices, client by client, and how many are whose."""
+    (train, train_sizes), (validation, validation_sizes), (test, test_sizes) = held
     train_counts = _count_labels(labels[train], train_sizes, num_classes)
     validation_counts = _count_labels(labels[validation], validation_sizes, num_classes)
     return ClientShards(
         train=train,
-        train_start=_starts(train_sizes),
+        train_start=starts_of(train_sizes),
         validation=validation,
-        validation_start=_starts(validation_sizes),
+        validation_start=starts_of(validation_sizes),
+        test=test,
+        test_start=starts_of(test_sizes),
         train_label_counts=train_counts,
         label_counts=train_counts + validation_counts,
     )
 
 
-def _check_sizes(sizes: np.ndarray, train_sizes: np.ndarray, val_fraction: float) -> None:
+def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: float, test_fraction: float) -> None:
     if sizes.min() < 1:
         raise ValueError(
             f"data.partition gives client {int(sizes.argmin())} no sample: lower data.num_clients or choose another"
         )
-    for kind, counts in (("training", train_sizes), ("validation", sizes - train_sizes)):
-        if kind == "validation" and val_fraction == 0:
-            continue
-        if counts.min() < 1:
+    fractions = {"data.val_fraction": val_fraction, "data.test_fraction": test_fraction}
+    keys = [key for key, fraction in fractions.items() if fraction > 0] or ["data.val_fraction"]
+    asked = {"training": True, "validation": val_fraction > 0, "test": test_fraction > 0}
+    for kind, counts in parts.items():
+        if asked[kind] and counts.min() < 1:
             client = int(counts.argmin())
+            given = " and ".join(f"{key} is {fractions[key]}" for key in keys)
             raise ValueError(
-                f"data.val_fraction is {val_fraction}, which leaves client {client} of {sizes[client]} samples without a "
-                f"{kind} sample: lower data.num_clients, choose a more even data.partition or set data.val_fraction to 0"
+                f"{given}, which leaves client {client} of {sizes[client]} samples without a {kind} sample: lower "
+                f"data.num_clients, choose a more even data.partition or set {' or '.join(keys)} to 0"
             )
 
 
@@ -109,5 +126,6 @@ def _count_labels(labels: Tensor, sizes: np.ndarray, num_classes: int) -> Tensor
     return torch.from_numpy(counts.reshape(len(sizes), num_classes))
 
 
-def _starts(sizes: np.ndarray) -> Tensor:
+def starts_of(sizes: np.ndarray) -> Tensor:
+    """(N + 1,), where each of N parts of these sizes begins, one behind the other, and where the last one ends."""
     return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))

@@ -18,6 +18,7 @@ from fl_lightning.functional.losses import (
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
 )
+from fl_lightning.functional.matched_parts import matched_parts
 from fl_lightning.functional.partition import (
     class_partition,
     dirichlet_by_class_partition,
@@ -27,6 +28,7 @@ from fl_lightning.functional.partition import (
     power_law_partition,
     shard_partition,
 )
+from fl_lightning.functional.personal import worst_decile
 from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "iid_partition",
     "label_count_weights",
     "masked_cross_entropy",
+    "matched_parts",
     "model_contrastive_loss",
     "not_true_distillation",
     "owner_partition",
@@ -59,4 +62,5 @@ __all__ = [
     "truncated_cross_entropy",
     "update_global_label_counts",
     "weighted_average",
+    "worst_decile",
 ]

@@ -1,0 +1,54 @@
+"""The test samples of each client, for personal models."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.data.prepared_samples import Part
+from fl_lightning.data.shards import ClientShards, starts_of
+from fl_lightning.functional import matched_parts
+from fl_lightning.random_streams import stream_seed
+
+Kind = Literal["own", "matched"]
+
+
+@dataclass(frozen=True)
+class ClientTestSets:
+    """Test samples of N clients: client k's are ``indices[start[k]:start[k + 1]]``.
+
+    Args:
+        kind: where they are from: ``own``, held out of a client's samples; ``matched``, of the global test set those that were
+            dealt to the client, with the class shares of its training samples.
+        stored: the part of the data set that the indices count in.
+        indices: client by client.
+        start: (N + 1,).
+    """
+
+    kind: Kind
+    stored: Part
+    indices: Tensor
+    start: Tensor
+
+    def of_client(self, client: int) -> Tensor:
+        """Indices of a client's test samples, possibly none."""
+        return self.indices[self.start[client] : self.start[client + 1]]
+
+
+def held_out_sets(shards: ClientShards) -> ClientTestSets:
+    """What was held out of each client's samples."""
+    return ClientTestSets("own", "train", shards.test, shards.test_start)
+
+
+def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:
+    """The global test set, shared out so that each client's part has the class shares of its training samples.
+
+    Args:
+        label_counts: (N, C) of training samples.
+        targets: (n,) of the test set.
+        seed: of the run.
+    """
+    parts = matched_parts(targets, label_counts, stream_seed(seed, -1, -1, "test sets"))
+    return ClientTestSets("matched", "test", torch.cat(parts), starts_of(np.array([len(part) for part in parts])))

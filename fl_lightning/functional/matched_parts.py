@@ -1,0 +1,41 @@
+"""A test set shared out after what clients train on."""
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+
+def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list[Tensor]:
+    """Share a test set out among clients, each class in proportion to how many training samples of it a client has.
+
+    As the codes of FedRep, LG-FedAvg and FedBABU deal it. A client's part has the class shares of its training samples where
+    the test set has equal shares of all classes' training samples, to one sample a class. No sample is dealt twice; those of
+    classes that no client has are left over.
+
+    Args:
+        labels: (n,) classes of the test samples, from 0.
+        label_counts: (N, C) training samples of each client by class.
+        seed: any non-negative integer.
+
+    Returns:
+        Indices into ``labels`` of each client; a small client may have none.
+
+    Example::
+
+        >>> parts = matched_parts([0, 0, 0, 0, 1, 1], [[30, 0], [10, 20]], seed=0)
+        >>> [len(part) for part in parts]
+        [3, 3]
+    """
+    labels, counts = np.asarray(labels), np.asarray(label_counts).astype(np.int64)
+    rng = np.random.default_rng(seed)
+    dealt, owners = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for label in np.flatnonzero(counts.sum(axis=0)):
+        pool = rng.permutation(np.flatnonzero(labels == label))
+        running, total = counts[:, label].cumsum(), counts[:, label].sum()
+        borders = (2 * running * len(pool) + total) // (2 * total)  # rounded shares of all clients up to each
+        dealt.append(pool)
+        owners.append(np.repeat(np.arange(len(counts)), np.diff(borders, prepend=0)))
+    samples, owner = np.concatenate(dealt), np.concatenate(owners)
+    joined = torch.from_numpy(samples[np.argsort(owner, kind="stable")])
+    return list(joined.split(np.bincount(owner, minlength=len(counts)).tolist()))
