@@ -8,6 +8,7 @@ from fl_lightning.callbacks.described_logger import DescribedTensorBoardLogger
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease
 from fl_lightning.callbacks.per_class_accuracy import PerClassAccuracy
+from fl_lightning.callbacks.personal_accuracy import PersonalAccuracy
 from fl_lightning.callbacks.predictions import PredictionWriter
 from fl_lightning.callbacks.privacy_budget import PrivacyBudget
 from fl_lightning.callbacks.progress import RoundProgressBar
@@ -26,6 +27,7 @@ __all__ = [
     "LabelCounts",
     "LossIncrease",
     "PerClassAccuracy",
+    "PersonalAccuracy",
     "PredictionWriter",
     "PrivacyBudget",
     "PseudoDataFisher",

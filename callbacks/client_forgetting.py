@@ -19,7 +19,8 @@ class ClientForgetting(FederatedCallback):
     ``forgetting/client_mean_positive`` its negative; ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
     client k whose data is forgotten most. ``forgetting/clients`` is the picture in three panels, with the means of both kinds.
     Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K),
-    row i the model of client i, column k the data of client k.
+    row i the model of client i, column k the data of client k. Where clients keep personal models, the model before is that
+    of client i too, and ``clients/accuracy_before`` (K, K).
     """
 
     key = "callbacks.client_forgetting"
@@ -34,7 +35,8 @@ class ClientForgetting(FederatedCallback):
         if not self.due(round) or not module.data.has_validation:
             return
         inputs, targets, owner = module.data.evaluation.validation_samples(models.clients)
-        before = accuracy_by_owner(models.predict_received(inputs), targets, owner, len(models.clients))
+        received = models.predict_before(inputs) if module.keeps_models else models.predict_received(inputs)
+        before = accuracy_by_owner(received, targets, owner, len(models.clients))
         after = accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
         scores = client_forgetting(before, after)
         mean = scores.per_model.nanmean()

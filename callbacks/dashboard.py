@@ -19,10 +19,17 @@ from fl_lightning.training.trainer_settings import callbacks_of
 # layout for all runs: those of several are merged, and equal charts become one.
 _LAYOUT = {
     "Accuracy": {"validation": ["val/accuracy$"], "test": ["test/accuracy$"]},
+    "Personal models": {
+        "mean over clients, on validation parts": ["personal/validation/mean$"],
+        "mean over clients, on test parts": [r"personal/(own|matched)/mean$"],
+        "worst tenth of the clients": [r"personal/(own|matched)/worst_decile$"],
+        "of the cohort, around the local fit": ["personal/cohort_"],
+    },
     "Forgetting": {
         "of the global model, from one evaluation to the next": [r"forgetting/(round|every_\d+)$"],
         "of clients, on other clients' data": ["forgetting/client_mean$"],
         "of clients within a round, by class": ["forgetting/local_mean$"],
+        "of personal models, since their last visits": ["forgetting/personal_since_visit$"],
     },
     "Class accuracy": {"test": ["class_accuracy/"]},
     "Communication": {"total bytes down": ["communication/total_down$"], "total bytes up": ["communication/total_up$"]},

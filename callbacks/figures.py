@@ -21,6 +21,7 @@ _CELLS_WITH_NUMBERS = 300  # above this many cells, numbers in them could not be
 _COLUMNS_WITH_NUMBERS = 12  # or above this many columns
 _NAMES = 30  # labels of a vertical axis,
 _COLUMN_NAMES = 16  # and of a horizontal one
+_CLIENTS_WITH_DOTS = 200
 _BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
 _COLUMNS = 400  # of that heatmap
 
@@ -107,6 +108,25 @@ def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round
     )
     for line in (0.5, len(rows) - 1.5):
         axes.axhline(line, color="white", linewidth=2)
+    return figure
+
+
+def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
+    """How the accuracies of clients are spread, (N,), NaN for those without samples: a histogram, and all of them in order."""
+    known = np.sort(accuracy[~accuracy.isnan()].cpu().double().numpy())
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    counted, ranked = figure.subplots(1, 2)
+    counted.hist(known, bins=np.linspace(0, 1, 21))
+    counted.set(title=f"{len(known):,} clients", xlabel="accuracy", ylabel="clients", xlim=(0, 1))
+    counted.yaxis.set_major_locator(_round_ticks(6))
+    ranked.plot(np.arange(1, len(known) + 1), known, marker="." if len(known) <= _CLIENTS_WITH_DOTS else None)
+    lowest = known[: -(-len(known) // 10)]
+    for value, name, style in ((known.mean(), "mean", "-"), (lowest.mean(), "worst tenth", "--")):
+        ranked.axhline(value, color="black", linestyle=style, linewidth=1, label=f"{name} {value:.3f}")
+    ranked.set(title="each client", xlabel="clients, lowest first", ylabel="accuracy", ylim=(-0.02, 1.02))
+    ranked.xaxis.set_major_locator(_round_ticks(6))
+    ranked.legend(loc="lower right", fontsize=8)
+    figure.suptitle(title)
     return figure
 
 

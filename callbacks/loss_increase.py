@@ -24,7 +24,8 @@ class LossIncrease(FederatedCallback):
     starts from on D_i, and the loss after is the mean over the clients j of round t of that of client j's model on D_i.
     ``forgetting/loss_before``, ``forgetting/loss_after`` and ``forgetting/loss_increase``, after less before, are their means
     over i, in nats. Data are not augmented. Round 1 has no round before it. Models whose logits are not finite are left out, as
-    they are of the round. Every model is asked for all samples of those clients, and all its logits are held at once.
+    they are of the round. Where clients keep personal models, the loss before is the mean over these. Every model is asked
+    for all samples of those clients, and all its logits are held at once.
 
     For its comparison of methods the paper sets FedReg's gamma to 1 and starts the clients of FedAvg in every round from
     FedReg's global model. With ``fedavg`` the due rounds of a run of FedReg fit their clients a second time, from the weights
@@ -63,7 +64,10 @@ class LossIncrease(FederatedCallback):
         def mean_losses(logits: Tensor) -> Tensor:
             return loss_by_owner(logits, targets, owner, len(self._previous))
 
-        before = mean_losses(models.predict_received(inputs))
+        if module.keeps_models:
+            before = mean_losses(models.predict_before(inputs)).nanmean(dim=0)
+        else:
+            before = mean_losses(models.predict_received(inputs))
         means = {"before": before.mean()}
         fits = {"": models}
         if self.fedavg:

@@ -17,6 +17,8 @@ from fl_lightning.module import FederatedModule
 class PerClassAccuracy(FederatedCallback):
     """A curve for each class, a class-by-round heatmap, and a picture of single rounds; all on the test set.
 
+    All of the global model: without one there are none.
+
     Curves (``class_accuracy/<class>``) get a point whenever the test set is evaluated. In the chosen rounds the heatmap
     ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now.
 
@@ -40,7 +42,7 @@ class PerClassAccuracy(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if self.wants_models(round) and module.data.evaluation.monitors_test:
+        if self.wants_models(round) and module.data.evaluation.monitors_test and module.has_global_model:
             inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])

@@ -25,8 +25,8 @@ class RoundForgetting(FederatedCallback):
 
     Args:
         every, rounds: rounds of the heatmap.
-        clients_every: rounds in which every client's model is measured against the global model that it started from, on the
-            whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their distribution,
+        clients_every: rounds in which every client's model is measured against the one that it started from, the global one or
+            its own, on the whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their distribution,
             ``forgetting/local``. 0, the default, for never.
     """
 
@@ -48,9 +48,12 @@ class RoundForgetting(FederatedCallback):
             return
         inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
         num_classes = len(module.data.classes)
-        before = class_accuracy(models.predict_received(inputs), targets, num_classes)
         after = class_accuracy(models.predict(inputs), targets, num_classes)
-        local = torch.stack([round_forgetting(before, client) for client in after])
+        if module.keeps_models:
+            before = class_accuracy(models.predict_before(inputs), targets, num_classes)
+        else:
+            before = class_accuracy(models.predict_received(inputs), targets, num_classes).expand_as(after)
+        local = torch.stack([round_forgetting(*client) for client in zip(before, after, strict=True)])
         module.log_round({"forgetting/local_mean": local.mean()}, round)
         log_distribution(trainer, "forgetting/local", local, round)
 

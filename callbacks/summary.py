@@ -24,6 +24,7 @@ from fl_lightning.training.lost_rounds import largest_norm
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
+_PERSONAL_IN_TABLE = ("/std", "/worst_decile", "fine_tuned_mean", "new_clients_mean")
 
 
 class RunSummary(FederatedCallback):
@@ -79,7 +80,7 @@ class RunSummary(FederatedCallback):
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        for name in module.evaluations:
+        for name in module.evaluated:
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
@@ -112,6 +113,7 @@ class RunSummary(FederatedCallback):
             "rounds_to_target": _rounds_to_targets(self._curves.get("test/accuracy", {}), self.targets),
             "val_accuracy": _readings(self._curves.get("val/accuracy", {})),
             "newest_forgetting": forgetting,
+            "personal": {name: value for name, value in sorted(module.newest.items()) if name.startswith("personal/")},
             "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
             "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
@@ -182,6 +184,9 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row(label, f"{readings['last']:.4f}")
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
             table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, mean of {_span(readings)}")
+    for name, value in results["personal"].items():
+        if name.endswith(_PERSONAL_IN_TABLE):
+            table.add_row(name, f"{value:.4f}")
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():
@@ -210,7 +215,8 @@ def _print_table(results: dict[str, Any]) -> None:
 
 def _sign(name: str) -> str:
     """Which sign of a measure of forgetting is forgetting."""
-    if name in ("forgetting/client_mean", "forgetting/client_worst", "tasks/backward_transfer"):
+    of_clients = ("forgetting/client_mean", "forgetting/client_worst", "forgetting/personal_since_visit")
+    if name in (*of_clients, "tasks/backward_transfer"):
         return ", negative is forgetting"
     drops = ("forgetting/round", "forgetting/local_mean", "forgetting/from_best", "tasks/forgetting")
     is_drop = name.startswith("forgetting/every_") or name in drops

@@ -13,6 +13,7 @@ _OVERVIEW = {
     r"val/accuracy": "Overview/validation_accuracy",
     r"forgetting/(round|every_\d+)": "Overview/forgetting_of_the_global_model",
     r"forgetting/client_mean": "Overview/forgetting_of_clients",
+    r"personal/(own|matched)/worst_decile": "Overview/accuracy_of_the_worst_tenth_of_clients",
     r"tasks/accuracy": "Overview/accuracy_on_tasks",
     r"tasks/forgetting": "Overview/forgetting_of_tasks",
 }
@@ -22,13 +23,35 @@ _CLIENT_FORGETTING = (
     "cohort."
 )
 _DROP = "Drop of the global model's test accuracy by class since the evaluation before, mean over classes, gains not counted."
+_OR_OWN = "; where clients keep personal models, of these, each on its client's samples, mean over clients."
+_PERSONAL = (
+    "Accuracy of personal models, each on its client's samples: validation parts, test parts of their own, or parts of the "
+    "test set matched to their classes."
+)
 _BYTES = "Weights, buffers and whatever else a method sends."
 
 # The first pattern that fits the whole tag counts.
 _DESCRIPTIONS = {
-    r"test/accuracy|Overview/test_accuracy": "Accuracy of the global model on the test set. No model is chosen by it.",
-    r"val/accuracy|Overview/validation_accuracy": "Accuracy of the global model on the clients' joined validation samples.",
-    r"(test|val)/loss": "Mean cross entropy of the global model on plain logits, whatever the loss of the training is.",
+    r"test/accuracy|Overview/test_accuracy": f"Accuracy of the global model on the test set{_OR_OWN} "
+    "No model is chosen by it.",
+    r"val/accuracy|Overview/validation_accuracy": "Accuracy of the global model on clients' joined validation samples"
+    f"{_OR_OWN}",
+    r"(test|val)/loss": "Mean cross entropy of the same models on plain logits, whatever the loss of the training is.",
+    r"(test|val)/global_accuracy": "Accuracy of the global model on the test set, or on clients' joined validation samples.",
+    r"(test|val)/global_loss": "Mean cross entropy of the global model on plain logits.",
+    r"personal/(\w+)/(fine_tuned_)?mean": f"{_PERSONAL} Mean over clients.",
+    r"personal/(\w+)/(fine_tuned_)?sample_mean": f"{_PERSONAL} Each sample counts once.",
+    r"personal/(\w+)/(fine_tuned_)?visited_mean": f"{_PERSONAL} Mean over clients that have taken part.",
+    r"personal/(\w+)/(fine_tuned_)?std": f"{_PERSONAL} Standard deviation over clients.",
+    r"personal/(\w+)/(fine_tuned_)?worst_decile|Overview/accuracy_of_the_worst_tenth_of_clients": f"{_PERSONAL} "
+    "Mean of the lowest tenth of the clients.",
+    r"personal/(\w+)/(fine_tuned_)?min": f"{_PERSONAL} The lowest.",
+    r"personal/(\w+)/new_clients_(fine_tuned_)?mean": f"{_PERSONAL} Mean over clients that never took part, as they are or "
+    "fine-tuned.",
+    r"personal/cohort_(before|after)": "Accuracy of the cohort's personal models on their validation parts, around the fit.",
+    r"personal/distribution": "Accuracy of every client's personal model on its own samples.",
+    r"forgetting/personal_since_visit": "Change of the accuracy of a client's personal model on its validation part since the "
+    "end of its last visit, mean over clients whose last visit was measured. Negative is forgetting.",
     r"forgetting/client_mean|Overview/forgetting_of_clients": f"{_CLIENT_FORGETTING} Negative is forgetting.",
     r"forgetting/client_mean_positive": f"{_CLIENT_FORGETTING} With the other sign: positive is forgetting.",
     r"forgetting/client_worst": "Lowest F_k: change of the accuracy on a client's validation samples by the local fits of the "

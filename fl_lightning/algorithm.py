@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_patterns, check_range
 from fl_lightning.exchange import Batch, Client, ClientState, Federation, Needs, Reduction, Upload, Visit, Weighted
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
@@ -91,6 +91,9 @@ class FederatedAlgorithm(nn.Module):
 
     personal: Sequence[str] = ()
     """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
+
+    fine_tuned: bool = False
+    """Whether clients use the global model after some epochs on their own samples, and keep nothing of them."""
 
     needs: Needs = Needs()
     """What the method needs of the engine; of a class, or of an object whose arguments decide."""
@@ -196,8 +199,19 @@ class FederatedAlgorithm(nn.Module):
         # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
         self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
+        if self.personal and not self.needs.task_streams:
+            self._check_personal()
         if self.needs.initial_model and _INITIAL not in self.server_states:
             self.keep_initial_model()
+
+    def _check_personal(self) -> None:
+        held = [name for name, _ in (*self.net.named_parameters(), *self.net.named_buffers())]
+        check_patterns("model.personal", self.personal, held)
+        if all(map(self.is_personal, self._model())):
+            raise ValueError(
+                f"model.personal is {list(self.personal)}, which leaves no weight of model.net to share: use "
+                "fl_lightning.LocalOnly to train every client alone"
+            )
 
     def keep_initial_model(self) -> None:
         """Have ``initial_model`` be the present global model."""
@@ -385,13 +399,14 @@ class FederatedAlgorithm(nn.Module):
         """Likewise of a second model: gradients by the names of its weights, and the mean loss.
 
         Args:
-            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in place of the
+            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in place of
+            the
                 net's. Names that are missing are the net's.
         """
         weights, present = self.trained_weights(net), dict(net.named_buffers())
         buffers = {name: tensor for name, tensor in model.items() if name in present}
         at = [model.get(name, weight) for name, weight in weights.items()]
-        gradients, loss = self.loss_gradients(net, batch, client, at, buffers)
+        gradients, loss = self.loss_gradients(net, batch, client, at, buffers or None)
         model |= buffers
         return dict(zip(weights, gradients, strict=True)), loss
 
@@ -460,6 +475,32 @@ class FederatedAlgorithm(nn.Module):
     def expected_work(self, client: int) -> float:
         """Samples that a visit goes through, by which clients are split among processes."""
         return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
+
+    # What evaluation asks for ---------------------------------------------------------------------------------------
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
+        own = self.needs.client_weights or type(self).personal_model is not FederatedAlgorithm.personal_model
+        return not self.needs.task_streams and (own or not self.has_global_model)
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server's net is a model that can be used: no part of it stays with clients."""
+        return not any(self.is_personal(name) for name in self._model())
+
+    def fine_tunes(self, name: str) -> bool:
+        """Whether a client that fine-tunes a model trains this weight."""
+        return name in self._trained_names
+
+    def personal_model(self, shared: State, state: ClientState) -> State:
+        """A client's personal model: weights and buffers by name; those that are missing are the shared ones.
+
+        Args:
+            shared: the newest global ones or, as a visit ends, those in the client's net.
+            state: what the client keeps: nothing before its first visit, when its model is the global one.
+        """
+        return {**shared, **state.weights}
 
     # What defences and attacks ask for ------------------------------------------------------------------------------
 

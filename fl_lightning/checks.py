@@ -2,8 +2,9 @@
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from typing import Any, get_args
 
 Limits = list[tuple[float, Callable[[Any, Any], bool], str]]
@@ -72,6 +73,27 @@ def check_choice(key: str, value: object, choices: Any) -> None:
     allowed = get_args(choices)
     if value not in allowed:
         raise ValueError(f"{key} is {value!r}, must be one of {', '.join(allowed)}")
+
+
+def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:
+    """Refuse a pattern that fits no name.
+
+    >>> check_patterns("model.personal", ["head.*"], ["features.0.weight", "classifier.weight"])
+    Traceback (most recent call last):
+    ValueError: model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier
+
+    Args:
+        key: of the command line.
+        patterns: as ``fnmatch`` takes them.
+        names: of weights and buffers.
+
+    Raises:
+        ValueError: naming the first one that fits none.
+    """
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            layers = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
+            raise ValueError(f"{key} has {pattern!r}, which fits no weight of model.net: its layers are {layers}")
 
 
 @contextmanager

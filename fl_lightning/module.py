@@ -7,7 +7,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 import copy
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import nn
 from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.data.scaling import recorded_inputs
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
@@ -38,6 +39,7 @@ from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, check_whol
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
+from fl_lightning.training.personal_evaluation import PersonalModels, PersonalScores, count_hits
 from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
@@ -195,6 +197,25 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         if not self._undoable.is_undone:  # its step has been counted
             self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
 
+    def personal_scores(
+        self,
+        names: Sequence[EvaluationName],
+        clients: Sequence[int] | None = None,
+        adapt: Callable[[nn.Module, int], None] | None = None,
+    ) -> dict[str, PersonalScores]:
+        models, trainer = PersonalModels(self, self.client_states), self.trainer
+        counts = torch.zeros(len(names), self.data.num_clients, 3, dtype=torch.float64, device=self.device)
+        with trainer.precision_plugin.val_step_context():
+            for client in range(self.data.num_clients) if clients is None else clients:
+                if client % trainer.world_size == self.global_rank:  # its state is here
+                    net = models.load(client)
+                    if adapt is not None:
+                        adapt(net, client)
+                    for row, name in enumerate(names):
+                        counts[row, client] = count_hits(net, self.data, name, client)
+        counts = trainer.strategy.reduce(counts, reduce_op="sum")
+        return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
+
     @property
     def rounds_without_update(self) -> int:
         """How many rounds in a row brought the server nothing so far."""
@@ -331,6 +352,12 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.tuned_engine = choice.name
         return choice
 
+    def place_data(self) -> None:
+        super().place_data()
+        if self._restored_states is not None and self.trainer.state.fn != "fit":
+            self.client_states = open_client_states(self.trainer, "memory", None, self._restored_states)
+            self._restored_states = None
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["federated"] = {
             "layout": LAYOUT,
@@ -378,6 +405,11 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             inputs = recorded_inputs(checkpoint)
             self.make_net(tuple(inputs.net_shape), len(inputs.classes))
         self.configure_model()
+        if not self.has_global_model:
+            raise ValueError(
+                f"the clients of {type(self).__name__} keep parts of the net: a checkpoint has no single one; test evaluates"
+                " theirs"
+            )
         self.on_load_checkpoint(checkpoint)
         for name, weight in self.state_dict(keep_vars=True).items():
             weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision
@@ -392,7 +424,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             checkpoint["state_dict"] = with_present_server_states(checkpoint["state_dict"], self.state_dict())
         cure = "use the model options of that run"
         check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", cure)
-        if fitting:
+        if fitting or (self._trainer is not None and self.keeps_models):
             check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]
         self.tuned_engine = checkpoint["federated"]["tuned_engine"]

@@ -130,6 +130,7 @@ class Engine(ABC):
         split = self._split(visits)
         if self._moves_states:
             self._fetch_states(visits, split)
+        before = self._own_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
         self.fit_share(round, {position: visits[position] for position in split[ranks.rank]}, share)
         if ranks.size > 1:
             self._gather(share)
@@ -141,7 +142,7 @@ class Engine(ABC):
         for client in report.nonfinite:
             share.reduced.gathered_tensors.pop(client, None)
         kept, cleared = ([client for client, has_state in finite if has_state == wanted] for wanted in (True, False))
-        models = self._models(visits, share.models) if share.models is not None else None
+        models = self._models(visits, share.models, before) if share.models is not None else None
         probes = [probe for position, probe in sorted(share.probes.items()) if rows[position][1]]
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
@@ -166,9 +167,7 @@ class Engine(ABC):
                 f"{type(method).__name__}.cohort has a client that does not receive: declare needs = "
                 "fl_lightning.Needs(client_weights=True)"
             )
-        moved = self._moves_states
-        stored = self._states.get(visit.client, ClientState()) if moved else self.context.states.read(visit.client)
-        state = stored.map(lambda tensor: tensor.to(self.context.device))
+        state = self._state_of(visit.client)
         num_steps = method.num_local_steps(visit.client)
         client = Client(
             index=visit.client,
@@ -192,6 +191,20 @@ class Engine(ABC):
         )
         local = {name: tensor for name, tensor in state.weights.items() if not visit.receives or method.is_personal(name)}
         return client, local | self._reset
+
+    def _state_of(self, client: int) -> ClientState:
+        stored = self._states.get(client, ClientState()) if self._moves_states else self.context.states.read(client)
+        return stored.map(lambda tensor: tensor.to(self.context.device))
+
+    def used_model(self, tensors: State, state: ClientState) -> State:
+        """A copy of the model that a client uses, from what its net holds and what it keeps."""
+        model = self.method.personal_model(tensors, state) if self.method.keeps_models else tensors
+        return {name: tensor.detach().clone() for name, tensor in model.items()}
+
+    def _own_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:
+        """Personal models before their fits, by position in the cohort."""
+        states = {position: self._state_of(visits[position].client) for position in positions}
+        return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
     def start(self, client: Client, local: State) -> None:
         """Bring the working copy to the client, whose ``local`` tensors replace the server's, and let it prepare."""
@@ -232,7 +245,7 @@ class Engine(ABC):
         up = sum(self.bytes_sent(tensors) for tensors in sent.values())
         share.record([position], loss, finite, [(self.bytes_down(visit, client), up, bool(state), weight > 0)], norm)
         if share.models is not None:
-            share.models[position] = {name: tensor.clone() for name, tensor in self.working_state.items()}
+            share.models[position] = self.used_model(self.working_state, state)
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.
@@ -367,10 +380,14 @@ class Engine(ABC):
     def _no_stats(self, visits: Sequence[Visit]) -> Tensor:
         return torch.zeros(len(visits), 7, dtype=torch.float64, device=self.context.device)
 
-    def _models(self, visits: Sequence[Visit], kept: dict[int, State]) -> CohortModels:
-        predict_one = {position: partial(self._predict, state) for position, state in kept.items()}
+    def _models(self, visits: Sequence[Visit], kept: dict[int, State], own: dict[int, State] | None) -> CohortModels:
+        after, before = (
+            None if models is None else {position: partial(self._predict, state) for position, state in models.items()}
+            for models in (kept, own)
+        )
         predict_received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
-        return CohortModels([visit.client for visit in visits], predict_one, predict_received, self.context.ranks.sum)
+        clients = [visit.client for visit in visits]
+        return CohortModels(clients, after or {}, predict_received, self.context.ranks.sum, before)
 
     def _predict(self, state: State, inputs: Inputs) -> Tensor:
         self.load(state)

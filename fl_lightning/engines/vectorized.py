@@ -209,7 +209,7 @@ class VectorizedEngine(Engine):
             if state:
                 share.keep_state(member.position, _row(state, row))
             if share.models is not None:
-                share.models[member.position] = {name: tensor[row].clone() for name, tensor in stack.tensors.items()}
+                share.models[member.position] = self.used_model(_row(stack.tensors, row), _row(state, row))
             up = sent if member.visit.sends else 0
             counts.append((self.bytes_down(member.visit, member.client), up, bool(state), row in weighted))
         share.record([member.position for member in members], losses, finite, counts, norms)

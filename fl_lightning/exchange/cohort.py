@@ -13,6 +13,10 @@ from fl_lightning.exchange.reduction import Reduction
 class Inputs(Protocol):
     """Inputs of the net, (samples, ...): a tensor, or what is made part by part, as the data module's ``test_inputs`` gives."""
 
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
     def split(self, size: int, /) -> Iterable[Tensor]:
         """All inputs in order, ``size`` at a time, the last part as many as are left."""
         ...
@@ -40,6 +44,8 @@ class CohortModels:
         clients: indices of the clients, in the order of the results.
         predict_one: position in ``clients`` and inputs to logits; None for models that another process holds.
         predict_received: inputs to the logits of the weights that the round started from.
+        predict_before: likewise as ``predict_one``, of personal models before their fits; None: they started from the
+            global model.
         sum_over_ranks: adds a tensor up over the processes.
     """
 
@@ -49,8 +55,10 @@ class CohortModels:
         predict_one: dict[int, Callable[[Inputs], Tensor]],
         predict_received: Callable[[Inputs], Tensor],
         sum_over_ranks: Callable[[Tensor], Tensor],
+        predict_before: dict[int, Callable[[Inputs], Tensor]] | None = None,
     ) -> None:
         self.clients = list(clients)
+        self._predict_before = predict_before
         self._predict_one = predict_one
         self._predict_received = predict_received
         self._sum_over_ranks = sum_over_ranks
@@ -62,9 +70,35 @@ class CohortModels:
             inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or what the data module's
                 ``test_inputs`` gives.
         """
+        return self._predict_each(self._predict_one, inputs)
+
+    def predict_before(self, inputs: Inputs) -> Tensor:
+        """Likewise of the models before their fits: clients' own where they keep some, else the global one, K times."""
+        if self._predict_before is None:
+            return self.predict_received(inputs).expand(len(self.clients), -1, -1)
+        return self._predict_each(self._predict_before, inputs)
+
+    def predict_own(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
+        """Logits (samples, classes) of every client's model for its own inputs, joined in order; every process must call it.
+
+        Args:
+            inputs: of each client.
+            before: ask the models before their fits.
+        """
+        models = self._predict_one
+        if before:
+            models = self._predict_before or dict.fromkeys(self._predict_one, self._predict_received)
+        empty = self.predict_received(inputs[0])
+        parts = [empty.new_zeros(len(part), empty.shape[1]) for part in inputs]
+        for position, predict in models.items():
+            if len(parts[position]) > 0:
+                parts[position] = predict(inputs[position])
+        return self._sum_over_ranks(torch.cat(parts))
+
+    def _predict_each(self, models: dict[int, Callable[[Inputs], Tensor]], inputs: Inputs) -> Tensor:
         received = self.predict_received(inputs)
         logits = received.new_zeros(len(self.clients), *received.shape)
-        for position, predict in self._predict_one.items():
+        for position, predict in models.items():
             logits[position] = predict(inputs)
         return self._sum_over_ranks(logits)
 

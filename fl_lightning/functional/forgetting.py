@@ -22,7 +22,8 @@ def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
     without data are NaN and are left out of the means; with a single client the means are NaN.
 
     Args:
-        before: (K,) accuracy of the global model on client k's data.
+        before: (K,) accuracy of the global model on client k's data; or (K, K) ``before[i, k]`` of the model that client i used
+            before its fit, where clients have personal models.
         after: (K, K) accuracy ``after[i, k]`` of client i's model on client k's data.
 
     Returns:
@@ -41,8 +42,11 @@ def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
         >>> scores.per_model, scores.per_data
         (tensor([-0.2500, -0.5000]), tensor([-0.5000, -0.2500]))
     """
-    if before.ndim != 1 or after.shape != (len(before), len(before)):
-        raise ValueError(f"before has shape {tuple(before.shape)} and after {tuple(after.shape)}, must be (K,) and (K, K)")
+    square = (len(after), len(after))
+    if after.shape != square or before.shape not in (square[:1], square):
+        raise ValueError(
+            f"before has shape {tuple(before.shape)} and after {tuple(after.shape)}, must be (K,) or (K, K) and (K, K)"
+        )
     forgetting = after - before
     others = forgetting.masked_fill(torch.eye(len(before), dtype=torch.bool, device=after.device), float("nan"))
     return ClientForgettingScores(forgetting, others.nanmean(dim=1), others.nanmean(dim=0))

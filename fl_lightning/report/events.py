@@ -21,13 +21,13 @@ from tensorboard.util.tensor_util import make_ndarray
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<Q4x")  # length of the event, checksum of the length
 _FOOTER = 4  # bytes of the event's checksum
-# Those that are kept, with their number of dimensions.
+# Those that are kept, with their numbers of dimensions.
 _TENSORS = {
-    "clients/cohort": 1,
-    "clients/accuracy_before": 1,
-    "clients/accuracy_after": 2,
-    "clients/class_cohort": 1,
-    "clients/class_accuracy": 2,
+    "clients/cohort": (1,),
+    "clients/accuracy_before": (1, 2),  # of one global model, or of each client's own
+    "clients/accuracy_after": (2,),
+    "clients/class_cohort": (1,),
+    "clients/class_accuracy": (2,),
 }
 
 
@@ -133,7 +133,7 @@ def _add_value(log: Log, round: int, value: Summary.Value) -> None:
     elif value.tag in _TENSORS:
         # Fewer bytes than numbers would be one number repeated, as often as the shape says.
         shape = [dimension.size for dimension in value.tensor.tensor_shape.dim]
-        if len(shape) != _TENSORS[value.tag] or math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
+        if len(shape) not in _TENSORS[value.tag] or math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
             raise ValueError(f"{value.tag} has shape {shape}")
         tensor = make_ndarray(value.tensor)
         if value.tag.endswith("cohort") and not np.isfinite(tensor).all():

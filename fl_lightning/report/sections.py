@@ -220,7 +220,11 @@ def _client_forgetting_rounds(log: Log) -> set[int]:
     """Rounds of which a log has all that :func:`figures.draw_client_forgetting` draws; one cut off may lack a part."""
     cohort, before, after = (log.tensors.get(f"clients/{name}", {}) for name in ("cohort", "accuracy_before", "accuracy_after"))
     common = cohort.keys() & before.keys() & after.keys()
-    return {round for round in common if before[round].shape * 2 == after[round].shape == cohort[round].shape * 2}
+    return {
+        round
+        for round in common
+        if after[round].shape == cohort[round].shape * 2 and before[round].shape in (cohort[round].shape, after[round].shape)
+    }
 
 
 def _one_round_rounds(log: Log) -> set[int]:

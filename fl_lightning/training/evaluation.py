@@ -1,6 +1,6 @@
-"""How the global model is evaluated, and how numbers reach the loggers."""
+"""How the global model and personal models are evaluated, and how numbers reach the loggers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,25 +8,32 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.data.samples import type_name
 from fl_lightning.exchange import Batch, predict_in_batches
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.metrics import ClassScores, Scores
+from fl_lightning.training.personal_evaluation import PersonalScores
 
 
 class EvaluatedModule(LightningModule):
-    """The half of :class:`FederatedModule` that looks at the global model: validation, test and predict.
+    """The half of :class:`FederatedModule` that looks at models: validation, test and predict.
 
-    Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes.
+    Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. Where clients
+    keep personal models, accuracy and loss are the means over clients of these, each on its own samples. The global model's
+    are then called ``global_accuracy`` and ``global_loss``, and are absent where there is no global model.
     """
 
     net: nn.Module
     data: FederatedDataModule
     given_arguments: dict[str, Any]
+    keeps_models: bool
+    has_global_model: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test"
+        self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test", of the global model
+        self.personal_evaluations: dict[str, PersonalScores] = {}  # likewise of personal models
         self.evaluated_round = -1  # the newest round of a fit that was evaluated
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
 
@@ -43,6 +50,26 @@ class EvaluatedModule(LightningModule):
         self.newest.update(numbers)
         for logger in self.trainer.loggers:
             logger.log_metrics(numbers, step=round)
+
+    def personal_scores(
+        self,
+        names: Sequence[EvaluationName],
+        clients: Sequence[int] | None = None,
+        adapt: Callable[[nn.Module, int], None] | None = None,
+    ) -> dict[str, PersonalScores]:
+        """Scores of personal models on their validation or test parts; every process must call it.
+
+        Args:
+            names: of the parts.
+            clients: whose models are asked; the others count as without samples. None: all.
+            adapt: changes a copy of a client's model first, such as :class:`~fl_lightning.training.fine_tuning.FineTuning`.
+        """
+        raise NotImplementedError
+
+    @property
+    def evaluated(self) -> list[str]:
+        """What was evaluated last, of ``val`` and ``test``."""
+        return list({**self.evaluations, **self.personal_evaluations})
 
     def setup(self, stage: str) -> None:
         # A plain dict: as submodules the counts would be cast to the net's precision.
@@ -115,10 +142,12 @@ class EvaluatedModule(LightningModule):
         trainer.training = True
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.scores[self.data.evaluation.names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
+        if self.has_global_model:
+            self.scores[self.data.evaluation.names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores["test"].update(self.net(batch.inputs), batch.targets)
+        if self.has_global_model:
+            self.scores["test"].update(self.net(batch.inputs), batch.targets)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Class probabilities (B, C)."""
@@ -133,6 +162,11 @@ class EvaluatedModule(LightningModule):
         self._start_scores()
 
     def on_predict_epoch_start(self) -> None:
+        if not self.has_global_model:
+            raise ValueError(
+                f"model is {type(self).__name__}, whose clients keep parts of the net, so that there is no global model to "
+                "predict with: test evaluates the clients'"
+            )
         self.place_data()
 
     def on_validation_epoch_end(self) -> None:
@@ -149,11 +183,17 @@ class EvaluatedModule(LightningModule):
             empty = torch.zeros(0, len(self.data.classes), device=self.device)
             score.update(empty, torch.zeros(0, dtype=torch.int64, device=self.device))
 
-    def _log_scores(self, names: Sequence[str]) -> None:
+    def _log_scores(self, names: Sequence[EvaluationName]) -> None:
         if self.trainer.sanity_checking:
             return
-        self.evaluations = {name: self.scores[name].compute() for name in names}
-        metrics = {f"{name}/{key}": getattr(self.evaluations[name], key) for name in names for key in ("accuracy", "loss")}
+        of_global = [name for name in names if self.has_global_model and (name == "val" or self.data.evaluation.has_test)]
+        self.evaluations = {name: self.scores[name].compute() for name in of_global}
+        self.personal_evaluations = self.personal_scores(names) if self.keeps_models else {}
+        prefix = "global_" if self.keeps_models else ""
+        scalars = ("accuracy", "loss")
+        metrics = {f"{n}/{prefix}{key}": getattr(scores, key) for n, scores in self.evaluations.items() for key in scalars}
+        for name, personal in self.personal_evaluations.items():
+            metrics |= {f"{name}/{key}": getattr(personal, key).nanmean() for key in scalars}
         # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.
         fitting = self.trainer.state.fn == "fit"
         self.log_dict({name: value.float() for name, value in metrics.items()}, logger=not fitting)

@@ -1,0 +1,163 @@
+"""PersonalAccuracy: how well personal models do on their own samples."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.figures import accuracy_of_clients
+from fl_lightning.checks import check_range
+from fl_lightning.data.evaluation_data import EvaluationName
+from fl_lightning.exchange import CohortModels, RoundReport
+from fl_lightning.functional import worst_decile
+from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.module import FederatedModule
+from fl_lightning.training.fine_tuning import FineTuning
+from fl_lightning.training.personal_evaluation import PersonalScores
+
+
+class PersonalAccuracy(FederatedCallback):
+    """Accuracy of each client's personal model on its own samples; nothing for methods whose clients keep no models.
+
+    Whenever the run is evaluated, over all clients that have samples: ``mean``, ``sample_mean``, in which each sample counts
+    once, ``std`` over clients (population), ``worst_decile``, the mean of the lowest tenth, and ``min``; ``visited_mean`` is
+    over those that have taken part. Their tags say on which samples: ``personal/validation/...``, clients' validation parts;
+    ``personal/own/...``, test parts held out of clients' samples; ``personal/matched/...``, the global test set, dealt out so
+    that each client's part has the class shares of its training samples. A client's personal model is the newest shared weights
+    with those that it keeps.
+
+    In the chosen rounds the cohort is measured on its validation parts around its local fits: ``personal/cohort_before`` and
+    ``personal/cohort_after``. ``forgetting/personal_since_visit`` is the mean, over clients whose last visit was measured so,
+    of the accuracy of their personal models now less that at the end of that visit (negative is forgetting): what aggregation
+    did to them. ``personal/distribution`` draws the accuracies of all clients; their numbers are the tensor
+    ``clients/personal_accuracy`` (N,).
+
+    At the end of a run clients that never took part are fine-tuned for some epochs, from the newest shared weights and the
+    initial values of the others: ``.../new_clients_mean`` and ``.../new_clients_fine_tuned_mean``. Where clients keep nothing
+    and fine-tune instead, as with FedBABU, or FedAvg and ``fine_tune``, all of them are: ``.../fine_tuned_mean`` and so on.
+
+    Args:
+        every, rounds: rounds of the picture, and in which the cohort is measured.
+        fine_tune: measure what fine-tuning makes of every client's model too, at the end of the run.
+        fine_tuning_epochs: passes over a client's training samples; 0 leaves fine-tuning out.
+        fine_tuning_steps: or local steps; by default epochs count.
+
+    Raises:
+        ValueError: if a number is negative.
+    """
+
+    key = "callbacks.personal_accuracy"
+
+    def __init__(
+        self,
+        every: int = 10,
+        rounds: list[int] | None = None,
+        fine_tune: bool = False,
+        fine_tuning_epochs: int = 5,
+        fine_tuning_steps: int | None = None,
+    ) -> None:
+        super().__init__(every, rounds)
+        check_range(f"{self.key}.fine_tuning_epochs", fine_tuning_epochs, at_least=0, hint="0 leaves fine-tuning out")
+        if fine_tuning_steps is not None:
+            check_range(f"{self.key}.fine_tuning_steps", fine_tuning_steps, at_least=0, hint="null counts epochs")
+        self.fine_tune, self.fine_tuning_epochs, self.fine_tuning_steps = fine_tune, fine_tuning_epochs, fine_tuning_steps
+        self._clients_keep_models = False
+        self._visited: set[int] = set()
+        self._last_visit: dict[int, float] = {}  # accuracy at the end of a client's last visit, where that was measured
+        self._measured: dict[int, float] = {}  # of the present round's cohort
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        self._clients_keep_models = module.keeps_models
+
+    def wants_models(self, round: int) -> bool:
+        return self._clients_keep_models and self.due(round)
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if not self.wants_models(round) or not module.data.has_validation:
+            return
+        parts = [module.data.evaluation.client_samples("val", client) for client in models.clients]
+        inputs, targets = [part for part, _ in parts], torch.cat([labels for _, labels in parts])
+        sizes = torch.tensor([len(part) for part in inputs], device=targets.device)
+        owner = torch.repeat_interleave(torch.arange(len(parts), device=targets.device), sizes)
+        before, after = (
+            accuracy_by_owner(models.predict_own(inputs, before=asked), targets, owner, len(parts)) for asked in (True, False)
+        )
+        module.log_round({"personal/cohort_before": before.nanmean(), "personal/cohort_after": after.nanmean()}, round)
+        self._measured = dict(zip(models.clients, after.tolist(), strict=True))
+
+    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
+        counted = [] if report.undone else [client for client in report.clients if client not in report.nonfinite]
+        self._visited.update(counted)
+        for client in counted:
+            self._last_visit.pop(client, None)
+        self._last_visit |= {client: self._measured[client] for client in counted if client in self._measured}
+        self._measured = {}
+
+    def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        round = trainer.global_step
+        for name, scores in module.personal_evaluations.items():
+            self._log(module, _group(module, name), scores, round)
+        if "val" in module.personal_evaluations and self._last_visit:
+            now = module.personal_evaluations["val"].accuracy.cpu()
+            changes = torch.stack([now[client] - then for client, then in self._last_visit.items()])
+            module.log_round({"forgetting/personal_since_visit": changes.nanmean()}, round)
+        if module.personal_evaluations and (self.due(round) or round == trainer.max_steps):
+            name = next(reversed(module.personal_evaluations))
+            accuracy = module.personal_evaluations[name].accuracy
+            log_tensors(trainer, {"clients/personal_accuracy": accuracy}, round)
+            figure = accuracy_of_clients(accuracy, f"Personal models, {_group(module, name)} samples, round {round}")
+            log_figure(trainer, "personal/distribution", figure, round)
+
+    def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        everyone = self.fine_tune or module.fine_tuned
+        new = sorted(set(range(module.data.num_clients)) - self._visited) if module.keeps_models or everyone else []
+        clients = list(range(module.data.num_clients)) if everyone else new
+        names = self._names(module)
+        if not clients or not names or 0 in (self.fine_tuning_epochs, self.fine_tuning_steps):
+            return
+        round = trainer.global_step
+        tuning = FineTuning(module, module.data, round, self.fine_tuning_epochs, self.fine_tuning_steps)
+        before, after = module.personal_scores(names, clients), module.personal_scores(names, clients, tuning)
+        for name in names:
+            group = _group(module, name)
+            if everyone:
+                self._log(module, group, before[name], round)
+                self._log(module, group, after[name], round, "fine_tuned_")
+            if new:
+                means = {"new_clients_mean": before, "new_clients_fine_tuned_mean": after}
+                scalars = {f"personal/{group}/{key}": scores[name].accuracy[new].nanmean() for key, scores in means.items()}
+                module.log_round(scalars, round)
+
+    def _names(self, module: FederatedModule) -> list[EvaluationName]:
+        """What a fit may look at; test samples where ``monitor_test`` says so."""
+        return [name for name in module.data.evaluation.names if name == "val" or module.data.monitor_test > 0]
+
+    def _log(self, module: FederatedModule, group: str, scores: PersonalScores, round: int, kind: str = "") -> None:
+        tested = scores.samples > 0
+        accuracy, samples = scores.accuracy[tested], scores.samples[tested]
+        if len(accuracy) == 0:
+            return
+        scalars = {
+            "mean": accuracy.mean(),
+            "sample_mean": (samples * accuracy).sum() / samples.sum(),
+            "std": accuracy.std(correction=0),
+            "worst_decile": worst_decile(accuracy),
+            "min": accuracy.min(),
+        }
+        if visited := sorted(self._visited):
+            scalars["visited_mean"] = scores.accuracy[visited].nanmean()
+        module.log_round({f"personal/{group}/{kind}{key}": value for key, value in scalars.items()}, round)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"visited": sorted(self._visited), "last_visit": self._last_visit}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._visited, self._last_visit = set(state_dict["visited"]), state_dict["last_visit"]
+
+
+def _group(module: FederatedModule, name: EvaluationName) -> str:
+    """How the tags call clients' samples."""
+    return "validation" if name == "val" else module.data.evaluation.client_tests.kind
