@@ -32,6 +32,21 @@ DIGITS = ["fit", "--config", "digits_tce.yaml"]
             "data.val_fraction is 0.3, which leaves client 0 of 1 samples without a training sample",
         ),
         (["--data.val_fraction", "1.0"], "data.val_fraction is 1.0, must be at least 0 and below 1"),
+        (
+            ["--data.test_fraction", "0.7"],
+            "data.val_fraction is 0.3 and data.test_fraction is 0.7, must be below 1 together: the rest is trained on",
+        ),
+        (
+            ["--data.num_clients", "400", "--data.test_fraction", "0.65"],
+            "data.val_fraction is 0.3 and data.test_fraction is 0.65, which leaves client 0 of 3 samples without a training",
+        ),
+        (
+            ["--model", "FedPer", "--model.personal", "[head.*]"],
+            "model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier\n",
+        ),
+        (["--model", "FedPer", "--model.personal", "['*']"], "model.personal is ['*'], which leaves no weight of model.net"),
+        (["--model", "LGFedAvg", "--model.shared", "['*']"], "model.shared is ['*'], which leaves clients no weight"),
+        (["--model", "FedBABU", "--model.head", "['*']"], "model.head is ['*'], which leaves no weight of model.net"),
         (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),
         (["--data.clients_per_round", "1.5"], "data.clients_per_round is 1.5, must be above 0 and at most 1"),
         (["--data.clients_per_round", "21"], "data.clients_per_round is 21, must be between 1 and data.num_clients, 20"),

@@ -1,35 +1,53 @@
 """Federated methods, one file each."""
 
+from fl_lightning.methods.apfl import APFL
+from fl_lightning.methods.ditto import Ditto
 from fl_lightning.methods.fedavg import FedAvg
+from fl_lightning.methods.fedbabu import FedBABU
+from fl_lightning.methods.fedbn import FedBN
 from fl_lightning.methods.fedcurv import FedCurv
 from fl_lightning.methods.feddf import FedDF
 from fl_lightning.methods.feddyn import FedDyn
 from fl_lightning.methods.fedgma import FedGMA
 from fl_lightning.methods.fednova import FedNova
 from fl_lightning.methods.fedntd import FedNTD
+from fl_lightning.methods.fedper import FedPer
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.methods.fedreg import FedReg
+from fl_lightning.methods.fedrep import FedRep
 from fl_lightning.methods.fedrs import FedRS
 from fl_lightning.methods.fedsgd import FedSGD
 from fl_lightning.methods.flashback import Flashback
 from fl_lightning.methods.former_names import Moon as Moon
 from fl_lightning.methods.former_names import Scaffold as Scaffold
+from fl_lightning.methods.lgfedavg import LGFedAvg
+from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.methods.moon import MOON
+from fl_lightning.methods.pfedme import PFedMe
 from fl_lightning.methods.scaffold import SCAFFOLD
 
 __all__ = [
+    "APFL",
     "MOON",
     "SCAFFOLD",
+    "Ditto",
     "FedAvg",
+    "FedBABU",
+    "FedBN",
     "FedCurv",
     "FedDF",
     "FedDyn",
     "FedGMA",
     "FedNTD",
     "FedNova",
+    "FedPer",
     "FedProx",
     "FedRS",
     "FedReg",
+    "FedRep",
     "FedSGD",
     "Flashback",
+    "LGFedAvg",
+    "LocalOnly",
+    "PFedMe",
 ]

@@ -95,6 +95,7 @@ def test_the_sign_of_forgetting_is_said_and_zero_has_none(capsys):
     forgetting = {"forgetting/client_mean": -0.00001, "forgetting/client_mean_positive": 0.00001, "forgetting/every_5": 0.125}
     results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
+    results |= {"personal": {}}
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
     _print_table(results)
     rows = [

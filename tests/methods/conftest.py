@@ -218,6 +218,47 @@ class Tiny:
             optimizer.step()
         return local
 
+    def steps_of_sgd(
+        self, net: nn.Module, client: int, round: int, direction: Callable[[str, Tensor, Tensor], Tensor]
+    ) -> nn.Module:
+        """A client's net after plain steps of its rate along ``direction(name, weight, gradient)``, from ``net``."""
+        local = copy.deepcopy(net).train()
+        for inputs, targets in self.batches(client, round):
+            loss = self.losses(local(inputs), targets, client).mean()
+            gradients = torch.autograd.grad(loss, list(local.parameters()))
+            with torch.no_grad():
+                for (name, weight), gradient in zip(local.named_parameters(), gradients):
+                    weight -= self.rate(round) * direction(name, weight.clone(), gradient)
+        return local
+
+    def in_phases(self, net: nn.Module, client: int, round: int, phases: list[tuple[str, int]]) -> nn.Module:
+        """A client's net after so many steps on each part alone, by optimizers that have one part each."""
+        local = copy.deepcopy(net).train()
+        parts = [part for part, steps in phases for _ in range(steps)]
+        optimizers = {part: self.optimizer(getattr(local, part).parameters()) for part in dict(phases)}
+        for part, (inputs, targets) in zip(parts, self.batches(client, round), strict=True):
+            optimizers[part].param_groups[0]["lr"] = self.rate(round)
+            local.zero_grad()
+            self.losses(local(inputs), targets, client).mean().backward()
+            optimizers[part].step()
+        return local
+
+    def rounds_with_personal_parts(
+        self, is_personal: Callable[[str], bool], visit: Callable[[nn.Module, int, int], nn.Module] | None = None
+    ) -> tuple[nn.Module, dict[int, dict[str, Tensor]]]:
+        """FedAvg of what is not personal: the server's net, and by client what stays with it, the initial values at first."""
+        net, own = self.new_net(), {}
+        for round, cohort in self.rounds:
+            locals = {}
+            for client in cohort:
+                start = self.new_net()
+                start.load_state_dict({**net.state_dict(), **own.get(client, {})})
+                locals[client] = (visit or self.visit)(start, client, round)
+                own[client] = {name: value for name, value in locals[client].state_dict().items() if is_personal(name)}
+            shared = {name: value for name, value in self.mean(locals).items() if not is_personal(name)}
+            net.load_state_dict({**net.state_dict(), **shared})
+        return net, own
+
     def mean(self, locals: dict[int, nn.Module], uniform: bool = False) -> dict[str, Tensor]:
         """``sum_k p_k w_k`` of nets by client, weights and buffers; counters are truncated."""
         total = sum(1 if uniform else SIZES[client] for client in locals)
@@ -243,6 +284,18 @@ class Tiny:
         assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
         for client, kept in expected.items():
             self.assert_same_state(method.client_states.read(client), ClientState(method=kept), atol)
+
+    def assert_kept(self, method: FederatedModule, expected: dict[int, dict[str, Tensor]]) -> None:
+        """The weights and buffers that stay with each client, and nothing beside them."""
+        assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
+        for client, kept in expected.items():
+            self.assert_same_state(method.client_states.read(client), ClientState(weights=kept))
+
+    def assert_personal(self, method: FederatedModule, client: int, expected: nn.Module) -> None:
+        """The model that a client uses, with what it shares as the server has it now."""
+        shared = {name: tensor.detach() for name, tensor in (*method.net.named_parameters(), *method.net.named_buffers())}
+        model = method.personal_model(shared, method.client_states.read(client))
+        self.assert_same(model, dict((*expected.named_parameters(), *expected.named_buffers())))
 
     def assert_same_state(self, actual: ClientState, expected: ClientState, atol: float = 1e-9) -> None:
         """All parts of what a client keeps, within ``atol``; integers exactly."""

@@ -10,6 +10,9 @@ from fl_lightning.optimizers import FedAdam
 
 WEIGHTS, STATISTICS, HEAD = 4 * (3 * 5 + 5 + 5 + 24), 4 * (5 + 5) + 8, 4 * (5 * 4 + 4)  # the counter is an int64
 WITHOUT_NORM = 4 * (3 * 5 + 5 + 24)
+NORM = 4 * (5 + 5) + STATISTICS  # the BatchNorm layer alone
+# Whose own rule says what is personal: a personal head on top changes nothing, or leaves nothing to share.
+OWN_RULE = {"FedPer", "FedRep", "FedBABU", "LGFedAvg", "LocalOnly"}
 
 
 class Row(NamedTuple):
@@ -42,6 +45,15 @@ TABLE = {
     "FedCurv": Row(down=(1, 2, 0), up=(1, 1, 0), client=(0, 2, 8), server=(0, 2, 0)),
     "FedCurv, all": Row((1, 2, 0), (1, 2, 0), (0, 2, 8), (0, 2, 0), settings={"remember": "all"}),
     "FedDF": Row(),
+    "FedPer": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD)),
+    "FedRep": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD)),
+    "FedBABU": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD)),  # a head that is the same for all is neither sent nor kept
+    "LGFedAvg": Row(down=(0, 0, HEAD), up=(0, 0, HEAD), client=(1, 0, -HEAD)),
+    "FedBN": Row(down=(1, 0, -NORM), up=(1, 0, -NORM), client=(0, 0, NORM)),
+    "LocalOnly": Row(down=(0, 0, 0), up=(0, 0, 0), client=(1, 0, 0)),
+    "Ditto": Row(client=(1, 0, 0), server=(1, 0, 0)),  # clients draw the initial model from the seed
+    "APFL": Row(client=(1, 0, 4), server=(1, 0, 0)),
+    "PFedMe": Row(client=(1, 0, -STATISTICS)),
     "Flashback": Row(down=(1, 0, 4 * 4), server=(0, 0, 4 * 4 + 8 * 5), first_up=4 * 4),  # four classes, five clients
 }
 
@@ -55,8 +67,10 @@ def test_every_public_method_has_a_row():
     assert {name.split(",")[0] for name in TABLE} == set(methods.__all__)
 
 
-@pytest.mark.parametrize("personal", [(), ("classifier.*",)], ids=["", "personal head"])
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize(
+    ("name", "personal"),
+    [(name, ()) for name in TABLE] + [(name, ("classifier.*",)) for name in TABLE if name not in OWN_RULE],
+)
 def test_bytes_of_a_round(tiny, name, personal):
     """Three rounds of 3, 2 and 2 clients, 3, 1 and 0 of them new; a head that stays at home has no part in anything sent."""
     row, method = TABLE[name], name.split(",")[0]

@@ -32,6 +32,10 @@ class WithBody(nn.Module):
         return self.tail(self.body(inputs))
 
 
+# Whose patterns go by where the class layer is.
+CLASS_LAYER = {"FedPer": "personal", "FedRep": "personal", "LGFedAvg": "shared", "FedBABU": "head"}
+
+
 def both(tiny, name, **settings):
     """The method on the whole net, and on the trained part of it with samples that the body has been through."""
 
@@ -41,6 +45,8 @@ def both(tiny, name, **settings):
         data.train_set.inputs.copy_(BODY(data.train_set.inputs))
         return data
 
+    if name in CLASS_LAYER:
+        settings[CLASS_LAYER[name]] = ["*classifier.*"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "new_net", lambda norm=True, new_net=tiny.new_net: WithBody(new_net(norm)))
         whole = tiny.train_any(name, **settings)

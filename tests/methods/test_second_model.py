@@ -1,6 +1,7 @@
 """What a method needs to train a second model, and to train in phases: the hooks, against plain loops."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ ENGINES = ["sequential", "vectorized", "captured"]
 
 
 class LocalBeside(FedAvg):
-    """Each client trains a model of its own from the initial weights, beside FedAvg."""
+    """Each client trains a personal model from the initial weights, beside FedAvg."""
 
     needs = Needs(initial_model=True)
 
@@ -111,7 +112,8 @@ def test_weights_that_always_rest_are_those_of_the_beginning(tiny, engine):
         def resting(self, client, step):
             return [name for name in self.trained_weights(self.net) if name.startswith("features")]
 
-    method = tiny.train(BodyRests, engine=engine, optimizer=lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.1))
+    decaying = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    method = tiny.train(BodyRests, engine=engine, optimizer=decaying)
     start = tiny.new_net()
     for name, weight in method.net.named_parameters():
         assert torch.equal(weight, start.get_parameter(name)) == name.startswith("features"), name

@@ -1,0 +1,51 @@
+"""Ditto: each client trains a second model, which the global one pulls.
+
+T. Li, S. Hu, A. Beirami, V. Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021. arXiv
+2012.04221. Algorithm 1: ``min_v F_k(v) + lambda/2 ||v - w||^2`` with w as received. Departures: both models take a step on each
+batch, as in the authors' code, hence as many; lambda is the same for all clients.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.exchange import Batch, Client, ClientState, Needs
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+
+
+class Ditto(FederatedModule):
+    """FedAvg, and beside it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
+
+    Args:
+        penalty: lambda, at least 0; 0 is training alone, from the initial model.
+        personal_learning_rate: of v; None: that of the local optimizer.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    needs = Needs(initial_model=True)
+
+    def __init__(self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Any) -> None:
+        super().__init__(net, **common)
+        check_range("model.penalty", penalty, at_least=0, hint="0 trains personal models alone")
+        if personal_learning_rate is not None:
+            check_range("model.personal_learning_rate", personal_learning_rate, above=0, hint="null is that of model.optimizer")
+        self.penalty, self.personal_learning_rate = penalty, personal_learning_rate
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        if "model" not in client.state:
+            client.state["model"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
+        return super().client_start(net, client)
+
+    def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        own, rate = client.state["model"], self.personal_learning_rate or client.learning_rate
+        gradients, _ = self.gradients_of_model(own, net, batch, client)
+        for name, gradient in gradients.items():
+            own[name] = own[name] - rate * (gradient + self.penalty * (own[name] - client.received_state[name]))
+        return super().client_step(net, batch, client)
+
+    def personal_model(self, shared: State, state: ClientState) -> State:
+        return {**shared, **state.method.get("model", {})}

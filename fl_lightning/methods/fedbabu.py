@@ -1,0 +1,46 @@
+"""FedBABU: the body alone is trained and averaged, and clients fine-tune the whole net once that is done.
+
+J. Oh, S. Kim, S.-Y. Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022. arXiv
+2106.06042. Departures: the model is that of the last round, where the authors' code chooses a checkpoint by test accuracy;
+fine-tuning goes on at the last learning rate, where that code has 0.001.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from fl_lightning.checks import check_patterns
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedBABU(FederatedModule):
+    """FedAvg with the initial head for all; :class:`~fl_lightning.callbacks.PersonalAccuracy` fine-tunes at the end of a run.
+
+    Args:
+        head: name patterns (``fnmatch``) of the weights that stay as they are.
+
+    Raises:
+        ValueError: as the net is built, if a pattern fits no name, or no weight is left to train.
+    """
+
+    fine_tuned = True
+
+    def __init__(self, net: Net, head: Sequence[str] = ("classifier.*",), **common: Any) -> None:
+        super().__init__(net, **common)
+        self.head = tuple(head)
+
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        weights = dict(self.net.named_parameters())
+        check_patterns("model.head", self.head, weights)
+        for name, weight in weights.items():
+            weight.requires_grad_(weight.requires_grad and not self.is_head(name))
+        if not any(weight.requires_grad for weight in weights.values()):
+            raise ValueError(f"model.head is {list(self.head)}, which leaves no weight of model.net to train: name fewer")
+
+    def is_head(self, name: str) -> bool:
+        """Whether a weight is of the head."""
+        return any(fnmatch(name, pattern) for pattern in self.head)
+
+    def fine_tunes(self, name: str) -> bool:
+        return super().fine_tunes(name) or self.is_head(name)

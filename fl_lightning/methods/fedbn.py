@@ -1,0 +1,38 @@
+"""FedBN: batch normalisation stays with each client.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR
+2021. arXiv 2102.07623. Departures: the layers are found by their kind, where the authors' code goes by names with ``bn`` in
+them, which misses some.
+"""
+
+import warnings
+from functools import cached_property
+
+from torch import nn
+
+from fl_lightning.module import FederatedModule
+
+
+class FedBN(FederatedModule):
+    """FedAvg of all but the BatchNorm layers, of which weights and running statistics stay with their client.
+
+    On a net without BatchNorm, of which a warning tells, it is FedAvg.
+    """
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if not self.norm_names:
+            warnings.warn("model.net has no BatchNorm layer: FedBN is FedAvg on it", stacklevel=2)
+
+    def is_personal(self, name: str) -> bool:
+        return super().is_personal(name) or name in self.norm_names
+
+    @cached_property
+    def norm_names(self) -> frozenset[str]:
+        """Names of the weights and buffers of BatchNorm layers."""
+        layers = {name: m for name, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        return frozenset(
+            f"{name}.{key}".removeprefix(".")
+            for name, layer in layers.items()
+            for key, _ in (*layer.named_parameters(), *layer.named_buffers())
+        )

@@ -1,0 +1,29 @@
+"""FedPer: the last layers stay with each client.
+
+M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary: Federated Learning with Personalization Layers. 2019.
+arXiv 1912.00818. Departures: all clients begin with the same personal layers, those of the initial net; what the paper does
+there was not verified.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fl_lightning.module import FederatedModule, Net
+
+
+class FedPer(FederatedModule):
+    """Clients train all layers together, send the shared ones and keep the personal ones.
+
+    Args:
+        personal: name patterns (``fnmatch``) of the weights and buffers that stay with their client; by default those of the
+            class layer, ``classifier.*``.
+
+    Raises:
+        ValueError: as the net is built, if a pattern fits no name, or nothing is left to share.
+    """
+
+    personal: Sequence[str] = ("classifier.*",)
+
+    def __init__(self, net: Net, personal: Sequence[str] | None = None, **common: Any) -> None:
+        super().__init__(net, **common)
+        self.personal = tuple(self.personal if personal is None else personal)

@@ -1,0 +1,38 @@
+"""LG-FedAvg: the lower layers stay with each client, the upper ones are shared.
+
+P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency: Think Locally, Act
+Globally: Federated Learning with Local and Global Representations. 2020. arXiv 2001.01523. Departures: a run begins with the
+initial net, where the authors' code begins with a checkpoint of FedAvg: give one as ``initial_weights``. New clients have no
+ensemble.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from fl_lightning.checks import check_patterns
+from fl_lightning.module import FederatedModule, Net
+
+
+class LGFedAvg(FederatedModule):
+    """Clients train all layers together, send the shared ones and keep all others.
+
+    Args:
+        shared: name patterns (``fnmatch``) of the weights and buffers that are shared.
+
+    Raises:
+        ValueError: as the net is built, if a pattern fits no name, or nothing is left to clients.
+    """
+
+    def __init__(self, net: Net, shared: Sequence[str] = ("classifier.*",), **common: Any) -> None:
+        super().__init__(net, **common)
+        self.shared = tuple(shared)
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        check_patterns("model.shared", self.shared, dict((*self.net.named_parameters(), *self.net.named_buffers())))
+        if self.has_global_model:
+            raise ValueError(f"model.shared is {list(self.shared)}, which leaves clients no weight of their own: use FedAvg")
+
+    def is_personal(self, name: str) -> bool:
+        return super().is_personal(name) or not any(fnmatch(name, pattern) for pattern in self.shared)

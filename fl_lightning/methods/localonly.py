@@ -1,0 +1,17 @@
+"""Local training alone, the baseline without federation: nothing is sent."""
+
+from fl_lightning.exchange import Needs, Visit
+from fl_lightning.module import FederatedModule
+
+
+class LocalOnly(FederatedModule):
+    """Each client trains a personal model from the initial one, in the rounds in which it is sampled.
+
+    So the curves of a federated method and of this one have the same local steps in each round.
+    """
+
+    needs = Needs(client_weights=True)
+    has_global_model = False
+
+    def cohort(self, round: int) -> list[Visit]:
+        return [Visit(client, receives=False, sends=False) for client in self.sampled_clients(round)]

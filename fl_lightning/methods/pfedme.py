@@ -1,0 +1,74 @@
+"""pFedMe: clients' models are free within the reach of a Moreau envelope around the global one.
+
+C. T. Dinh, N. H. Tran, T. D. Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020. arXiv 2006.08848.
+Algorithm 1. Departures: the clients of the cohort train, where the paper and its code train all in every round; theta begins
+each visit at the received weights and goes on from batch to batch, as in the authors' code, whose term ``0.001 theta`` the
+paper does not have and is left out.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.exchange import Batch, Client, ClientState, Reduction
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net, Update
+
+
+class PFedMe(FederatedModule):
+    """On each batch theta takes steps along ``g(theta) + penalty (theta - w)``, then w one along ``penalty (w - theta)``.
+
+    A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server.
+
+    Args:
+        penalty: lambda, above 0. ``penalty`` times the local learning rate should be below 1, times ``inner_rate`` below 2.
+        inner_steps: K, of theta on a batch.
+        inner_rate: of these steps, above 0.
+        server_rate: beta, factor on the server's step, at least 0; 1 is the mean.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        penalty: float = 15.0,
+        inner_steps: int = 5,
+        inner_rate: float = 0.1,
+        server_rate: float = 1.0,
+        **common: Any,
+    ) -> None:
+        super().__init__(net, **common)
+        check_range("model.penalty", penalty, above=0, hint="the paper uses 15 to 30")
+        check_range("model.inner_steps", inner_steps, at_least=1)
+        check_range("model.inner_rate", inner_rate, above=0)
+        check_range("model.server_rate", server_rate, at_least=0, hint="1 is the mean over clients")
+        self.penalty, self.inner_steps, self.inner_rate, self.server_rate = penalty, inner_steps, inner_rate, server_rate
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        inner = ("all gradients of a batch but the first",) if self.inner_steps > 1 else ()
+        return (*super().released_without_noise, *inner)
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        client.state["model"] = {name: weight.detach().clone() for name, weight in self.trained_weights(net).items()}
+        return super().client_start(net, client)
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
+        theta, losses = client.state["model"], []
+        weights = {name: weight.detach() for name, weight in self.trained_weights(net).items()}
+        for _ in range(self.inner_steps):
+            gradients, loss = self.gradients_of_model(theta, net, batch, client)
+            losses.append(loss)
+            for name, gradient in gradients.items():
+                theta[name] = theta[name] - self.inner_rate * (gradient + self.penalty * (theta[name] - weights[name]))
+        return [self.penalty * (weight - theta[name]) for name, weight in weights.items()], losses[0]
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        gradient, buffers = super().aggregate(reduced)
+        return Update({name: self.server_rate * value for name, value in gradient.items()}, buffers)
+
+    def personal_model(self, shared: State, state: ClientState) -> State:
+        return {**shared, **state.method.get("model", {})}

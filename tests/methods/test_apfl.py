@@ -1,0 +1,83 @@
+"""APFL against its equations in a plain loop."""
+
+import copy
+
+import pytest
+import torch
+
+from fl_lightning import APFL, FedAvg
+
+
+def visit(tiny, net, own, share, client, round, share_steps):
+    """A client's copy w of ``net``, its own net v, whose buffers are the mixture's, and its share after a visit."""
+    w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(own).train(), tiny.rate(round)
+    optimizer = tiny.optimizer(w.parameters())
+    optimizer.param_groups[0]["lr"] = rate
+    for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
+        mixture = copy.deepcopy(v)
+        with torch.no_grad():
+            for m, a, b in zip(mixture.parameters(), v.parameters(), w.parameters()):
+                m.copy_(share * a + (1 - share) * b)
+        at_mixture = torch.autograd.grad(tiny.losses(mixture(inputs), targets, client).mean(), list(mixture.parameters()))
+        at_w = torch.autograd.grad(tiny.losses(w(inputs), targets, client).mean(), list(w.parameters()))
+        slope = sum(((a - b).detach() * g).sum() for a, b, g in zip(v.parameters(), w.parameters(), at_mixture))
+        with torch.no_grad():
+            for a, g in zip(v.parameters(), at_mixture):
+                a -= rate * share * g
+            for a, m in zip(v.buffers(), mixture.buffers()):
+                a.copy_(m)
+        if share_steps == "step" or (share_steps == "visit" and step == 0):
+            share = float((share - rate * slope).clamp(0, 1))
+        for weight, gradient in zip(w.parameters(), at_w):
+            weight.grad = gradient
+        optimizer.step()
+    return w, v, share
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
+@pytest.mark.parametrize("share_steps", ["visit", "step", "never"])
+def test_rounds_follow_algorithm_1(tiny, share_steps):
+    """Three rounds: global model, own weights, the mixture's running statistics, and shares."""
+    method, net, own, shares = tiny.train(APFL, share=0.6, share_steps=share_steps), tiny.new_net(), {}, {}
+    for round, cohort in tiny.rounds:
+        locals = {}
+        for client in cohort:
+            start, share = own.get(client, tiny.new_net()), shares.get(client, 0.6)
+            locals[client], own[client], shares[client] = visit(tiny, net, start, share, client, round, share_steps)
+        net.load_state_dict(tiny.mean(locals))
+    tiny.assert_same(method.net, net)
+    shares = {client: torch.tensor(share, dtype=torch.float64) for client, share in shares.items()}
+    tiny.assert_states(method, {k: {"model": v.state_dict(), "share": shares[k]} for k, v in own.items()})
+    assert (shares[1] != 0.6) == (share_steps != "never")
+    mixed = copy.deepcopy(own[1])
+    with torch.no_grad():
+        for m, a, b in zip(mixed.parameters(), own[1].parameters(), net.parameters()):
+            m.copy_(shares[1] * a + (1 - shares[1]) * b)
+    tiny.assert_personal(method, 1, mixed)
+    tiny.assert_personal(method, 4, net)  # never took part: the global model
+
+
+def test_with_share_0_clients_use_the_global_weights(tiny):
+    """And their own stay where they began; the global model is FedAvg's whatever the share is."""
+    method, expected = tiny.train(APFL, share=0.0, share_steps="never"), tiny.train(FedAvg)
+    tiny.assert_same(method.net, expected.net)
+    start = dict(tiny.new_net().named_parameters())
+    kept = method.client_states.read(1).method["model"]
+    tiny.assert_same({name: kept[name] for name in start}, start, atol=0)
+
+
+def test_with_share_1_clients_train_alone(tiny):
+    """Plain visits, one after another, from the initial net."""
+    method, own = tiny.train(APFL, share=1.0, share_steps="never"), {}
+    for round, cohort in tiny.rounds:
+        for client in cohort:
+            own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
+    for client, net in own.items():
+        tiny.assert_personal(method, client, net)
+
+
+def test_arguments_out_of_range_are_refused(tiny):
+    with pytest.raises(ValueError, match="model.share is 1.5, must be between 0 and 1"):
+        APFL(tiny.new_net(), share=1.5)
+    with pytest.raises(ValueError, match="model.share_steps is 'always', must be one of visit, step, never"):
+        APFL(tiny.new_net(), share_steps="always")

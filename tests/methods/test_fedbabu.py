@@ -1,0 +1,33 @@
+"""FedBABU against a plain loop that trains the body alone."""
+
+import pytest
+
+from fl_lightning import FedBABU
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
+def test_the_head_stays_as_it_began(tiny):
+    """Bit for bit, under momentum and weight decay too; the body is FedAvg's with an optimizer of its own. Nothing is kept."""
+
+    def visit(net, client, round):
+        return tiny.in_phases(net, client, round, [("features", tiny.num_steps(client))])
+
+    method, (net, _) = tiny.train(FedBABU), tiny.rounds_with_personal_parts(lambda name: False, visit)
+    tiny.assert_same(method.net, net)
+    tiny.assert_same(method.net.classifier, tiny.new_net().classifier, atol=0)
+    assert method.client_states.clients() == []
+    assert method.has_global_model
+    assert not method.keeps_models
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        (["fc.*"], "model.head has 'fc.*', which fits no weight of model.net: its layers are features, classifier"),
+        (["*"], "model.head is ['*'], which leaves no weight of model.net to train: name fewer"),
+    ],
+)
+def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, head, line):
+    with pytest.raises(ValueError) as error:
+        tiny.train(FedBABU, head=head)
+    assert str(error.value) == line

@@ -1,0 +1,53 @@
+"""FedPer against FedAvg in which heads are set aside, in a plain loop."""
+
+import pytest
+
+from fl_lightning import FedAvg, FedPer
+
+
+def is_head(name):
+    return name.startswith("classifier")
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
+def test_heads_stay_with_their_clients(tiny):
+    """Three rounds; client 2 comes in the second for the first time and begins with the initial head."""
+    method, (net, own) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
+    tiny.assert_same(method.net, net)
+    tiny.assert_kept(method, own)
+
+
+def test_a_clients_own_model_is_its_head_on_the_newest_body(tiny):
+    method, (net, own) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
+    for client in range(4):
+        expected = tiny.new_net()
+        expected.load_state_dict({**net.state_dict(), **own[client]})
+        tiny.assert_personal(method, client, expected)
+    tiny.assert_personal(method, 4, net)  # never took part: the initial head
+    assert method.keeps_models
+    assert not method.has_global_model
+
+
+def test_without_personal_layers_it_is_fedavg(tiny):
+    """Bit for bit, and nothing is kept."""
+    method = tiny.train(FedPer, personal=())
+    tiny.assert_same(method.net, tiny.train(FedAvg).net, atol=0)
+    assert not method.keeps_models
+    assert method.has_global_model
+
+
+@pytest.mark.parametrize(
+    ("personal", "line"),
+    [
+        (["head.*"], "model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
+        (
+            ["*"],
+            "model.personal is ['*'], which leaves no weight of model.net to share: use fl_lightning.LocalOnly to train every "
+            "client alone",
+        ),
+    ],
+)
+def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, personal, line):
+    with pytest.raises(ValueError) as error:
+        tiny.train(FedPer, personal=personal)
+    assert str(error.value) == line

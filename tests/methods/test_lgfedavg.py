@@ -1,0 +1,34 @@
+"""LG-FedAvg against FedAvg in which bodies are set aside, in a plain loop."""
+
+import pytest
+
+from fl_lightning import FedPer, LGFedAvg
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
+def test_lower_layers_stay_with_their_clients(tiny):
+    """Three rounds, running statistics with the body; the heads are averaged."""
+    method, (net, own) = tiny.train(LGFedAvg), tiny.rounds_with_personal_parts(lambda name: name.startswith("features"))
+    tiny.assert_same(method.net, net)
+    tiny.assert_kept(method, own)
+
+
+def test_with_the_parts_swapped_it_is_fedper(tiny):
+    """Bit for bit."""
+    method, expected = tiny.train(LGFedAvg, shared=["features.*"]), tiny.train(FedPer)
+    tiny.assert_same(method.net, expected.net, atol=0)
+    for client in range(4):
+        tiny.assert_same_state(method.client_states.read(client), expected.client_states.read(client), atol=0)
+
+
+@pytest.mark.parametrize(
+    ("shared", "line"),
+    [
+        (["head.*"], "model.shared has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
+        (["*"], "model.shared is ['*'], which leaves clients no weight of their own: use FedAvg"),
+    ],
+)
+def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, shared, line):
+    with pytest.raises(ValueError) as error:
+        tiny.train(LGFedAvg, shared=shared)
+    assert str(error.value) == line

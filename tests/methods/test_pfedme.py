@@ -1,0 +1,67 @@
+"""pFedMe against its equations in a plain loop."""
+
+import copy
+
+import pytest
+import torch
+
+from fl_lightning import FedAvg, PFedMe
+
+PENALTY, RHO = 3.0, 0.1
+
+
+def visit(tiny, net, client, round, penalty, inner_steps, rho):
+    """A client's w, whose buffers have seen theta's batches, and theta, after a visit."""
+    w, theta = copy.deepcopy(net).train(), copy.deepcopy(net).train()
+    optimizer = tiny.optimizer(w.parameters())
+    optimizer.param_groups[0]["lr"] = tiny.rate(round)
+    for inputs, targets in tiny.batches(client, round):
+        for _ in range(inner_steps):
+            gradients = torch.autograd.grad(tiny.losses(theta(inputs), targets, client).mean(), list(theta.parameters()))
+            with torch.no_grad():
+                for t, g, anchor in zip(theta.parameters(), gradients, w.parameters()):
+                    t -= rho * (g + penalty * (t - anchor))
+        for weight, t in zip(w.parameters(), theta.parameters()):
+            weight.grad = penalty * (weight - t).detach()
+        optimizer.step()
+    w.load_state_dict({**w.state_dict(), **dict(theta.named_buffers())})
+    return w, theta
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
+@pytest.mark.parametrize("server_rate", [1.0, 1.5])
+def test_rounds_follow_algorithm_1(tiny, server_rate):
+    """Three rounds with two inner steps; ``w <- (1 - beta) w + beta mean`` at the server, of weights alone."""
+    method = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, server_rate=server_rate)
+    net, own = tiny.new_net(), {}
+    for round, cohort in tiny.rounds:
+        locals = {}
+        for client in cohort:
+            locals[client], own[client] = visit(tiny, net, client, round, PENALTY, 2, RHO)
+        mean, old = tiny.mean(locals), copy.deepcopy(dict(net.named_parameters()))
+        mean |= {name: (1 - server_rate) * weight.detach() + server_rate * mean[name] for name, weight in old.items()}
+        net.load_state_dict(mean)
+    tiny.assert_same(method.net, net)
+    tiny.assert_states(method, {k: {"model": dict(theta.named_parameters())} for k, theta in own.items()})
+    used = copy.deepcopy(own[1])
+    used.load_state_dict({**used.state_dict(), **dict(net.named_buffers())})
+    tiny.assert_personal(method, 1, used)
+
+
+def test_one_step_of_rate_1_over_lambda_on_one_batch_is_fedavg(tiny):
+    """theta = w - g / lambda, so that w moves by eta g, for every lambda."""
+    for penalty in (0.5, 20.0):
+        method = tiny.train(PFedMe, penalty=penalty, inner_steps=1, inner_rate=1 / penalty, local_steps=1)
+        tiny.assert_same(method.net, tiny.train(FedAvg, local_steps=1).net)
+
+
+def test_with_server_rate_0_the_global_weights_stay(tiny):
+    method = tiny.train(PFedMe, server_rate=0.0)
+    start = dict(tiny.new_net().named_parameters())
+    tiny.assert_same(dict(method.net.named_parameters()), start, atol=0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("penalty", 0), ("inner_steps", 0), ("inner_rate", 0), ("server_rate", -1)])
+def test_arguments_out_of_range_are_refused(tiny, name, value):
+    with pytest.raises(ValueError, match=f"model.{name} is {value}, must be "):
+        PFedMe(tiny.new_net(), **{name: value})
