@@ -22,6 +22,7 @@ from fl_lightning.callbacks import (
     RunSummary,
 )
 from fl_lightning.data import IID, Arrays, FederatedDataModule, from_arrays
+from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.models import CNN2
 
 COHORTS = [[0, 2], [1, 2], [0, 1]]
@@ -447,7 +448,7 @@ def test_results_are_those_of_the_last_round(fit, toy_data):
 def test_monitor_test_0_leaves_the_test_set_alone(fit, toy_data, monkeypatch):
     """No callback reads it either."""
     data = toy_data(monitor_test=0, val_fraction=0.2)
-    monkeypatch.setattr(data, "test_inputs", lambda: pytest.fail("the test set was read"))
+    monkeypatch.setattr(EvaluationData, "test_inputs", lambda evaluation: pytest.fail("the test set was read"))
     method = FedAvg(nn.Linear(4, 3).double())
     fit(method, data, 2, precision="64-true", callbacks=[PerClassAccuracy(every=1), RoundForgetting(every=1, clients_every=1)])
     assert not any(name.startswith("test/") for name in method.newest)

@@ -13,7 +13,7 @@ from filelock import FileLock
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.state.atomic import atomic_save
 
-_FORMAT = 2  # of the files; those of another format are not found
+_FORMAT = 3  # of the files; those of another format are not found
 
 
 def cache_folder() -> Path:
@@ -72,8 +72,10 @@ def _to_plain(dataset: Dataset) -> dict[str, object]:
         "test": [dataset.test.inputs, dataset.test.targets],
         "classes": list(dataset.classes),
         "owners": dataset.owners,
+        "test_owners": dataset.test_owners,
     }
 
 
 def _from_plain(stored: dict[str, Any]) -> Dataset:
-    return Dataset(Samples(*stored["train"]), Samples(*stored["test"]), tuple(stored["classes"]), stored["owners"])
+    parts, owners = (Samples(*stored["train"]), Samples(*stored["test"])), (stored["owners"], stored["test_owners"])
+    return Dataset(*parts, tuple(stored["classes"]), *owners)

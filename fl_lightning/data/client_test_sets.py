@@ -20,7 +20,8 @@ class ClientTestSets:
     """Test samples of N clients: client k's are ``indices[start[k]:start[k + 1]]``.
 
     Args:
-        kind: where they are from: ``own``, held out of a client's samples; ``matched``, of the global test set those that were
+        kind: where they are from: ``own``, the client's, held out of its samples or by nature; ``matched``, of the global test
+        set those that were
             dealt to the client, with the class shares of its training samples.
         stored: the part of the data set that the indices count in.
         indices: client by client.
@@ -40,6 +41,19 @@ class ClientTestSets:
 def held_out_sets(shards: ClientShards) -> ClientTestSets:
     """What was held out of each client's samples."""
     return ClientTestSets("own", "train", shards.test, shards.test_start)
+
+
+def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
+    """The test samples of each client's natural owner.
+
+    Args:
+        owners: (N,) natural client that each client is.
+        test_owners: (n,) of the test samples.
+    """
+    ordered, order = test_owners.sort(stable=True)
+    first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
+    parts = [order[start:end] for start, end in zip(first.tolist(), last.tolist(), strict=True)]
+    return ClientTestSets("own", "test", torch.cat(parts), starts_of((last - first).numpy()))
 
 
 def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:

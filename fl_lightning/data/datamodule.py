@@ -13,11 +13,11 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler, FixedSampler, UniformSampler, cohort_size
-from fl_lightning.data.client_test_sets import ClientTestSets, held_out_sets, matched_sets
+from fl_lightning.data.client_test_sets import ClientTestSets, held_out_sets, matched_sets, natural_sets
 from fl_lightning.data.evaluation_data import EvaluationData, EvaluationName
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
-from fl_lightning.data.partitions import Dirichlet, Partition
+from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
@@ -55,7 +55,7 @@ class FederatedDataModule(LightningDataModule):
         test_fraction: part of each client's samples that its personal model is tested on, likewise; both together below 1. With
         0
             clients that have personal models are tested on parts of the global test set, dealt out so that each has the
-            class shares of its training samples.
+            class shares of its training samples; natural clients on those of the source that are theirs.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
         augment: changes to images before they are normalised, in order; in evaluation without chance.
@@ -182,6 +182,8 @@ class FederatedDataModule(LightningDataModule):
             return held_out_sets(self.shards)
         if self.tasks is not None or len(dataset.test) == 0:
             return None
+        if isinstance(self.partition, Natural) and dataset.owners is not None and dataset.test_owners is not None:
+            return natural_sets(dataset.owners[self.shards.train[self.shards.train_start[:-1]]], dataset.test_owners)
         return matched_sets(self.shards.train_label_counts, dataset.test.targets, self.seed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:

@@ -41,6 +41,8 @@ class Dataset:
     classes: tuple[str, ...]
     owners: Tensor | None = None
     """(n,) natural client of every training sample, counted from 0 (the writer of a digit, say); None: none is known."""
+    test_owners: Tensor | None = None
+    """Likewise of every test sample, -1 for one of nobody who has training samples."""
     sources: tuple[str, ...] | None = None
     """(C,) source that each class is of, where several are joined; None: all are of one."""
 
@@ -56,6 +58,10 @@ class Dataset:
         if self.owners is not None and self.owners.shape != self.train.targets.shape:
             raise ValueError(
                 f"data.source gives {len(self.train)} training samples and {len(self.owners)} owners: give one a sample"
+            )
+        if self.test_owners is not None and self.test_owners.shape != self.test.targets.shape:
+            raise ValueError(
+                f"data.source gives {len(self.test)} test samples and {len(self.test_owners)} owners of them: give one a sample"
             )
 
 

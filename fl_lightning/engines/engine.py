@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -394,7 +394,7 @@ class Engine(ABC):
         return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
 
 
-def set_gradients(weights: State, gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
+def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
     """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
 
     Weights that rest get none: a gradient of zeros would still move them by momentum and weight decay.

@@ -11,7 +11,10 @@ class LocalOnly(FederatedModule):
     """
 
     needs = Needs(client_weights=True)
-    has_global_model = False
+
+    @property
+    def has_global_model(self) -> bool:
+        return False
 
     def cohort(self, round: int) -> list[Visit]:
         return [Visit(client, receives=False, sends=False) for client in self.sampled_clients(round)]

@@ -57,12 +57,16 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
     _check_widths([*train, *test])
     names = sorted(name for name, _, _ in train)
     position = {name: i for i, name in enumerate(names)}
-    owners = np.repeat([position[name] for name, _, _ in train], [len(labels) for _, _, labels in train])
+    owners, test_owners = (
+        torch.from_numpy(np.repeat([position.get(name, -1) for name, _, _ in part], [len(labels) for _, _, labels in part]))
+        for part in (train, test)
+    )
     train_samples, test_samples = _samples(train, test)
     classes = numbered_classes(train_samples, test_samples)
     if train_samples.inputs.ndim == 4 and 10 < len(classes) <= len(_FEMNIST):
         classes = _FEMNIST
-    return Dataset(train_samples, test_samples, classes, torch.from_numpy(owners))
+    is_known = bool((test_owners >= 0).any())  # with LEAF's -t user the test users are others
+    return Dataset(train_samples, test_samples, classes, owners, test_owners if is_known else None)
 
 
 def _check_users(users: list[_User], folder: Path) -> None:

@@ -36,7 +36,7 @@ class Superclasses(Source):
         names = sorted(set(of_class))
         label = torch.tensor([names.index(name) for name in of_class])
         train, test = (Samples(part.inputs, label[part.targets]) for part in (dataset.train, dataset.test))
-        return Dataset(train, test, tuple(names), dataset.owners)
+        return Dataset(train, test, tuple(names), dataset.owners, dataset.test_owners)
 
 
 def read_superclasses(table: Path, classes: Sequence[str], key: str) -> list[str]:

@@ -124,12 +124,23 @@ def test_users_are_the_clients_of_the_federation(tmp_path, femnist):
     assert data.input_shape == (1, 28, 28)
 
 
+def test_a_clients_test_samples_are_its_writers(tmp_path):
+    """In the order of the clients, whatever the order of the files; of a writer without training samples they are nobody's."""
+    write(tmp_path / "train" / "a.json", {"a": user(0, 2), "b": user(1, 4), "c": user(2, 3)})
+    write(tmp_path / "test" / "a.json", {"c": user(2, 1), "d": user(4, 2), "a": user(0, 3)})
+    data = FederatedDataModule("leaf", str(tmp_path), num_clients=3, clients_per_round=1, partition=Natural(), val_fraction=0.0)
+    data.setup()
+    tests = data.evaluation.client_tests
+    assert tests.kind == "own"
+    assert [tests.of_client(client).tolist() for client in range(3)] == [[3, 4, 5], [], [0]]
+
+
 def test_test_users_may_be_others(tmp_path):
     """LEAF's -t user: the test part is a common test set, whoever wrote it."""
     write(tmp_path / "train" / "a.json", {"a": user(0, 2), "b": user(1, 2)})
     write(tmp_path / "test" / "a.json", {"c": user(2, 3)})
     dataset = Leaf().load(tmp_path)
-    assert (len(dataset.test), dataset.owners.tolist()) == (3, [0, 0, 1, 1])
+    assert (len(dataset.test), dataset.owners.tolist(), dataset.test_owners) == (3, [0, 0, 1, 1], None)
 
 
 def test_files_are_parsed_once_and_changes_are_noticed(tmp_path, femnist, monkeypatch):
