@@ -24,7 +24,7 @@ from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
-from fl_lightning.data.scaling import recorded_inputs
+from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.ranks import Ranks
@@ -41,7 +41,7 @@ from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
 from fl_lightning.training.personal_evaluation import PersonalModels, PersonalScores, count_hits
 from fl_lightning.training.run_record import RunRecord
-from fl_lightning.training.run_settings import Settings, check_settings, run_settings
+from fl_lightning.training.run_settings import Settings, check_net_settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
 from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
 from fl_lightning.training.trainer_settings import callbacks_of, check_trainer
@@ -424,6 +424,10 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             checkpoint["state_dict"] = with_present_server_states(checkpoint["state_dict"], self.state_dict())
         cure = "use the model options of that run"
         check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", cure)
+        if self._trainer is not None and not fitting:
+            check_net_settings(checkpoint["federated"].get("settings"), self)
+            if checkpoint["federated"].get("inputs") is not None:  # earlier versions did not store them
+                check_same_inputs(recorded_inputs(checkpoint), self.data.input_record)
         if fitting or (self._trainer is not None and self.keeps_models):
             check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]

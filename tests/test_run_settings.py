@@ -60,6 +60,9 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("--data.val_fraction 0.2", "data.val_fraction is 0.2, 0.1 in the run"),
         ("--data.augment+=fl_lightning.data.augment.RandomHorizontalFlip", "data.augment is ['RandomHorizontalFlip'], [] in"),
         ("--trainer.precision bf16-true", "trainer.precision is bf16-true, 32-true in the run"),
+        ("--model.net.hidden [8]", "model.net.hidden is [8], [16] in the run"),
+        ("--trainer.limit_val_batches 1", "trainer.limit_val_batches is 1, 1.0 in the run"),
+        ("--trainer.limit_test_batches 0.5", "trainer.limit_test_batches is 0.5, 1.0 in the run"),
         ("--model.server_optimizer.lr 0.5 --data.batch_size 8", "lr is 0.5, 1.0 in the run; data.batch_size is 8, 32 in"),
     ],
 )
@@ -74,6 +77,93 @@ def test_other_settings_are_refused_by_name(main, monkeypatch, run_of_two_rounds
     assert message in error
     assert "model.initial_weights" in error
     assert contents(run_of_two_rounds) == before
+
+
+OWN = "--model.net opaque_parts.Net --model.loss opaque_parts.Scaled".split()
+OPAQUE = """
+import torch
+from torch.nn import functional as F
+
+from fl_lightning.losses import Loss
+
+
+class Net(torch.nn.Linear):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, act: str = "relu"):
+        super().__init__(64, num_classes)
+        self._act = getattr(F, act)
+
+    def forward(self, inputs):
+        return self._act(super().forward(inputs.flatten(1)))
+
+
+class Scaled(Loss):
+    def __init__(self, weight: float = 1.0):
+        self._weight = torch.tensor(weight)
+
+    def __call__(self, logits, target, label_counts):
+        return self._weight * F.cross_entropy(logits, target, reduction="none")
+"""
+
+
+@pytest.fixture(scope="module")
+def opaque_run(tmp_path_factory) -> Path:
+    """A folder with a net and a loss that show no option of theirs, and a run with them whose config.yaml is gone."""
+    folder = tmp_path_factory.mktemp("opaque")
+    (folder / "opaque_parts.py").write_text(OPAQUE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fl-lightning"])
+        assert cli.main([*RUN, "2", *OWN]) == 0
+    (folder / "runs" / "digits_tce" / "version_0" / "config.yaml").unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--model.net.act gelu", "model.net.act is gelu, relu in the run"),
+        ("--model.loss.weight 5", "model.loss.weight is 5.0, 1.0 in the run"),
+    ],
+)
+def test_an_option_that_an_object_keeps_to_itself_stays(main, monkeypatch, opaque_run, options, message):
+    """The checkpoint has the config's values, whether or not config.yaml is there."""
+    monkeypatch.chdir(opaque_run)
+    before = contents(opaque_run)
+    code, _, error = main(*RUN, "4", *OWN, *options.split(), "--ckpt_path", "last")
+    assert (code, error.count("\n")) == (1, 1)
+    assert message in error
+    assert contents(opaque_run) == before
+
+
+def test_a_run_with_such_objects_goes_on(main, tmp_path):
+    """Told by the same options."""
+    (tmp_path / "opaque_parts.py").write_text(OPAQUE)
+    assert main(*RUN, "2", *OWN)[0] == 0
+    code, _, error = main(*RUN, "4", *OWN, "--model.engine", "sequential", "--ckpt_path", "last")
+    assert code == 0, error
+
+
+def test_evaluation_takes_the_options_of_the_net(main, monkeypatch, opaque_run):
+    """Another activation is another net, though all its weights fit."""
+    monkeypatch.chdir(opaque_run)
+    code, _, error = main("test", *NET[:2], *OWN, "--model.net.act", "gelu", "--ckpt_path", "last")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "ckpt_path is of a run with another net: model.net.act is gelu, relu in the run: give the run's" in error
+    assert main("test", *NET[:2], *OWN, "--ckpt_path", "last")[0] == 0
+
+
+def test_a_batch_of_an_evaluation_has_its_size_where_batches_are_counted(fit, toy_data, tmp_path):
+    """Two batches of 2 samples are other samples than two of 3; where all are evaluated the size may change."""
+    for limit, message in ((2, "data.eval_batch_size is 3, 2 in the run"), (None, None)):
+        fit(FedAvg(torch.nn.Linear(4, 3)), toy_data(eval_batch_size=2), 1, limit_val_batches=limit).save_checkpoint(
+            tmp_path / "one.ckpt"
+        )
+        changed = FedAvg(torch.nn.Linear(4, 3)), toy_data(eval_batch_size=3), 2, tmp_path / "one.ckpt"
+        if message is None:
+            fit(*changed, limit_val_batches=limit)
+        else:
+            with pytest.raises(ValueError, match=message):
+                fit(*changed, limit_val_batches=limit)
 
 
 def test_what_may_change_does(main, tmp_path):
@@ -99,6 +189,20 @@ def test_evaluation_takes_other_settings(main, tmp_path):
     for command in ("validate", "test"):
         code, _, error = main(command, *NET, *other.split())
         assert code == 0, error
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_evaluation_normalises_as_the_training_did(main, monkeypatch, run_of_two_rounds, command):
+    """Other statistics would give other accuracies of the same net without a word; its own may be given."""
+    monkeypatch.chdir(run_of_two_rounds)
+    evaluation = (command, *NET, "--ckpt_path", "last")
+    code, _, error = main(*evaluation, "--data.mean", "[0.9]", "--data.std", "[0.1]")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "data.mean and data.std are, given or measured, [0.9] and [0.1], but the net of ckpt_path was trained with" in error
+    own = error.partition("or give ")[2].split()
+    assert own[::2] == ["--data.mean", "--data.std"]
+    code, _, error = main(*evaluation, *own)
+    assert code == 0, error
 
 
 def test_a_checkpoint_without_settings_goes_on(main, tmp_path):

@@ -56,6 +56,7 @@ from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.versions import is_complete, newest_checkpoint, next_version
 from fl_lightning.training.launch import decided_by_first, num_started, tell_failure
 from fl_lightning.training.peers import PeerLost
+from fl_lightning.training.run_settings import config_settings
 from fl_lightning.training.strategy import FederatedStrategy
 from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings, refuse_other_strategies
 
@@ -329,6 +330,9 @@ class FederatedCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; one that is stopped by a signal says so, ends in time and does not look finished."""
         strategy = getattr(self.trainer, "strategy", None)  # partition has no trainer
+        if subcommand != "partition":
+            built_by = self.config[subcommand].clone().as_dict()
+            self.model.built_by({**config_settings("model", built_by["model"]), **config_settings("data", built_by["data"])})
         stop_others = strategy.stop_others if isinstance(strategy, FederatedStrategy) else lambda number: None
         try:
             with ends_on_signals(_GRACE, stop_others, self._say_stopped):

@@ -1,6 +1,7 @@
 """How stored samples become what a net is given: each channel in units of its deviation about its mean."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +63,46 @@ def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
     if not isinstance(record, dict) or record.keys() != set(InputRecord._fields):
         raise ValueError("ckpt_path holds a net, but not what it was trained on: train a round more with --ckpt_path")
     return InputRecord(**record)
+
+
+def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
+    """Whether a net gets its inputs as it was trained on them; warns where its classes had other names.
+
+    Args:
+        trained_on: of the net's checkpoint.
+        given: of the data that the net is to be used on, with statistics that were given or measured.
+
+    Raises:
+        ValueError: naming ``data.mean`` and ``data.std`` with both values, if they differ.
+    """
+    if trained_on.classes != given.classes:
+        warnings.warn(
+            f"the data has the classes {', '.join(given.classes)}, but the net of ckpt_path was trained on "
+            f"{', '.join(trained_on.classes)}: classes are compared by their numbers",
+            stacklevel=2,
+        )
+    if _near(trained_on.mean, given.mean) and _near(trained_on.std, given.std):
+        return
+    cure = "leave both out"
+    if trained_on.mean is not None and trained_on.std is not None:
+        cure = f"leave both out where the data is the same, or give --data.mean {_typed(trained_on.mean)}"
+        cure = f"{cure} --data.std {_typed(trained_on.std)}"
+    raise ValueError(
+        f"data.mean and data.std are, given or measured, {_typed(given.mean)} and {_typed(given.std)}, but the net of "
+        f"ckpt_path was trained with {_typed(trained_on.mean)} and {_typed(trained_on.std)}: {cure}"
+    )
+
+
+def _near(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
+    """Whether both say the same, to what two machines measure apart."""
+    if one is None or other is None or len(one) != len(other):
+        return one is other
+    return all(math.isclose(*pair, rel_tol=1e-6, abs_tol=1e-9) for pair in zip(one, other, strict=True))
+
+
+def _typed(values: Sequence[float] | None) -> str:
+    """As it is typed on a command line, in one word, to the digits of a float32."""
+    return "null" if values is None else f"[{','.join(f'{value:.7g}' for value in values)}]"
 
 
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:

@@ -32,10 +32,15 @@ class EvaluatedModule(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
+        self.config_settings: dict[str, Any] = {}  # key of the command line -> value, of the config that this was built by
         self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test", of the global model
         self.personal_evaluations: dict[str, PersonalScores] = {}  # likewise of personal models
         self.evaluated_round = -1  # the newest round of a fit that was evaluated
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
+
+    def built_by(self, settings: dict[str, Any]) -> None:
+        """Name the settings of the config that this and its data were built by, as the command line does."""
+        self.config_settings = settings
 
     def predict_logits(self, inputs: Inputs) -> Tensor:
         """Logits (samples, classes) of the global model in evaluation mode."""

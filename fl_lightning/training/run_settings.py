@@ -4,7 +4,8 @@ These may change: how many rounds there are (``trainer.max_steps``, ``data.cohor
 evaluated, watched, logged or saved (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), where data
 and results lie (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources), where
 clients' states lie (``model.client_state``), and what the run is computed on (``trainer.accelerator``, ``devices``,
-``num_nodes``, ``strategy``, ``model.engine``, ``data.eval_batch_size``). All else decides what is learned and stays.
+``num_nodes``, ``strategy``, ``model.engine``, ``data.eval_batch_size`` where whole sets are evaluated). All else decides what
+is learned or measured, and stays. Objects tell what they are; what they keep to themselves a config tells, where there is one.
 """
 
 import inspect
@@ -25,8 +26,11 @@ Settings = dict[str, Any]  # key of the command line -> number, text, truth valu
 
 _MAY_CHANGE = {
     *("model.engine", "model.client_state"),
-    *("data.root", "data.source.path", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
+    *("data.root", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
+    "data.partition.clients",  # a file, whose content is who holds which samples
 }
+_LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: how much of a set is evaluated
+_EVALUATION_BATCH = "data.eval_batch_size"
 _BUILT = ("net", "lr_scheduler")  # like optimizers, described by what they build
 _COHORTS = "data.cohorts"
 _HOLDERS = "who holds which samples"
@@ -41,6 +45,9 @@ def run_settings(method: EvaluatedModule) -> Settings:
     """What a fit of this method on its data is made with, once its net is built."""
     data = method.data
     settings: Settings = {"model": _name(type(method)), "trainer.precision": method.trainer.precision}
+    # As text: 1 is one batch, 1.0 is all.
+    limits = {f"trainer.{name}": str(getattr(method.trainer, name)) for name in _LIMITS}
+    settings |= limits
     for key, value in _options_of_method(method):
         # An engine that runs already holds the method, and with it itself.
         if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
@@ -52,7 +59,44 @@ def run_settings(method: EvaluatedModule) -> Settings:
     settings["data.clients_per_round"] = data.cohort_size
     settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
     settings[_HOLDERS] = _digest(data.shards.train, data.shards.train_start, data.shards.validation, data.train_set.targets)
-    return {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
+    settings = {**method.config_settings, **settings}
+    whole = set(limits.values()) == {"1.0"}
+    may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
+    return {key: value for key, value in settings.items() if key not in may_change}
+
+
+def config_settings(key: str, value: Any) -> Settings:
+    """A part of a config as settings: each class by its name, each option under its key of the command line.
+
+    Args:
+        key: of the part, such as ``model``.
+        value: plain containers, in which classes are ``class_path`` and ``init_args``.
+    """
+    if isinstance(value, Mapping):
+        options = {**value, **value.get("init_args", {}), **value.get("dict_kwargs", {})}
+        kind = options.pop("class_path", None)
+        left_out = {"init_args", "dict_kwargs", *(_HOW if _builds_optimizer(key.rpartition(".")[2]) else ())}
+        parts = {f"{key}.{name}": part for name, part in options.items() if name not in left_out}
+        named = {} if kind is None else {key: kind.rpartition(".")[2]}
+    elif isinstance(value, list) and any(isinstance(part, Mapping) for part in value):
+        parts, named = {f"{key}.{number}": part for number, part in enumerate(value)}, {}
+    else:
+        plain = value is None or isinstance(value, bool | int | float | str | list)
+        return {key: value if plain else str(value)}
+    return named | {name: inner for part in parts.items() for name, inner in config_settings(*part).items()}
+
+
+def check_net_settings(saved: Settings | None, method: EvaluatedModule) -> None:
+    """Whether the net of a command line is that of the run that saved ``saved``, as far as it was typed.
+
+    Raises:
+        ValueError: naming each key that differs, with both values.
+    """
+    if saved is None or not method.config_settings:
+        return
+    typed = {key: value for key, value in run_settings(method).items() if f"{key}.".startswith("model.net.")}
+    if differing := {key: (here, saved[key]) for key, here in typed.items() if key in saved and not _same(here, saved[key])}:
+        raise ValueError(f"ckpt_path is of a run with another net: {_listed(differing)}: give the run's")
 
 
 def check_settings(saved: Settings | None, present: Settings, rounds: int) -> None:
@@ -79,11 +123,9 @@ def check_settings(saved: Settings | None, present: Settings, rounds: int) -> No
         differing = {"seed_everything": differing.pop("model.seed"), **differing}
         del differing["data.seed"]
     if differing:
-        shown = {key: _shown(*pair) for key, pair in differing.items()}
-        values = "; ".join(f"{key} is {here}, {there} in the run" for key, (here, there) in shown.items())
         raise ValueError(
-            f"ckpt_path is of a run with other settings: {values}: give the run's, or begin a new run from its weights with "
-            "model.initial_weights"
+            f"ckpt_path is of a run with other settings: {_listed(differing)}: give the run's, or begin a new run from its "
+            "weights with model.initial_weights"
         )
 
 
@@ -95,6 +137,11 @@ def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
 
 def _same(here: Any, there: Any) -> bool:
     return here == there or repr(here) == repr(there)  # a value may be NaN
+
+
+def _listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    shown = {key: _shown(*pair) for key, pair in differing.items()}
+    return "; ".join(f"{key} is {here}, {there} in the run" for key, (here, there) in shown.items())
 
 
 def _shown(here: Any, there: Any) -> tuple[str, str]:
@@ -140,7 +187,7 @@ def _described(key: str, value: Any) -> Settings:
     if value is None or isinstance(value, bool | int | float | str):
         return {key: value}
     if isinstance(value, Path):
-        return {}
+        return {key: None}  # where something lies may change
     if isinstance(value, Tensor):
         return {key: f"tensor {_digest(value)}"}
     if isinstance(value, Mapping):

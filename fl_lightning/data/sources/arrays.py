@@ -80,7 +80,7 @@ class Npz(Source):
     def __init__(self, path: str) -> None:
         if not Path(path).is_file():
             raise FileNotFoundError(f"data.source is {path}, which does not exist: give a .npz file")
-        self.path = path
+        self.path = Path(path)
 
     def load(self, root: Path) -> Dataset:
         arrays = self._arrays()
