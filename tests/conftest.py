@@ -116,12 +116,12 @@ def largest_file() -> Iterator[Callable[[int], None]]:
 def command_line(tmp_path, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
     """Run ``fl-lightning`` as a real process in an empty folder, by default to its end.
 
-    It is forked from one that has imported everything, but where it starts others, which are to find what started them.
+    It is forked from one that has imported everything, as are those that it starts, unless a new interpreter is asked for.
     """
 
-    def run(*arguments: str, wait: bool = True, **environment: str):
+    def run(*arguments: str, wait: bool = True, new_interpreter: bool = False, **environment: str):
         everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        if "--trainer.devices" in arguments:
+        if new_interpreter:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fl_lightning", *arguments],
                 cwd=tmp_path,

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,12 +12,19 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from filelock import FileLock
+from forked import CommandLine
 
 from fl_lightning.training.trainer_settings import check_trainer
 
-RUN = (
-    "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 4 --trainer.val_check_interval 2 "
-    "--data.monitor_test 2 --callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
+BASE = (
+    "fit --config digits_tce.yaml --trainer.max_steps 4 --trainer.val_check_interval 2 --data.monitor_test 2 "
+    "--callbacks.client_forgetting.every 0 --callbacks.per_class_accuracy.clients_every 0 "
+    "--callbacks.round_forgetting.clients_every 0"
+).split()
+MLP = "--model.net MLP --model.net.hidden [16]".split()
+RUN = [*BASE, *MLP]
+ALL_CALLBACKS = (
+    "--callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
     "--callbacks.round_forgetting.clients_every 2 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=2"
 ).split()
 TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is taken where none is named
@@ -30,10 +36,14 @@ def cohort_size(request):
 
 
 def test_two_processes_give_the_model_of_one(command_line, tmp_path, read_scalars, cohort_size):
-    """Weights equal to float32 rounding, every scalar too, one event file, checkpoints written once."""
+    """Weights equal to float32 rounding, every scalar too, one event file, checkpoints written once.
+
+    Lightning starts the second process as it does for users once: where both have clients.
+    """
+    run = [*BASE, "--model.net.hidden", "32", *ALL_CALLBACKS, "--data.clients_per_round", cohort_size]
     folders = []
-    for name, extra in (("one", []), ("two", TWO)):
-        result = command_line(*RUN, "--data.clients_per_round", cohort_size, "--trainer.default_root_dir", name, *extra)
+    for name, extra, new_interpreter in (("one", [], False), ("two", TWO, cohort_size == "5")):
+        result = command_line(*run, "--trainer.default_root_dir", name, *extra, new_interpreter=new_interpreter)
         assert result.returncode == 0, result.stderr
         folders.append(tmp_path / name / "digits_tce" / "version_0")
     one, two = (torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True) for folder in folders)
@@ -56,18 +66,8 @@ def test_predictions_of_two_processes_are_in_order(command_line, tmp_path):
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     tables = []
     for extra in ([], TWO):
-        result = command_line(
-            "predict",
-            "--config",
-            "digits_tce.yaml",
-            "--model.net.hidden",
-            "32",
-            "--ckpt_path",
-            "last",
-            "--data.eval_batch_size",
-            "100",
-            *extra,
-        )
+        trained = ["--config", "digits_tce.yaml", *MLP, "--ckpt_path", "last", "--data.eval_batch_size", "100"]
+        result = command_line("predict", *trained, *extra)
         assert result.returncode == 0, result.stderr
         tables.append((folder / "predictions.csv").read_text())
     assert tables[0] == tables[1]
@@ -92,7 +92,8 @@ def test_processes_may_differ_in_what_their_clients_send(command_line, tmp_path)
     (tmp_path / "silent.py").write_text(SILENT)
     states = []
     for name, extra in (("one", []), ("two", TWO)):
-        result = command_line(*RUN, "--model", "silent.OddSilent", "--trainer.default_root_dir", name, *extra)
+        run = [*RUN, *ALL_CALLBACKS, "--model", "silent.OddSilent", "--trainer.default_root_dir", name]
+        result = command_line(*run, *extra)
         assert result.returncode == 0, result.stderr
         states.append(torch.load(tmp_path / name / "digits_tce/version_0/checkpoints/last.ckpt", weights_only=True))
     for name, value in states[0]["state_dict"].items():
@@ -157,10 +158,10 @@ def test_in_python_several_processes_need_our_strategy(monkeypatch, torchrun, se
         check_trainer(trainer)
 
 
-def wait_for(path, processes):
+def wait_for(path, process):
     deadline = time.monotonic() + 120
     while not path.exists():
-        assert all(process.poll() is None for process in processes), [process.communicate()[1] for process in processes]
+        assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -169,6 +170,14 @@ def is_running(pid):
     """Where there is a /proc; what has ended and nobody has asked for does not count."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rsplit(")")[-1].split()[0] != "Z"
+
+
+def ends(pid):
+    """Whether a process does, of which nobody waits for the end."""
+    deadline = time.monotonic() + 60
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_running(pid)
 
 
 BUSY = """
@@ -182,7 +191,9 @@ from fl_lightning import FedAvg
 class Busy(FedAvg):
     def client_loss(self, net, batch, client):
         if self.trainer.global_step == 2:
-            Path(f"pid_{self.global_rank}").write_text(str(os.getpid()))
+            # Whole at once, for it is read meanwhile.
+            Path(f"written_{self.global_rank}").write_text(str(os.getpid()))
+            os.rename(f"written_{self.global_rank}", f"pid_{self.global_rank}")
             while self.global_rank == 0:
                 time.sleep(1)
         return super().client_loss(net, batch, client)
@@ -203,7 +214,7 @@ def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_
     (tmp_path / "busy.py").write_text(BUSY)
     process = command_line(*RUN, *TWO, *PATIENT, "--model", "busy.Busy", wait=False)
     for rank in (0, 1):
-        wait_for(tmp_path / f"pid_{rank}", [process])
+        wait_for(tmp_path / f"pid_{rank}", process)
     time.sleep(0.2)
     other = int((tmp_path / "pid_1").read_text())
     os.kill(process.pid if number == signal.SIGTERM else other, number)
@@ -216,14 +227,14 @@ def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_
         assert process.returncode == 128 + signal.SIGTERM
         assert error == "fl-lightning: stopped after round 2: go on from the last checkpoint with --ckpt_path last\n"
     assert error.count("\n") == 1
-    assert not is_running(other)
+    assert ends(other)
 
 
 def test_a_client_that_hangs_does_not_keep_a_run(command_line, tmp_path):
     """SIGTERM to a run of one process, whose handler would wait for the end of the round: it ends within seconds."""
     (tmp_path / "busy.py").write_text(BUSY)
     process = command_line(*RUN, "--model", "busy.Busy", wait=False)
-    wait_for(tmp_path / "pid_0", [process])
+    wait_for(tmp_path / "pid_0", process)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
@@ -237,7 +248,9 @@ from pathlib import Path
 
 from fl_lightning import FedAvg
 
-Path("pid_" + os.environ.get("LOCAL_RANK", "0")).write_text(str(os.getpid()))
+rank = os.environ.get("LOCAL_RANK", "0")
+Path("written_" + rank).write_text(str(os.getpid()))
+os.rename("written_" + rank, "pid_" + rank)
 
 
 class Early(FedAvg):
@@ -253,26 +266,39 @@ class Early(FedAvg):
 def test_a_failure_before_they_join_leaves_no_process(command_line, tmp_path):
     """Rank 0 fails once it has started the other, which would wait for it."""
     (tmp_path / "early.py").write_text(EARLY)
-    result = command_line(*RUN, *TWO, "--model", "early.Early")
+    result = command_line(*RUN, *TWO, "--model", "early.Early", new_interpreter=True)
     assert (result.returncode, result.stderr) == (1, "fl-lightning: error: model.early is true\n")
-    assert not is_running(int((tmp_path / "pid_1").read_text()))
+    assert ends(int((tmp_path / "pid_1").read_text()))
+
+
+def set_by_torchrun(rank: int, num_nodes: int, port: int) -> dict[str, str]:
+    """What torchrun tells each of two processes, on as many nodes or on one."""
+    per_node = 2 // num_nodes
+    everything = {
+        **{"RANK": rank, "LOCAL_RANK": rank % per_node, "GROUP_RANK": rank // per_node},
+        **{"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": per_node, "GROUP_WORLD_SIZE": num_nodes},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True},
+    }
+    return {name: str(value) for name, value in everything.items()}
 
 
 @pytest.fixture
-def two_nodes(tmp_path):
-    """Run ``fl-lightning`` under torchrun on two nodes, which are folders of this machine; gives return codes and errors."""
+def two_nodes(tmp_path, tmp_path_factory):
+    """Run ``fl-lightning`` on two nodes, which are folders of this machine, as torchrun would, whose store stands here.
+
+    Gives return codes and errors.
+    """
 
     def run(*arguments: str) -> list[tuple[int, str]]:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = str(probe.getsockname()[1])
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        output = tmp_path_factory.mktemp("output")
         processes = []
-        for rank in ("0", "1"):
+        for rank in (0, 1):
             folder = tmp_path / f"node_{rank}"
             folder.mkdir(exist_ok=True)
-            torchrun = ["torch.distributed.run", "--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "1"]
-            address = ["--master-addr", "127.0.0.1", "--master-port", port]
-            command = [sys.executable, "-m", *torchrun, *address, "-m", "fl_lightning.command_line.cli", *arguments]
-            processes.append(subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True))
+            environment = {**os.environ, **set_by_torchrun(rank, 2, store.port)}
+            processes.append(CommandLine(arguments, folder, output / f"of_{rank}", environment))
         errors = [process.communicate(timeout=240)[1] for process in processes]
         return [(process.returncode, error) for process, error in zip(processes, errors)]
 
@@ -308,32 +334,44 @@ MORTAL = """
 import json
 import os
 import signal
+from pathlib import Path
 
 from fl_lightning import FedAvg
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    Path("given_" + os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
 
 
 class Mortal(FedAvg):
     def cohort(self, round):
-        if round == 5 and self.global_rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if round == 3 and self.global_rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         return super().cohort(round)
 """
 
 
 def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
-    """One command for the first start and the second: killed in round 5, they go on from round 4, in the same folder."""
+    """One command for the first start and the second: killed in round 3, they go on from round 2, in the same folder.
+
+    What torchrun tells them is what other tests do in its place.
+    """
     (tmp_path / "mortal.py").write_text(MORTAL)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    run = [*RUN, "--model", "mortal.Mortal", "--trainer.accelerator", "cpu", "--trainer.max_steps", "6"]
+    run = [*RUN, "--model", "mortal.Mortal", "--trainer.accelerator", "cpu"]
     command = [*torchrun, "-m", "fl_lightning.command_line.cli", *run, "--ckpt_path", "last_if_any"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     assert "rank 1 has ended without a word" in result.stderr
     assert "none in runs/digits_tce, a new run begins" in result.stdout
-    assert "The fit goes on after round 4" in result.stdout
+    assert "The fit goes on after round 2" in result.stdout
     checkpoint = tmp_path / "runs/digits_tce/version_0/checkpoints/last.ckpt"
-    assert torch.load(checkpoint, weights_only=True)["global_step"] == 6
+    assert torch.load(checkpoint, weights_only=True)["global_step"] == 4
     assert len(list((tmp_path / "runs" / "digits_tce").glob("version_*"))) == 1
+    for rank in (0, 1):
+        given = json.loads((tmp_path / f"given_{rank}").read_text())
+        expected = set_by_torchrun(rank, 1, given["MASTER_PORT"])
+        of_this_run = {name: given[name] for name in ("MASTER_ADDR", "TORCHELASTIC_RUN_ID")}
+        assert given.items() >= {**expected, **of_this_run}.items()
 
 
 FROZEN = """
@@ -350,15 +388,14 @@ class Frozen(nn.Sequential):
 def test_a_frozen_body_on_two_processes(command_line, tmp_path):
     """Its bits are those of one process, it is not sent, and the weights behind it are those of one process to rounding."""
     (tmp_path / "frozen.py").write_text(FROZEN)
-    run = [option for option in RUN if option not in ("--model.net.hidden", "32")]
-    ends = {}
+    found = {}
     for name, extra in (("one", []), ("two", TWO)):
-        result = command_line(*run, "--model.net", "frozen.Frozen", "--trainer.default_root_dir", name, *extra)
+        result = command_line(*BASE, "--model.net", "frozen.Frozen", "--trainer.default_root_dir", name, *extra)
         assert result.returncode == 0, result.stderr
         folder = tmp_path / name / "digits_tce" / "version_0"
         weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        ends[name] = weights, json.loads((folder / "results.json").read_text())
-    (one, results), (two, results_of_two) = ends.values()
+        found[name] = weights, json.loads((folder / "results.json").read_text())
+    (one, results), (two, results_of_two) = found.values()
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, atol=0 if name.startswith("net.0") else 1e-6, rtol=0)
     # 330 float32 values up and as many down: 4 rounds of the cohort.

@@ -1,4 +1,4 @@
-"""``fl-lightning`` as a real process that a server forks, which has imported everything once.
+"""``fl-lightning`` as real processes that a server forks, which has imported everything once.
 
 A separate module: the forked process imports it by name, which it cannot do with a conftest.
 """
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -30,6 +32,8 @@ def start(folder: Path, *arguments: str) -> BaseProcess:
 
 class CommandLine:
     """``fl-lightning`` in a folder, with what tests ask of a ``subprocess.Popen``.
+
+    Lightning's launcher starts the other processes of ``--trainer.devices`` from forks too.
 
     Args:
         arguments: of the command line.
@@ -79,14 +83,60 @@ def _start(arguments: Sequence[str], folder: Path, out: Path, error: Path, envir
 
 
 def _main(arguments: list[str], folder: str, outputs: tuple[str, str], environment: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
         with open(path, "a") as file:
             os.dup2(file.fileno(), stream.fileno())
+    if "--trainer.devices" in arguments:
+        _fork_for_launcher(int(arguments[arguments.index("--trainer.devices") + 1]) - 1)
+    _run(arguments, environment)
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     sys.argv = ["fl-lightning", *arguments]
     from fl_lightning.command_line.cli import main
 
     sys.exit(main(arguments))
+
+
+def _fork_for_launcher(num_others: int) -> None:
+    """Have Lightning's launcher start forks of this process as it is now, in place of new interpreters."""
+    from lightning.pytorch.strategies.launchers import subprocess_script
+
+    forks = [_Fork() for _ in range(num_others)]
+    subprocess_script.subprocess = SimpleNamespace(Popen=lambda command, env, cwd: forks.pop(0).start(env))
+
+
+class _Fork:
+    """A child that waits to be given its environment, with what Lightning's launcher asks of a ``subprocess.Popen``."""
+
+    returncode: int | None = None
+
+    def __init__(self) -> None:
+        reader, self._writer = multiprocessing.Pipe(duplex=False)
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._writer.close()
+            try:
+                given = reader.recv()
+            except EOFError:  # the parent has ended without it
+                sys.exit(0)
+            _run(*given)
+        reader.close()
+
+    def start(self, environment: dict[str, Any]) -> "_Fork":
+        self._writer.send((sys.argv[1:], environment))
+        return self
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
