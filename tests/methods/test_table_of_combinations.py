@@ -4,10 +4,9 @@ docs/combinations.md is what these tests found. The last one compares; with WRIT
 """
 
 import importlib.util
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_leaves_with_path
 
@@ -292,12 +292,14 @@ def test_settings_that_work_alone_work_together(attempt, outcome, name):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> dict[str, Outcome]:
-    """All methods, one after another, in one launch of this file as a program."""
-    folder = tmp_path_factory.mktemp("two_processes")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, str(folder)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
+    """All methods, one after another, in two forks of this process."""
+    folder, port, fork = tmp_path_factory.mktemp("two_processes"), find_free_network_port(), multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=fit_all_as_rank, args=(rank, port, folder)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=240)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
     checkpoints = {name: torch.load(folder / f"{name}.ckpt", weights_only=True) for name in methods.__all__}
     return {
         name: Outcome(end=end_of(saved["state_dict"], saved["federated"]["client_states"]["states"]))
@@ -313,12 +315,12 @@ def fit_in_two_processes(method, data, rounds: int, ckpt_path=None, **settings) 
     return trainer
 
 
-def main(folder: Path) -> None:
-    """What each of two processes does."""
+def fit_all_as_rank(rank: int, port: int, folder: Path) -> None:
+    """What each of two processes does, with what Lightning's launcher would tell it."""
+    os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     spec = importlib.util.spec_from_file_location("federation", Path(__file__).with_name("conftest.py"))
     federation = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(federation)
-    torch.set_num_threads(1)
     for name in methods.__all__:
         method = federation.Tiny(fit_in_two_processes).train_any(name, rounds=ROUNDS, norm=False)
         method.trainer.save_checkpoint(folder / f"{name}.ckpt")
@@ -377,7 +379,3 @@ def test_the_page_says_what_was_found(known):
     if os.environ.get("WRITE_COMBINATIONS"):
         PAGE.write_text(text)
     assert PAGE.read_text() == text, "not what was found: the command in the page's first line writes it anew"
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
