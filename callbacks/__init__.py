@@ -1,5 +1,6 @@
 """What is watched during a run. Every callback here reads and changes nothing: a run without them ends in the same weights."""
 
+from fl_lightning.callbacks.arriving_classes import ArrivingClasses
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
@@ -19,6 +20,7 @@ from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 from fl_lightning.callbacks.task_attention import TaskAttention
 
 __all__ = [
+    "ArrivingClasses",
     "ClientForgetting",
     "Communication",
     "Dashboard",

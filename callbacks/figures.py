@@ -213,7 +213,7 @@ def _class_colors(count: int) -> list:
     return list(colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count)))
 
 
-def task_table(values: Tensor) -> Figure:
+def task_table(values: Tensor, title: str = "accuracy, mean over clients") -> Figure:
     """Accuracy after each task, (T, T), row t after task t, column i on task i; NaN is left grey."""
     names = [str(task) for task in range(1, len(values) + 1)]
     size = max(3.0, min(10.0, 0.5 * len(names) + 2))
@@ -223,10 +223,30 @@ def task_table(values: Tensor) -> Figure:
         values,
         names,
         names,
-        title="accuracy, mean over clients",
+        title=title,
         row_title="after task",
         column_title="on task",
     )
+    return figure
+
+
+def task_confusion_table(shares: Tensor, task: int) -> Figure:
+    """Which task samples are taken for after a task (counted from 0), (T, T), rows sum to 1; NaN is left grey."""
+    names = [str(number) for number in range(1, len(shares) + 1)]
+    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    title = f"samples by predicted task, after task {task + 1}"
+    draw = partial(heatmap, title=title, row_title="samples of task", column_title="predicted as of task")
+    draw(figure.subplots(), shares, names, names)
+    return figure
+
+
+def classes_after_tasks(drops: Tensor, classes: Sequence[str]) -> Figure:
+    """Drop of each class from its best accuracy, (C, T), a column after each task; NaN, not seen yet, is left grey."""
+    figure = Figure(figsize=(6, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
+    names = [str(number) for number in range(1, drops.shape[1] + 1)]
+    title = "drop in accuracy from the best of each class"
+    heatmap(figure.subplots(), drops, classes, names, title=title, row_title="class (came in)", column_title="after task")
     return figure
 
 

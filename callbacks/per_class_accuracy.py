@@ -43,7 +43,7 @@ class PerClassAccuracy(FederatedCallback):
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if self.wants_models(round) and module.data.evaluation.monitors_test and module.has_global_model:
-            inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
+            inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])
             self._within = class_accuracy(logits, targets, len(module.data.classes))
@@ -53,7 +53,7 @@ class PerClassAccuracy(FederatedCallback):
         if self._within is None:
             return
         logits = module.predict_logits(module.data.evaluation.test_inputs())
-        after = class_accuracy(logits, module.data.test_set.targets, len(module.data.classes))
+        after = class_accuracy(logits, module.data.evaluation.test_targets(), len(module.data.classes))
         rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
         values = torch.cat([self._within, after[None]])
         tensors = {"clients/class_accuracy": values, "clients/class_cohort": torch.tensor(self._clients)}

@@ -37,7 +37,7 @@ class PredictionWriter(BasePredictionWriter):
             return
         in_order = [rank[turn] for turn in range(max(map(len, by_rank))) for rank in by_rank if turn < len(rank)]
         probability, prediction = torch.cat(in_order).float().max(dim=-1)
-        classes, targets = module.data.classes, module.data.test_set.targets.tolist()
+        classes, targets = module.data.classes, module.data.evaluation.test_targets().tolist()
         with atomic_write(self.path) as path, open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["index", "label", "prediction", "probability"])

@@ -46,7 +46,7 @@ class RoundForgetting(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.wants_models(round) or not module.data.evaluation.monitors_test:
             return
-        inputs, targets = module.data.evaluation.test_inputs(), module.data.test_set.targets
+        inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
         num_classes = len(module.data.classes)
         after = class_accuracy(models.predict(inputs), targets, num_classes)
         if module.keeps_models:
@@ -69,7 +69,7 @@ class RoundForgetting(FederatedCallback):
         if self._best is not None:
             module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self._best, accuracy]))}, round)
         if round > 0:
-            self._best = accuracy if self._best is None else torch.maximum(self._best, accuracy)
+            self._best = accuracy if self._best is None else torch.fmax(self._best, accuracy)
         self._previous = (round, accuracy)
         if self._drops and (self.due(round) or round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)

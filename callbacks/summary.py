@@ -182,6 +182,8 @@ def _print_table(results: dict[str, Any]) -> None:
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")
+            if results["tasks"]:  # of a few classes, later of all: neither the best nor a mean compares
+                continue
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
             table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, mean of {_span(readings)}")
     for name, value in results["personal"].items():
@@ -218,8 +220,8 @@ def _sign(name: str) -> str:
     of_clients = ("forgetting/client_mean", "forgetting/client_worst", "forgetting/personal_since_visit")
     if name in (*of_clients, "tasks/backward_transfer"):
         return ", negative is forgetting"
-    drops = ("forgetting/round", "forgetting/local_mean", "forgetting/from_best", "tasks/forgetting")
-    is_drop = name.startswith("forgetting/every_") or name in drops
+    drops = ("forgetting/round", "forgetting/local_mean", "forgetting/from_best")
+    is_drop = name.startswith(("forgetting/every_", "tasks/forgetting")) or name in drops
     return ", positive is forgetting" if is_drop else ""
 
 

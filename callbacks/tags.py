@@ -82,12 +82,24 @@ _DESCRIPTIONS = {
     r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
     r"train/undone": "1 in a round whose server step made the model non-finite and was undone, else 0.",
     r"privacy/epsilon": "Epsilon spent so far, at the delta of the defence.",
-    r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks that a client has begun, mean over tasks and clients.",
-    r"tasks/forgetting|Overview/forgetting_of_tasks": "Drop from the best accuracy on each earlier task, mean over tasks and "
-    "clients. Positive is forgetting.",
+    r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks begun: of clients' "
+    "models, mean over tasks and clients; or of the global model on the test samples of all classes seen.",
+    r"tasks/forgetting|Overview/forgetting_of_tasks": "Drop from the best accuracy on each earlier task, mean over tasks and, "
+    "where they learn their own, clients. Positive is forgetting.",
+    r"tasks/forgetting_by_class": "Drop from the best accuracy of each class, mean over the classes of a task, then over "
+    "earlier tasks. Positive is forgetting.",
+    r"tasks/average_incremental_accuracy": "Mean of the accuracy after each task so far, the first one included.",
+    r"tasks/old_accuracy": "Accuracy of the global model on the classes of earlier tasks.",
+    r"tasks/new_accuracy": "Accuracy of the global model on the classes that came with the newest task.",
+    r"tasks/task_found": "Share of the samples whose predicted class is of their own task.",
+    r"tasks/right_where_found": "Accuracy among the samples whose predicted class is of their own task.",
+    r"tasks/nearest_mean_accuracy": "Accuracy of iCaRL's classifier by the nearest class mean, on all classes seen.",
+    r"tasks/confusion": "Share of the samples of each task, a row, that are taken for one of each task, a column.",
+    r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with the round in which it came.",
     r"tasks/backward_transfer": "Change of the accuracy on each earlier task since it was learned. Negative is forgetting.",
     r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
-    r"tasks/accuracy_table": "Mean accuracy over clients: a row after each task, a column on each.",
+    r"tasks/accuracy_table": "Mean accuracy over clients, or of the global model: a row after each task, a column on "
+    "each.",
     r"tasks/attention/.*": "How much a client's tasks build on tasks of others.",
     r"final/.*_last_rounds_mean": f"The number that runs are compared by: {FINAL_IS}.",
     r"final/.*": "A reading of the accuracy curve at the end of the run, as in results.json.",

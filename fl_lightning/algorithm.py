@@ -259,6 +259,12 @@ class FederatedAlgorithm(nn.Module):
     def adapt_net(self) -> None:
         """Change the net once it is built, before anything is made of it."""
 
+    def start_round(self, round: int) -> None:
+        """Work at the server before a round (counted from 1), such as where one task has ended and the next one begins.
+
+        Unlike :meth:`after_server_step` it comes after the evaluation of the round before.
+        """
+
     def cohort(self, round: int) -> list[Visit]:
         """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
         return [Visit(client) for client in self.sampled_clients(round)]

@@ -25,6 +25,7 @@ from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
+from fl_lightning.data.tasks import Tasks
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.ranks import Ranks
@@ -145,6 +146,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def training_step(self, round: int, batch_idx: int) -> None:
         """One communication round."""
         self.round = round
+        self.start_round(round)
         self._notify("on_round_start", round)
         visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
         keep_models = bool(visits) and any(
@@ -241,14 +243,23 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
-        if self._trainer is not None and self.data.tasks is not None and not self.needs.task_streams:
-            raise ValueError(
-                f"data.tasks is {self.data.tasks}, but {type(self).__name__} learns no tasks: use a method of "
-                "fl_lightning.continual, such as FedAvgOnTasks, or set data.tasks to null"
-            )
+        if self._trainer is not None and self.data.tasks is not None:
+            self._check_tasks(self.data.tasks)
         super().configure_model()
         if self._trainer is not None:
             self.check_outputs()
+
+    def _check_tasks(self, tasks: Tasks) -> None:
+        """Refuse a method that does not learn such tasks."""
+        needs = self.needs
+        if needs.arriving_classes if tasks.global_model else needs.task_streams:
+            return
+        learns = "other" if needs.arriving_classes or needs.task_streams else "no"
+        fitting = "FedAvgOnClasses" if tasks.global_model else "FedAvgOnTasks"
+        raise ValueError(
+            f"data.tasks is {tasks}, but {type(self).__name__} learns {learns} tasks: use a method of fl_lightning.continual, "
+            f"such as {fitting}, or set data.tasks to null"
+        )
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -427,7 +438,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         if self._trainer is not None and not fitting:
             check_net_settings(checkpoint["federated"].get("settings"), self)
             if checkpoint["federated"].get("inputs") is not None:  # earlier versions did not store them
-                check_same_inputs(recorded_inputs(checkpoint), self.data.input_record)
+                check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
         if fitting or (self._trainer is not None and self.keeps_models):
             check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
             self._restored_states = checkpoint["federated"]["client_states"]

@@ -243,7 +243,8 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
 @pytest.mark.parametrize("name", [name for name in FITS if "tasks" in read_config(name)["data"]])
 def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
     config = read_config(name)
-    num_tasks = config["data"]["tasks"]["init_args"].get("tasks_per_client", 5)
+    settings = config["data"]["tasks"]["init_args"]
+    num_tasks = settings.get("num_tasks", settings.get("tasks_per_client", 5))
     assert config["trainer"]["max_steps"] == num_tasks * config["model"]["init_args"]["rounds_per_task"]
 
 

@@ -25,6 +25,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning import __version__
 from fl_lightning.callbacks import (
+    ArrivingClasses,
     ClientForgetting,
     Communication,
     Dashboard,
@@ -69,6 +70,7 @@ _CALLBACKS: dict[str, type[FederatedCallback]] = {
         LabelCounts,
         PersonalAccuracy,
         TaskAccuracy,
+        ArrivingClasses,
         TaskAttention,
         Communication,
         PrivacyBudget,
@@ -307,12 +309,15 @@ class FederatedCLI(LightningCLI):
     def _checkpoints(self, config: Namespace) -> list[Callback]:
         """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
         common = {"dirpath": self.version / "checkpoints", "enable_version_counter": False}
-        if config.limit_val_batches == 0 or self.datamodule.tasks is not None:
+        tasks = self.datamodule.tasks
+        if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
             # No evaluation to wait for: every so many rounds, and at the end.
             every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
             return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
         best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
-        return [*([best] if self.datamodule.has_validation else []), ModelCheckpoint(filename="last", **common)]
+        # Where classes arrive, the model of the first task would be the best.
+        has_best = self.datamodule.has_validation and tasks is None
+        return [*([best] if has_best else []), ModelCheckpoint(filename="last", **common)]
 
     def fit(self, model: FederatedModule, **kwargs: Any) -> None:
         """Fit; a run that fails before its first round leaves no folder behind."""

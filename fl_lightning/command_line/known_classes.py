@@ -20,7 +20,7 @@ _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "model.server_optimizer": (torch.optim.Optimizer, (torch.optim, optimizers)),
     "model.privacy": (privacy.Privacy, (privacy,)),
     "data.partition": (partitions.Partition, (partitions,)),
-    "data.tasks": (continual.TaskStream, (continual,)),
+    "data.tasks": (continual.Tasks, (continual,)),
     "trainer.callbacks+": (Callback, (callbacks,)),
 }
 CLASS_KEYS = tuple(_OFFERED)

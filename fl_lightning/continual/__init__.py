@@ -1,6 +1,13 @@
 """Federated continual learning: every client learns its sequence of tasks."""
 
 from fl_lightning.continual.apd import APD
+from fl_lightning.continual.classes.ewc import ServerEWC
+from fl_lightning.continual.classes.fine_tuning import FedAvgOnClasses, FedProxOnClasses
+from fl_lightning.continual.classes.icarl import ICaRL
+from fl_lightning.continual.classes.learner import ClassLearner
+from fl_lightning.continual.classes.lwf import FedLwF
+from fl_lightning.continual.classes.mfcl import MFCL
+from fl_lightning.continual.classes.replay import Replay
 from fl_lightning.continual.ewc import EWC
 from fl_lightning.continual.federated import COMBINATIONS
 from fl_lightning.continual.federated import ScaffoldOnTasks as ScaffoldOnTasks
@@ -8,9 +15,30 @@ from fl_lightning.continual.fedweit import FedWeIT
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.single_task import SingleTask
 from fl_lightning.continual.stable_sgd import StableSGD
+from fl_lightning.data.class_stream import ClassStream, DomainStream
+from fl_lightning.data.tasks import Tasks as Tasks
 from fl_lightning.data.tasks import TaskStream
 
-__all__ = ["APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "TaskLearner", "TaskStream", *COMBINATIONS]
+__all__ = [
+    "APD",
+    "EWC",
+    "MFCL",
+    "ClassLearner",
+    "ClassStream",
+    "DomainStream",
+    "FedAvgOnClasses",
+    "FedLwF",
+    "FedProxOnClasses",
+    "FedWeIT",
+    "ICaRL",
+    "Replay",
+    "ServerEWC",
+    "SingleTask",
+    "StableSGD",
+    "TaskLearner",
+    "TaskStream",
+    *COMBINATIONS,
+]
 
 
 def __getattr__(name: str) -> type[TaskLearner]:

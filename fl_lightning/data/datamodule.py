@@ -27,7 +27,7 @@ from fl_lightning.data.scaling import check_statistics
 from fl_lightning.data.shards import ClientShards
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, StoredSamples
-from fl_lightning.data.tasks import Streams, TaskStream
+from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
 
 
 class FederatedDataModule(LightningDataModule):
@@ -66,8 +66,9 @@ class FederatedDataModule(LightningDataModule):
         storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
         num_workers: processes that read ahead; 0 for none.
-        tasks: what makes the classes of the source a sequence of tasks for each client (:mod:`fl_lightning.continual`), instead
-            of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``.
+        tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.continual`): a ``TaskStream`` for
+            each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``; or for the global
+            model a ``ClassStream``, instead of ``public_size`` and ``test_fraction``.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
@@ -93,7 +94,7 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: int = 500,
         storage: Storage = "auto",
         num_workers: int = 2,
-        tasks: TaskStream | None = None,
+        tasks: Tasks | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class FederatedDataModule(LightningDataModule):
         else:
             self.client_sampler = FixedSampler(num_clients, cohorts)
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
-        self._streams: Streams | None = None
+        self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
         self._lies_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples lie where they are
 
@@ -130,10 +131,10 @@ class FederatedDataModule(LightningDataModule):
                 "together: the rest is trained on"
             )
         if self.test_fraction > 0 and self.tasks is not None:
-            raise ValueError(
-                f"data.test_fraction is {self.test_fraction}, but data.tasks holds test samples out of each task: set "
-                "data.tasks.test_fraction"
-            )
+            tested = "holds test samples out of each task: set data.tasks.test_fraction"
+            if self.tasks.global_model:
+                tested = "has its model tested on the test samples of data.source: set it to 0"
+            raise ValueError(f"data.test_fraction is {self.test_fraction}, but data.tasks {tested}")
         check_range("data.public_size", self.public_size, at_least=0, hint="0 leaves the server without samples")
         check_choice("data.storage", self.storage, Storage)
         check_range("data.num_workers", self.num_workers, at_least=0, hint="0 reads in the training process")
@@ -164,14 +165,17 @@ class FederatedDataModule(LightningDataModule):
         self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
         tests = self._client_tests(dataset)
-        self.evaluation = EvaluationData(self._samples, self.present_shards, self.has_validation, self.monitor_test, tests)
+        arriving = self._streams if isinstance(self._streams, ClassStreams) else None
+        self.evaluation = EvaluationData(
+            self._samples, self.present_shards, self.has_validation, self.monitor_test, tests, arriving
+        )
         self.public = PublicData(self._samples, public)
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
     def _divided(self, dataset: Dataset) -> tuple[Dataset, ClientShards, Tensor]:
         """The samples as clients learn them, who holds which, and which of them are the server's."""
         if self.tasks is not None:
-            self._streams = self.tasks.partition(dataset, self.num_clients, self.seed)
+            self._streams = self.tasks.stream(dataset, self.split, self.val_fraction)
             return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         private, public = self.split.private_and_public(dataset)
         return dataset, self.split.shards(dataset, private, self.val_fraction, self.test_fraction), public
@@ -272,18 +276,29 @@ class FederatedDataModule(LightningDataModule):
         """Which tasks each client learns, in which order.
 
         Raises:
-            ValueError: if ``data.tasks`` is null.
+            ValueError: if ``data.tasks`` is no ``TaskStream``.
         """
-        if self._streams is None:
-            raise ValueError("data.tasks is null, so that there are no tasks: give it a TaskStream")
+        if not isinstance(self._streams, Streams):
+            raise ValueError(f"data.tasks is {_null(self.tasks)}, so that no client has its own tasks: give it a TaskStream")
+        return self._streams
+
+    @property
+    def class_streams(self) -> ClassStreams:
+        """Which classes arrive when.
+
+        Raises:
+            ValueError: if ``data.tasks`` is no ``ClassStream``.
+        """
+        if not isinstance(self._streams, ClassStreams):
+            raise ValueError(f"data.tasks is {_null(self.tasks)}, so that no classes arrive: give it a ClassStream")
         return self._streams
 
     # Evaluation -----------------------------------------------------------------------------------------------------
 
     @property
     def has_validation(self) -> bool:
-        """Whether clients' validation parts are there for the global model, which they are not where clients learn tasks."""
-        return self.val_fraction > 0 and self.tasks is None
+        """Whether clients' validation parts are there for the global model; they are not where each client learns tasks."""
+        return self.val_fraction > 0 and (self.tasks is None or self.tasks.global_model)
 
     def test_is_due(self) -> bool:
         """Whether the test set is evaluated at the present round of a fit."""
@@ -306,7 +321,7 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             ValueError: if the source has none.
         """
-        if self.tasks is not None:
+        if self.tasks is not None and not self.tasks.global_model:
             raise ValueError(
                 "data.tasks has test samples for the clients' models alone: a fit logs how they do, as tasks/accuracy"
             )
@@ -319,3 +334,8 @@ class FederatedDataModule(LightningDataModule):
     def _loader(self, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
         ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return self.evaluation.loader(name, self.eval_batch_size, due, *ranks)
+
+
+def _null(tasks: Tasks | None) -> Tasks | str:
+    """As the command line writes it."""
+    return "null" if tasks is None else tasks

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fl_lightning.data.class_streams import ClassStreams
 from fl_lightning.data.client_test_sets import ClientTestSets
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs
 from fl_lightning.data.prepared_samples import Part, PreparedSamples
@@ -26,6 +27,7 @@ class EvaluationData:
         has_validation: whether clients' validation parts are there for the global model.
         monitor_test: the test set is evaluated every so many rounds of a fit and after the last; 0 for never.
         client_tests: test samples of each client, for personal models; None where there are none.
+        arriving: which classes arrive when; None: all are there from the start.
     """
 
     samples: PreparedSamples
@@ -55,16 +57,17 @@ class EvaluationData:
         """Whether a fit evaluates test samples after a round."""
         monitors = self.monitor_test > 0 and "test" in self.names
         return monitors and (round % self.monitor_test == 0 or round == last_round)
+    arriving: ClassStreams | None = None
 
     def loader(
         self, name: EvaluationName, batch_size: int, due: Callable[[], bool], rank: int, world_size: int
     ) -> EvaluationBatches:
-        """All clients' validation parts, joined, or the test set; this rank's batches.
+        """All clients' validation parts, joined, or the test set, of the classes seen; this rank's batches.
 
         Args:
             due: asked at the start of each pass; if false the pass is empty.
         """
-        part, indices = ("train", self.shards.shards.validation) if name == "val" else ("test", self._test_indices)
+        part, indices = ("train", self._validation_indices) if name == "val" else ("test", self._test_indices)
         return EvaluationBatches(partial(self.samples.batches, part), indices, batch_size, due, rank, world_size)
 
     def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
@@ -87,11 +90,33 @@ class EvaluationData:
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""
-        return self.samples.inputs("test", self._test_indices)
+        return self.samples.inputs("test", self._test_indices())
 
-    @property
+    def test_targets(self) -> Tensor:
+        """(n,), classes of all test inputs, on the device."""
+        targets = self.samples.test.targets
+        return targets if self.arriving is None else targets[self._test_indices().to(targets.device)]
+
+    def test_tasks(self) -> Tensor:
+        """(n,), tasks of all test inputs, where classes arrive.
+
+        Raises:
+            ValueError: if they do not.
+        """
+        if self.arriving is None:
+            raise ValueError("test samples are of tasks where classes arrive alone: give data.tasks a ClassStream")
+        return self.arriving.test_task[self._test_indices()].to(self.samples.test.device)
+
     def _test_indices(self) -> Tensor:
-        return torch.arange(len(self.samples.test))
+        if self.arriving is None:
+            return torch.arange(len(self.samples.test))
+        return (self.arriving.test_from <= self.shards.newest_position).nonzero().flatten()
+
+    def _validation_indices(self) -> Tensor:
+        if self.arriving is None:
+            return self.shards.shards.validation
+        # With cumulative tasks a sample is in several rows.
+        return torch.cat(self.shards.validation_so_far()).unique()
 
     def _joined(self, parts: Sequence[Tensor]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))

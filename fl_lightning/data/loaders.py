@@ -42,7 +42,7 @@ class EvaluationBatches:
 
     Args:
         read: from the indices of each batch to the batches.
-        indices: which samples, (n,).
+        indices: asked at the start of each pass which samples, (n,).
         batch_size: samples of a batch; the last may be smaller.
         due: asked at the start of each pass; if false the pass is empty.
         rank, world_size: of this process.
@@ -51,7 +51,7 @@ class EvaluationBatches:
     def __init__(
         self,
         read: Callable[[Sequence[Tensor]], Iterator[Batch]],
-        indices: Tensor,
+        indices: Callable[[], Tensor],
         batch_size: int,
         due: Callable[[], bool],
         rank: int,
@@ -62,7 +62,7 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.due():
-            yield from self.read(self.indices.split(self.batch_size)[self.rank :: self.world_size])
+            yield from self.read(self.indices().split(self.batch_size)[self.rank :: self.world_size])
 
 
 def always() -> bool:

@@ -60,3 +60,14 @@ class PresentShards:
     def validation_indices(self, client: int) -> Tensor:
         """Of a client's validation samples."""
         return self.shards.validation_indices(self._rows[client])
+
+    @property
+    def newest_position(self) -> int:
+        """The latest task at which a client is."""
+        return max(row % self.num_tasks for row in self._rows)
+
+    def validation_so_far(self) -> list[Tensor]:
+        """Indices of all clients' validation samples of their tasks up to the present one."""
+        starts = (row - row % self.num_tasks for row in self._rows)
+        rows = (place for start, row in zip(starts, self._rows, strict=True) for place in range(start, row + 1))
+        return [self.shards.validation_indices(row) for row in rows]

@@ -1,5 +1,6 @@
 """Task streams: every client learns its sequence of tasks, each with a few of the classes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,6 +13,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.data.class_streams import ClassStreams
+from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
@@ -51,7 +54,27 @@ class Streams:
         return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
 
 
-class TaskStream:
+class Tasks(ABC):
+    """What makes the classes of a source a sequence of tasks: ``data.tasks``."""
+
+    global_model: bool
+    """Whether the global model learns all tasks, one after another; else each client learns tasks of its own."""
+
+    @abstractmethod
+    def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> Streams | ClassStreams:
+        """Every client's samples of every task; a function of data and seed alone.
+
+        Args:
+            dataset: as loaded.
+            split: the clients, the partition and the seed.
+            val_fraction: of a client's samples, for validation.
+
+        Raises:
+            ValueError: if the data does not make these tasks.
+        """
+
+
+class TaskStream(Tasks):
     """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one a client.
 
     Each client learns ``tasks_per_client`` of the tasks in an order drawn for it. Training and test samples of the source are
@@ -74,6 +97,8 @@ class TaskStream:
     Raises:
         ValueError: if a value is out of range.
     """
+
+    global_model = False
 
     def __init__(
         self,
@@ -114,6 +139,9 @@ class TaskStream:
 
     def __repr__(self) -> str:
         return f"TaskStream(by={self.by}, tasks_per_client={self.tasks_per_client})"
+
+    def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> Streams:
+        return self.partition(dataset, split.num_clients, split.seed)
 
     def partition(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
         """Each client's tasks and samples; a function of the data set and the seed alone.

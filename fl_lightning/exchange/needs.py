@@ -12,7 +12,8 @@ class Needs:
         client_moments: clients keep their optimizer's state, such as Adam's moments, between visits.
         sample_indices: a local step asks which samples its batch has, ``batch.sample_indices``.
         nonzeros_alone: only what is not 0 is sent, up and down, and counted as bytes: values, without their positions.
-        task_streams: clients learn the tasks of ``data.tasks``, one after another.
+        task_streams: each client learns tasks of its own, those of ``data.tasks``, one after another.
+        arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
         initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.
         client_start: there is something to prepare before a local fit. Follows from the class, as the next two do.
         each_model: something is read off each client's model after its fit, in addition to its weights and buffers.
@@ -24,6 +25,7 @@ class Needs:
     sample_indices: bool = False
     nonzeros_alone: bool = False
     task_streams: bool = False
+    arriving_classes: bool = False
     initial_model: bool = False
     client_start: bool = False
     each_model: bool = False

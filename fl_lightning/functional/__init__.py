@@ -1,13 +1,22 @@
 """The mathematics: pure functions on tensors, one module a topic."""
 
 from fl_lightning.functional.aggregation import weighted_average
+from fl_lightning.functional.arriving_classes import (
+    confusion_counts,
+    forgetting_by_class,
+    old_and_new_accuracy,
+    task_confusion,
+    tasks_found,
+)
 from fl_lightning.functional.curves import final_accuracy
+from fl_lightning.functional.data_free import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.distillation import (
     dynamic_distillation,
     ensemble_distillation,
     label_count_weights,
     model_contrastive_loss,
     not_true_distillation,
+    soft_cross_entropy,
     update_global_label_counts,
 )
 from fl_lightning.functional.fisher import empirical_fisher
@@ -19,6 +28,7 @@ from fl_lightning.functional.losses import (
     truncated_cross_entropy,
 )
 from fl_lightning.functional.matched_parts import matched_parts
+from fl_lightning.functional.memory import herding, reservoir
 from fl_lightning.functional.partition import (
     class_partition,
     dirichlet_by_class_partition,
@@ -37,15 +47,20 @@ __all__ = [
     "average_accuracy",
     "average_forgetting",
     "backward_transfer",
+    "class_imbalance",
     "class_partition",
     "client_forgetting",
+    "confusion_counts",
     "dirichlet_by_class_partition",
     "dirichlet_partition",
     "dynamic_distillation",
     "empirical_fisher",
     "ensemble_distillation",
     "final_accuracy",
+    "forgetting_by_class",
     "forgetting_from_best",
+    "gaussian_divergence",
+    "herding",
     "heterogeneity",
     "iid_partition",
     "label_count_weights",
@@ -53,12 +68,18 @@ __all__ = [
     "matched_parts",
     "model_contrastive_loss",
     "not_true_distillation",
+    "old_and_new_accuracy",
     "owner_partition",
     "power_law_partition",
+    "reservoir",
     "reweighted_softmax_cross_entropy",
+    "roughness",
     "round_forgetting",
     "rounds_to_target",
     "shard_partition",
+    "soft_cross_entropy",
+    "task_confusion",
+    "tasks_found",
     "truncated_cross_entropy",
     "update_global_label_counts",
     "weighted_average",

@@ -50,6 +50,32 @@ def not_true_distillation(
     return reduce_losses(temperature**2 * (teacher.exp() * difference).sum(dim=-1), reduction)
 
 
+def soft_cross_entropy(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0, reduction: LossReduction = "mean"
+) -> Tensor:
+    """``-sum_c p_c log q_c`` with ``p = softmax(teacher / T)`` and ``q = softmax(student / T)``, without the factor ``T^2``.
+
+    The distillation of Li, Hoiem, "Learning without Forgetting", ECCV 2016, in the form of TARGET's and PyCIL's code. Its
+    gradient by the student's logits is ``(q - p) / T``; where both agree it is 0 and the value the entropy of p.
+
+    Args:
+        student_logits, teacher_logits: (B, C).
+        temperature: T, above 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> student, teacher = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]]).log()
+        >>> soft_cross_entropy(student, teacher)  # log 2, whatever the teacher says
+        tensor(0.6931)
+    """
+    student, teacher = (at_least_float32(logits) / temperature for logits in (student_logits, teacher_logits))
+    return reduce_losses(-(teacher.softmax(dim=-1) * student.log_softmax(dim=-1)).sum(dim=-1), reduction)
+
+
 def model_contrastive_loss(
     z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5, reduction: LossReduction = "mean"
 ) -> Tensor:

@@ -495,7 +495,7 @@ def test_ranks_share_evaluation_without_repetition(count, batch_size, world_size
         for rank in range(world_size)
         for batch in EvaluationBatches(
             lambda parts: (Batch(part[:, None], part) for part in parts),
-            torch.arange(count),
+            lambda: torch.arange(count),
             batch_size,
             lambda: True,
             rank,
@@ -513,7 +513,7 @@ def test_loader_that_is_not_due_is_empty():
     def read(parts):
         return (Batch(part, part) for part in parts)
 
-    loader = EvaluationBatches(read, torch.arange(4), 2, lambda: next(answers), 0, 1)
+    loader = EvaluationBatches(read, lambda: torch.arange(4), 2, lambda: next(answers), 0, 1)
     assert [len(list(loader)) for _ in range(3)] == [2, 0, 2]
 
 

@@ -1,0 +1,105 @@
+"""ArrivingClasses: what the global model knows of classes that came one after another."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
+from fl_lightning.continual import ClassLearner, ICaRL
+from fl_lightning.functional import (
+    average_forgetting,
+    backward_transfer,
+    confusion_counts,
+    forgetting_by_class,
+    old_and_new_accuracy,
+    task_confusion,
+    tasks_found,
+)
+from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.module import FederatedModule
+
+
+class ArrivingClasses(FederatedCallback):
+    """Scalars and pictures at the end of each task of a global model on the test samples of all classes seen; else nothing.
+
+    ``tasks/accuracy`` is A_t, over samples; ``tasks/average_incremental_accuracy`` its mean over the tasks so far, the first
+    one included; ``tasks/forgetting`` the largest drop of each earlier task (Chaudhry et al.), positive is forgetting, and
+    ``tasks/forgetting_by_class`` the same by class (TARGET); ``tasks/backward_transfer`` the change since each task was
+    learned; ``tasks/old_accuracy`` and ``tasks/new_accuracy`` that on the classes of earlier tasks and on the others;
+    ``tasks/task_found`` the share of samples whose predicted class is of their own task, ``tasks/right_where_found`` the
+    accuracy among these; ``tasks/nearest_mean_accuracy`` that of iCaRL's class means; ``task_accuracy/01``, ... that of each
+    task. Pictures: ``tasks/accuracy_table``, after each task on each; ``tasks/confusion``, which task samples are taken for;
+    ``tasks/classes``, the drop of each class from its best, with the round in which it came. Numbers of the pictures: the
+    tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C).
+    """
+
+    key = "callbacks.arriving_classes"
+
+    def __init__(self) -> None:
+        super().__init__(every=0)
+        self._table = torch.empty(0, 0)  # (T, T), NaN where it was not measured; empty before the first task is over
+        self._class_table = torch.empty(0, 0)  # (T, C), likewise
+        self._accuracies: dict[int, float] = {}  # position -> A_t
+
+    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if not isinstance(module, ClassLearner) or not module.task_is_over or not module.data.evaluation.monitors_test:
+            return
+        data, task = module.data, module.task
+        num_tasks, num_classes = data.class_streams.num_tasks, len(data.classes)
+        logits, targets = module.predict_logits(data.evaluation.test_inputs()), data.evaluation.test_targets()
+        if len(self._table) == 0:
+            self._table = torch.full((num_tasks, num_tasks), float("nan"), dtype=torch.float64)
+            self._class_table = torch.full((num_tasks, num_classes), float("nan"), dtype=torch.float64)
+        self._table[task] = accuracy_by_owner(logits, targets, data.evaluation.test_tasks(), num_tasks).cpu()
+        counts = confusion_counts(logits.argmax(dim=1), targets, num_classes).cpu()
+        self._class_table[task] = counts.diagonal() / counts.sum(dim=1)
+        self._accuracies[task] = float(counts.trace() / counts.sum())
+        scalars = self._scalars(module, counts)
+        if isinstance(module, ICaRL):
+            nearest = module.nearest_mean_logits(data.evaluation.test_inputs()).argmax(dim=1)
+            scalars["tasks/nearest_mean_accuracy"] = (nearest == targets).double().mean()
+        module.log_round(scalars, round)
+        tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
+        log_tensors(trainer, tensors, round)
+        self._draw(trainer, module, counts, round)
+
+    def _scalars(self, module: ClassLearner, counts: Tensor) -> dict[str, Tensor | float]:
+        task, class_task = module.task, module.data.class_streams.class_task
+        known = self._table[: task + 1, : task + 1]
+        accuracies = list(self._accuracies.values())
+        scalars: dict[str, Tensor | float] = {
+            "tasks/accuracy": accuracies[-1],
+            "tasks/average_incremental_accuracy": sum(accuracies) / len(accuracies),
+            "tasks/forgetting": average_forgetting(known),
+            "tasks/backward_transfer": backward_transfer(known),
+        }
+        scalars |= {f"task_accuracy/{on + 1:02d}": known[-1, on] for on in range(task + 1)}
+        if class_task is None:
+            return scalars
+        scalars["tasks/forgetting_by_class"] = forgetting_by_class(self._class_table[: task + 1], class_task)
+        scalars["tasks/task_found"], scalars["tasks/right_where_found"] = tasks_found(counts, class_task)
+        if task > 0:
+            scalars["tasks/old_accuracy"], scalars["tasks/new_accuracy"] = old_and_new_accuracy(counts, module.num_old)
+        return {name: value for name, value in scalars.items() if not torch.as_tensor(value).isnan()}
+
+    def _draw(self, trainer: Trainer, module: ClassLearner, counts: Tensor, round: int) -> None:
+        streams, num_tasks = module.data.class_streams, module.data.class_streams.num_tasks
+        log_figure(trainer, "tasks/accuracy_table", task_table(self._table, "accuracy of the global model"), round)
+        if streams.class_task is None:
+            return
+        shares = task_confusion(counts, streams.class_task, num_tasks)
+        log_figure(trainer, "tasks/confusion", task_confusion_table(shares, module.task), round)
+        first = [next(t for t, seen in enumerate(streams.num_seen) if seen > c) for c in range(len(module.data.classes))]
+        came = [f"{name} (round {t * module.rounds_per_task + 1})" for name, t in zip(module.data.classes, first, strict=True)]
+        best = self._class_table.nan_to_num(nan=-1.0).cummax(dim=0).values
+        log_figure(trainer, "tasks/classes", classes_after_tasks((best - self._class_table).T, came), round)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self._table, "class_table": self._class_table, "accuracies": dict(self._accuracies)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._table, self._class_table = state_dict["table"], state_dict["class_table"]
+        self._accuracies = dict(state_dict["accuracies"])

@@ -1,0 +1,95 @@
+"""ServerEWC: weights of the global model that mattered to earlier tasks are held back.
+
+J. Kirkpatrick et al.: Overcoming catastrophic forgetting in neural networks. PNAS 2017. arXiv 1612.00796. Equation 3 on the
+global model, with one anchor and a running sum of Fisher information (J. Schwarz et al.: Progress & Compress, ICML 2018, online
+EWC). Departures: in a task's last round clients take the empirical Fisher information of the model that they receive, which is
+one round older than the anchor; another exchange after the round would cost as much as a round.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import Update
+from fl_lightning.checks import check_range
+from fl_lightning.continual.classes.learner import ClassLearner
+from fl_lightning.exchange import Client, Reduction, Upload, Weighted
+from fl_lightning.functional import empirical_fisher
+from fl_lightning.module import Net
+
+
+class ServerEWC(ClassLearner):
+    """The loss plus ``lambda/2 * sum_i F_i (w_i - theta_i)^2`` from the second task on.
+
+    theta is the global model at the end of the task before. F is the sum over earlier tasks of the clients' mean Fisher
+    information, weighted by their samples; for rows of the head that are new it is 0.
+
+    Args:
+        penalty: lambda, at least 0; 0 is fine-tuning exactly.
+        gamma: factor on F of the tasks before when a task ends, in [0, 1]; 1 is their sum.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    def __init__(self, net: Net, penalty: float = 100.0, gamma: float = 1.0, **common: Any) -> None:
+        super().__init__(net, **common)
+        check_range("model.penalty", penalty, at_least=0, hint="0 is fine-tuning")
+        check_range("model.gamma", gamma, at_least=0, at_most=1, hint="1 is the sum over tasks")
+        self.penalty, self.gamma = penalty, gamma
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the Fisher information")
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if "fisher" not in self.server_states:
+            for kind in ("newest_fisher", "fisher", "anchor"):
+                self.add_server_state(kind)
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        held = {kind: self.server_state(kind) for kind in ("fisher", "anchor")} if self.task > 0 and self.penalty > 0 else {}
+        return {**super().broadcast(client), **held}
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        carry = super().client_start(net, client)
+        if not self.is_last_round or self.penalty == 0:
+            return carry
+        fisher = empirical_fisher(
+            net,
+            lambda logits, targets: self.task_loss(logits, targets, client.label_counts),
+            ((batch.inputs, batch.targets) for batch in client.samples()),
+        )
+        return {**carry, "fisher": fisher}
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        penalty = super().client_penalty(net, client)
+        if "fisher" not in client.broadcast:
+            return penalty
+        weights, anchor, held = self.trained_weights(net), client.broadcast["anchor"], client.broadcast["fisher"]
+        terms = [(fisher * (weights[name] - anchor[name]).square()).sum() for name, fisher in held.items()]
+        return penalty + self.penalty / 2 * torch.stack(terms).sum()
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload = super().client_result(net, client)
+        if "fisher" in client.carry:
+            upload["fisher"] = Weighted(client.carry["fisher"], float(client.num_train))
+        return upload
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        if "fisher" in reduced.layouts:
+            newest = self.server_state("newest_fisher")
+            for name, mean in reduced.mean("fisher").items():
+                newest[name].copy_(mean)
+        return super().aggregate(reduced)
+
+    def end_task(self) -> None:
+        super().end_task()
+        fisher, newest, anchor = (self.server_state(kind) for kind in ("fisher", "newest_fisher", "anchor"))
+        weights = self.trained_weights(self.net)
+        for name in fisher:
+            fisher[name].mul_(self.gamma).add_(newest[name])
+            newest[name].zero_()
+            anchor[name].copy_(weights[name].detach())

@@ -1,0 +1,54 @@
+"""MFCL's generator: images from noise, as a net takes them."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_WIDTH = 128  # channels
+# The authors' code gives .8 as the third argument of BatchNorm's, which is eps.
+_EPS = 0.8
+
+
+class Generator(nn.Module):
+    """From noise (B, noise) to images (B, channels, height, width) that are about normalised; 8,423,939 parameters for CIFAR.
+
+    Linear to 128 maps of a quarter of the height and width; BatchNorm; twice: doubled, convolution, BatchNorm, LeakyReLU .2;
+    convolution, tanh, BatchNorm without weights. What sides that are no multiples of 4 have too much is cut off.
+
+    Args:
+        input_shape: (channels, height, width).
+        noise: dimensions of the noise.
+    """
+
+    def __init__(self, input_shape: Sequence[int], noise: int = 1000) -> None:
+        super().__init__()
+        channels, *self.size = input_shape
+        self.start = [-(-side // 4) for side in self.size]
+        self.linear = nn.Linear(noise, _WIDTH * self.start[0] * self.start[1])
+        self.normalise = nn.BatchNorm2d(_WIDTH)
+        self.first, self.second = _block(_WIDTH, _WIDTH), _block(_WIDTH, _WIDTH // 2)
+        self.last = nn.Sequential(
+            nn.Conv2d(_WIDTH // 2, channels, 3, padding=1), nn.Tanh(), nn.BatchNorm2d(channels, affine=False)
+        )
+
+    def forward(self, noise: Tensor) -> Tensor:
+        maps = self.normalise(self.linear(noise).view(-1, _WIDTH, *self.start))
+        for block in (self.first, self.second):
+            maps = block(F.interpolate(maps, scale_factor=2))
+        height, width = self.size
+        return self.last(maps)[..., :height, :width]
+
+
+def draw_noise(count: int, generator: nn.Module, stream: torch.Generator) -> Tensor:
+    """(count, noise) normal values for a generator, the same on every device."""
+    linear = generator.get_submodule("linear")
+    weight = linear.get_parameter("weight")
+    return torch.randn(count, weight.shape[1], generator=stream, dtype=torch.float64).to(weight)
+
+
+def _block(channels: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, outputs, 3, padding=1), nn.BatchNorm2d(outputs, _EPS), nn.LeakyReLU(0.2, inplace=True)
+    )

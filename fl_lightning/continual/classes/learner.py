@@ -1,0 +1,237 @@
+"""ClassLearner: one global model whose classes arrive task by task, with one head that all tasks share.
+
+Fine-tuning as in J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET, ICCV 2023, arXiv 2303.06937, and S. Babakniya et al.: MFCL,
+NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, of which those seen so far take part: the
+same as a head that grows, with shapes that never change. Departures: new rows are uniform in +-1/sqrt(d) with bias 0, where
+TARGET's are in +-sqrt(3/d) and MFCL's biases are drawn too.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_choice, check_range
+from fl_lightning.exchange import Batch, Client, Needs
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+from fl_lightning.random_streams import torch_stream
+from fl_lightning.state.checkpoint import check_layout
+
+SoftmaxOver = Literal["new", "seen"]
+_SEEN = "num_seen"  # the net's buffer, which travels as a counter of BatchNorm does
+
+
+class ClassLearner(FederatedModule):
+    """Learns the tasks of ``data.tasks``, a ``ClassStream`` or ``DomainStream``; with its defaults fine-tuning by FedAvg.
+
+    All clients change tasks together. The net gives minus infinity for classes not seen yet, in training, evaluation and as
+    a teacher; rows of the head are drawn anew, for all clients alike, when their task begins.
+
+    Args:
+        net: with a linear class layer called ``classifier``, as all of ours.
+        rounds_per_task: R, rounds after which a task is over.
+        softmax_over: the classes that compete in the local loss: ``new``, those of the present task (TARGET, LANDER), which
+            leaves the rows of old ones alone, or all ``seen`` (MFCL), which pushes those down that have no samples any more.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    needs = Needs(arriving_classes=True)
+
+    position: Tensor  # scalar, of the present task, from 0
+    rounds_in_task: Tensor  # scalar, rounds of it that are over
+
+    def __init__(self, net: Net, rounds_per_task: int = 20, softmax_over: SoftmaxOver = "new", **common: Any) -> None:
+        super().__init__(net, **common)
+        check_range("model.rounds_per_task", rounds_per_task, at_least=1)
+        check_choice("model.softmax_over", softmax_over, SoftmaxOver)
+        self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
+        for name in ("position", "rounds_in_task"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        head = getattr(self.net, "classifier", None)
+        if not isinstance(head, nn.Linear):
+            raise ValueError(
+                f"model.net is {type(self.net).__name__}, whose classifier is {type(head).__name__}, must be a linear layer "
+                "with a row for each class: call the class layer classifier"
+            )
+        self.net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=head.weight.device))
+        self.net.register_forward_hook(_without_unseen)
+
+    def configure_model(self) -> None:
+        if self._trainer is not None and (self.data.tasks is None or not self.data.tasks.global_model):
+            raise ValueError(
+                f"data.tasks is {self.data.tasks or 'null'}, but {type(self).__name__} learns classes as they arrive: give "
+                "data.tasks a ClassStream"
+            )
+        is_new = not hasattr(self, "_trained_names")
+        super().configure_model()
+        if is_new and self.has_data:
+            self.read_clock()
+            self._see()
+
+    def check_data(self) -> None:
+        super().check_data()
+        if self.softmax_over == "new" and self.data.class_streams.mixed:
+            raise ValueError(
+                f"model.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier ones' "
+                "classes: set it to seen"
+            )
+        self.read_clock()
+
+    # The clock ------------------------------------------------------------------------------------------------------
+
+    def read_clock(self) -> None:
+        """The clock on the host, for what is decided there, and for the data module."""
+        self._position, self._rounds_in_task = int(self.position), int(self.rounds_in_task)
+        self.data.present_shards.go_to([self._position] * self.data.num_clients)
+
+    @property
+    def task(self) -> int:
+        """Position of the present task, from 0."""
+        return self._position
+
+    @property
+    def task_is_over(self) -> bool:
+        """Whether the present task has had all its rounds."""
+        return self._rounds_in_task >= self.rounds_per_task
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether the present round is the last one of its task."""
+        return self._rounds_in_task == self.rounds_per_task - 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.task_is_over and self._position == self.data.class_streams.num_tasks - 1
+
+    @property
+    def new_classes(self) -> slice:
+        """Columns of the classes that are new in the present task; all of them where none is."""
+        streams = self.data.class_streams
+        return slice(streams.first_new(self._position), streams.num_seen[self._position])
+
+    @property
+    def num_old(self) -> int:
+        """o, classes seen before the present task."""
+        return self.data.class_streams.num_seen[self._position - 1] if self._position > 0 else 0
+
+    def start_round(self, round: int) -> None:
+        super().start_round(round)
+        if self.task_is_over and not self.is_over:
+            self.end_task()
+            self.position += 1
+            self.rounds_in_task.zero_()
+            self.read_clock()
+            self.begin_task()
+
+    def end_task(self) -> None:
+        """Work at the server with the model of a task that is over, and another one follows."""
+
+    def begin_task(self) -> None:
+        """Work at the server before the first round of a later task: its rows of the head are drawn."""
+        if self._see():
+            self._draw_rows(self.new_classes)
+
+    def _see(self) -> bool:
+        """Have the net tell the classes seen apart; whether some of them are new."""
+        seen, count = self.net.get_buffer(_SEEN), self.data.class_streams.num_seen[self._position]
+        are_new = count > int(seen)
+        seen.fill_(count)
+        return are_new
+
+    @torch.no_grad()
+    def _draw_rows(self, rows: slice) -> None:
+        """Not before, as weight decay would shrink them."""
+        head: nn.Linear = self.net.get_submodule("classifier")  # pyright: ignore[reportAssignmentType]
+        stream = torch_stream(self.seed, self._position, -1, "rows of the head")
+        drawn = torch.rand(head.weight[rows].shape, generator=stream, dtype=torch.float64)
+        head.weight[rows] = ((2 * drawn - 1) / head.in_features**0.5).to(head.weight)
+        if head.bias is not None:
+            head.bias[rows] = 0
+
+    def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
+        super().after_server_step(probes)
+        self.rounds_in_task += 1
+        self.read_clock()
+
+    def after_undo(self) -> None:
+        super().after_undo()
+        self.read_clock()
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        return self.sample_losses(net, batch.inputs, batch.targets, client.label_counts, client)
+
+    def sample_losses(self, net: nn.Module, inputs: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
+        """What clients minimise, (B,), on any samples: those of the batch, and others where a method has some.
+
+        Args:
+            inputs: (B, ...).
+            targets: (B,).
+            label_counts: (C,), of all that the client has.
+        """
+        return self.task_loss(net(inputs), targets, label_counts)
+
+    def task_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
+        """The local loss among the classes that compete, (B,).
+
+        Args:
+            logits: (B, C).
+            targets: (B,).
+            label_counts: (C,).
+        """
+        columns = self.new_classes if self.softmax_over == "new" else slice(0, self.new_classes.stop)
+        return self.loss(logits[:, columns], targets - columns.start, label_counts[columns])
+
+    def is_last_visit(self, client: Client) -> bool:
+        """Whether a client that is at this point is not in a later cohort of the present task."""
+        last = client.round + self.rounds_per_task - self._rounds_in_task - 1
+        if self.data.cohorts is not None:
+            last = min(last, len(self.data.cohorts))
+        return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
+
+    # Evaluation and checkpoints -------------------------------------------------------------------------------------
+
+    def load_state_dict(self, *arguments: Any, **keywords: Any) -> Any:
+        loaded = super().load_state_dict(*arguments, **keywords)
+        if self.has_data:
+            self.read_clock()  # evaluations are of the classes seen
+        return loaded
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["federated"]["streams"] = self._streams_in_short()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_layout(checkpoint)
+        if self._trainer is not None:
+            stored, present = checkpoint["federated"]["streams"], self._streams_in_short()
+            for name, value in present.items():
+                if stored.get(name) != value:
+                    raise ValueError(
+                        f"ckpt_path holds a run on other tasks: {name} is {stored.get(name)} there and {value} here: use the "
+                        "data of that run"
+                    )
+        super().on_load_checkpoint(checkpoint)
+
+    def _streams_in_short(self) -> dict[str, str]:
+        """What a run that goes on, or is evaluated, must share with the one that wrote the checkpoint."""
+        streams = self.data.class_streams
+        return {"data.tasks": " | ".join(streams.names), "the digest of all clients' samples": streams.digest()}
+
+
+def frozen_copy(net: nn.Module) -> State:
+    """All weights and buffers of a net, copied: a teacher."""
+    return {name: tensor.detach().clone() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
+def _without_unseen(net: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    """A hook on a net's outputs: classes not seen yet get minus infinity."""
+    unseen = torch.arange(logits.shape[-1], device=logits.device) >= net.get_buffer(_SEEN)
+    return logits.masked_fill(unseen, float("-inf"))

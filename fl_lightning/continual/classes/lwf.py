@@ -1,0 +1,59 @@
+"""FedLwF: clients keep what the global model said of old classes when the task before ended.
+
+Z. Li, D. Hoiem: Learning without Forgetting. ECCV 2016. arXiv 1606.09282; in federated learning the baseline of J. Zhang et
+al.: TARGET, ICCV 2023, arXiv 2303.06937, whose loss and weights these are. Departures: the teacher is sent in every round, as
+clients keep nothing.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.continual.classes.learner import ClassLearner, frozen_copy
+from fl_lightning.exchange import Client
+from fl_lightning.functional import soft_cross_entropy
+from fl_lightning.module import Net
+
+
+class FedLwF(ClassLearner):
+    """The loss plus ``lambda * -sum_{c<o} p_c log q_c`` over the o old classes, at temperature T, from the second task on.
+
+    p is said by the global model at the end of the task before, in evaluation mode, q by the client's.
+
+    Args:
+        distillation: lambda, at least 0; 0 is fine-tuning exactly.
+        temperature: T, above 0.
+
+    Raises:
+        ValueError: if one of them is out of range.
+    """
+
+    def __init__(self, net: Net, distillation: float = 3.0, temperature: float = 2.0, **common: Any) -> None:
+        super().__init__(net, **common)
+        check_range("model.distillation", distillation, at_least=0, hint="0 is fine-tuning")
+        check_range("model.temperature", temperature, above=0, hint="the paper uses 2")
+        self.distillation, self.temperature = distillation, temperature
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if "teacher" not in self.server_states:
+            self.add_server_state("teacher", frozen_copy(self.net))
+
+    def end_task(self) -> None:
+        super().end_task()
+        teacher = self.server_state("teacher")
+        for name, tensor in frozen_copy(self.net).items():
+            teacher[name].copy_(tensor)
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        teaches = self.task > 0 and self.distillation > 0
+        return {**super().broadcast(client), **({"teacher": self.server_state("teacher")} if teaches else {})}
+
+    def sample_losses(self, net: nn.Module, inputs: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
+        logits, old = net(inputs), slice(self.num_old)
+        loss = self.task_loss(logits, targets, label_counts)
+        if "teacher" not in client.broadcast:
+            return loss
+        said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(inputs))
+        return loss + self.distillation * soft_cross_entropy(logits[:, old], said[:, old], self.temperature, reduction="none")

@@ -1,0 +1,189 @@
+"""Streams for one global model: classes that arrive task by task, and the same classes from one domain after another."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import check_choice, check_range
+from fl_lightning.data.class_streams import ClassStreams, shards_of_tasks
+from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.tasks import Tasks
+from fl_lightning.random_streams import numpy_stream
+
+ClassOrder = Literal["drawn", "labels"]
+_NUM_TASKS = 5
+
+
+class ClassStream(Tasks):
+    """Classes arrive in tasks, in one order for all clients, which change tasks together.
+
+    The samples of a task are shared out among all clients by ``data.partition``, anew for each task. The model is tested on
+    the source's test samples of all classes seen so far, without being told the task. Protocol of TARGET (Zhang et al., ICCV
+    2023), MFCL (Babakniya et al., NeurIPS 2023) and LANDER (Tran et al., CVPR 2024).
+
+    Args:
+        num_tasks: T, tasks with equally many classes; where T does not divide them the first tasks have one more. By default 5.
+        classes: names of the classes of each task instead, every class of the source once.
+        class_order: ``drawn`` by the seed, or ``labels``, that of the source; for ``num_tasks``.
+        blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class counts
+            as seen from the first task on that has a sample of it.
+        cumulative: whether clients keep the samples of all earlier tasks, as joint training, the upper bound, needs it.
+
+    Raises:
+        ValueError: if a value is out of range, a class is named twice, or both ``num_tasks`` and ``classes`` are given.
+    """
+
+    global_model = True
+
+    def __init__(
+        self,
+        num_tasks: int | None = None,
+        classes: Sequence[Sequence[str]] | None = None,
+        class_order: ClassOrder = "drawn",
+        blurry: float = 0.0,
+        cumulative: bool = False,
+    ) -> None:
+        if classes is not None:
+            if num_tasks is not None:
+                raise ValueError(
+                    f"data.tasks.num_tasks is {num_tasks}, and data.tasks.classes has {len(classes)} tasks: give one"
+                )
+            _check_lists(classes)
+        check_range("data.tasks.num_tasks", _NUM_TASKS if num_tasks is None else num_tasks, at_least=1)
+        check_choice("data.tasks.class_order", class_order, ClassOrder)
+        check_range("data.tasks.blurry", blurry, at_least=0, below=1, hint="0 keeps tasks apart")
+        self.num_tasks, self.classes, self.class_order = num_tasks, classes, class_order
+        self.blurry, self.cumulative = blurry, cumulative
+
+    def __repr__(self) -> str:
+        tasks = len(self.classes) if self.classes is not None else self.num_tasks or _NUM_TASKS
+        return f"ClassStream({tasks} tasks{f', blurry={self.blurry}' * (self.blurry > 0)}{', cumulative' * self.cumulative})"
+
+    def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> ClassStreams:
+        tasks = self._given(dataset.classes) if self.classes is not None else self._equal(len(dataset.classes), split.seed)
+        task_of = torch.empty(len(dataset.classes), dtype=torch.int64)
+        for task, members in enumerate(tasks):
+            task_of[members] = task
+        dealt = self._dealt(task_of[dataset.train.targets], len(tasks), split.seed)
+        seen_from = task_of.scatter_reduce(0, dataset.train.targets, dealt, "amin")
+        listed = [c for members in tasks for c in members]
+        arrival = torch.tensor(sorted(listed, key=lambda c: int(seen_from[c])))  # stable
+        arriving = _relabelled(dataset, arrival)
+        held = [(dealt == task).nonzero().flatten() for task in range(len(tasks))]
+        targets, num_classes = arriving.train.targets, len(arrival)
+        return ClassStreams(
+            dataset=arriving,
+            names=tuple(", ".join(dataset.classes[c] for c in members) for members in tasks),
+            shards=shards_of_tasks(targets, num_classes, held, split, val_fraction, self.cumulative),
+            num_seen=tuple(int((seen_from <= task).sum()) for task in range(len(tasks))),
+            test_task=task_of[dataset.test.targets],
+            test_from=seen_from[dataset.test.targets],
+            class_task=task_of[arrival],
+            mixed=len(tasks) > 1 and (self.cumulative or self.blurry > 0),
+        )
+
+    def _equal(self, num_classes: int, seed: int) -> list[list[int]]:
+        """Classes of each task, so many each."""
+        count = self.num_tasks or _NUM_TASKS
+        if count > num_classes:
+            raise ValueError(f"data.tasks.num_tasks is {count}, but data.source has {num_classes} classes: lower it")
+        order = np.arange(num_classes)
+        if self.class_order == "drawn":
+            order = numpy_stream(seed, -1, -1, "order of classes").permutation(num_classes)
+        return [part.tolist() for part in np.array_split(order, count)]
+
+    def _given(self, names: tuple[str, ...]) -> list[list[int]]:
+        """Classes of each task, as named."""
+        tasks = [[str(name) for name in task] for task in self.classes or ()]
+        named = [name for task in tasks for name in task]
+        for name in named:
+            if name not in names:
+                raise ValueError(f"data.tasks.classes names {name}, which data.source has not: correct it")
+        for name in names:
+            if name not in named:
+                raise ValueError(f"data.tasks.classes leaves out {name} of data.source: give each class a task")
+        return [[names.index(name) for name in task] for task in tasks]
+
+    def _dealt(self, task_of: Tensor, num_tasks: int, seed: int) -> Tensor:
+        """The task that each training sample is in, from that of its class."""
+        if self.blurry == 0:
+            return task_of
+        if num_tasks == 1:
+            raise ValueError(f"data.tasks.blurry is {self.blurry}, but there is one task: set it to 0, or raise num_tasks")
+        rng = numpy_stream(seed, -1, -1, "blurry borders")
+        moves, shift = rng.random(len(task_of)) < self.blurry, rng.integers(1, num_tasks, len(task_of))
+        return (task_of + torch.from_numpy(np.where(moves, shift, 0))) % num_tasks
+
+
+class DomainStream(Tasks):
+    """The same classes in every task, from another source each: the domains of a :class:`~fl_lightning.data.Joined` source.
+
+    The head does not grow, and all classes are seen from the start; the model is tested on the domains seen so far. The class
+    ``MNIST/3`` is the class ``3`` of the domain ``MNIST``.
+
+    Args:
+        cumulative: whether clients keep the samples of all earlier domains.
+    """
+
+    global_model = True
+
+    def __init__(self, cumulative: bool = False) -> None:
+        self.cumulative = cumulative
+
+    def __repr__(self) -> str:
+        return f"DomainStream({'cumulative' * self.cumulative})"
+
+    def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> ClassStreams:
+        sources = dataset.sources
+        if sources is None:
+            raise ValueError("data.tasks is DomainStream, but data.source is one domain: give a Joined source")
+        domains = tuple(dict.fromkeys(sources))
+        names = [name.removeprefix(f"{source}/") for name, source in zip(dataset.classes, sources, strict=True)]
+        of_domain = {domain: [n for n, source in zip(names, sources, strict=True) if source == domain] for domain in domains}
+        classes = of_domain[domains[0]]
+        for domain, own in of_domain.items():
+            if set(own) != set(classes):
+                raise ValueError(
+                    f"data.source has other classes in {domain} than in {domains[0]}, but domains share theirs: leave one out"
+                )
+        label = torch.tensor([classes.index(name) for name in names])
+        task_of = torch.tensor([domains.index(source) for source in sources])
+        train, test = (replace(part, targets=label[part.targets]) for part in (dataset.train, dataset.test))
+        tasks = task_of[dataset.train.targets]
+        held = [(tasks == task).nonzero().flatten() for task in range(len(domains))]
+        test_task = task_of[dataset.test.targets]
+        return ClassStreams(
+            dataset=Dataset(train, test, tuple(classes), dataset.owners),
+            names=domains,
+            shards=shards_of_tasks(train.targets, len(classes), held, split, val_fraction, self.cumulative),
+            num_seen=(len(classes),) * len(domains),
+            test_task=test_task,
+            test_from=test_task,
+            class_task=None,
+            mixed=False,
+        )
+
+
+def _relabelled(dataset: Dataset, arrival: Tensor) -> Dataset:
+    """The same samples with labels that count classes in the order ``arrival``."""
+    label = torch.empty_like(arrival)
+    label[arrival] = torch.arange(len(arrival))
+    train, test = (Samples(part.inputs, label[part.targets]) for part in (dataset.train, dataset.test))
+    order = arrival.tolist()
+    sources = None if dataset.sources is None else tuple(dataset.sources[c] for c in order)
+    return Dataset(train, test, tuple(dataset.classes[c] for c in order), dataset.owners, sources)
+
+
+def _check_lists(classes: Sequence[Sequence[str]]) -> None:
+    if not classes or not all(classes):
+        raise ValueError(f"data.tasks.classes is {[list(task) for task in classes]}, must have a class at least in each task")
+    named: set[str] = set()
+    for name in (str(name) for task in classes for name in task):
+        if name in named:
+            raise ValueError(f"data.tasks.classes names {name} twice: give each class to one task")
+        named.add(name)

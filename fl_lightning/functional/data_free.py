@@ -1,0 +1,67 @@
+"""What makes generated images stand for samples that nobody has any more.
+
+S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Approach to Mitigate Catastrophic Forgetting in
+Federated Class Incremental Learning for Vision Tasks (MFCL). NeurIPS 2023. arXiv 2311.07784.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SMOOTH = 5  # pixels of the kernel's side
+
+
+def class_imbalance(logits: Tensor) -> Tensor:
+    """``1 + (1/log K) sum_c p_c log p_c`` of the mean softmax p over a batch: 0 where all K classes are as likely, 1 for one.
+
+    Args:
+        logits: (B, K), K at least 2.
+
+    Example::
+
+        >>> class_imbalance(torch.tensor([[50.0, -50.0], [-50.0, 50.0]]))
+        tensor(0.)
+        >>> class_imbalance(torch.tensor([[3.0, 1.0]]).log())  # 1 - (3/4 log 4/3 + 1/4 log 4) / log 2
+        tensor(0.1887)
+    """
+    mean = logits.softmax(dim=1).mean(dim=0)
+    return 1 - torch.special.entr(mean).sum() / math.log(logits.shape[1])
+
+
+def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
+    """``KL(N(other) || N(this))``, mean over channels: how far moments of a batch are from the running ones of BatchNorm.
+
+    Args:
+        mean, variance: (channels,), of the batch; variances above 0.
+        other_mean, other_variance: of the layer.
+
+    Example::
+
+        >>> one, two = torch.tensor([1.0]), torch.tensor([2.0])
+        >>> gaussian_divergence(two, one, one, one)  # (2 - 1)^2 / 2
+        tensor(0.5000)
+    """
+    ratio = (other_variance + (other_mean - mean).square()) / variance
+    return ((variance / other_variance).log() - 1 + ratio).mean() / 2
+
+
+def roughness(images: Tensor) -> Tensor:
+    """Mean squared difference of images (B, channels, height, width) from themselves smoothed, a scalar.
+
+    The kernel is 5x5, ``exp(-((u - 2) / 2)^2)`` along each axis, with sum 1, borders mirrored or, where images are too small
+    for that, repeated.
+
+    Example::
+
+        >>> roughness(torch.zeros(1, 1, 4, 4))
+        tensor(0.)
+    """
+    line = torch.exp(-(((torch.arange(_SMOOTH, dtype=images.dtype, device=images.device) - 2) / 2) ** 2))
+    kernel = torch.outer(line, line) / line.sum() ** 2
+    border = "reflect" if min(images.shape[2:]) > _SMOOTH // 2 else "replicate"
+    padded = F.pad(images, (_SMOOTH // 2,) * 4, mode=border)
+    channels = images.shape[1]
+    smooth = F.conv2d(padded, kernel.expand(channels, 1, _SMOOTH, _SMOOTH), groups=channels)
+    return (images - smooth).square().mean()

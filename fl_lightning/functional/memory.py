@@ -1,0 +1,62 @@
+"""Which few samples stand for many."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
+    """A uniform sample of everything met so far, after some more was offered: algorithm R (Vitter, 1985).
+
+    The k-th thing met, counted from 0, is appended while ``k < capacity``; later it takes place j, drawn from 0 to k, where
+    ``j < capacity``.
+
+    Args:
+        kept: at most ``capacity`` of the ``met`` things so far.
+        met: how many there were before.
+        offered: in their order.
+        capacity: at least 0.
+        rng: for one draw each once the memory is full.
+
+    Example::
+
+        >>> reservoir([7, 8], met=2, offered=[9], capacity=4, rng=np.random.default_rng(0))
+        [7, 8, 9]
+    """
+    kept = list(kept)
+    for count, thing in enumerate(offered, start=met):
+        if count < capacity:
+            kept.append(thing)
+        elif (place := int(rng.integers(count + 1))) < capacity:
+            kept[place] = thing
+    return kept
+
+
+def herding(features: Tensor, count: int) -> Tensor:
+    """Indices of samples, in order, whose running mean stays nearest to the mean of all: iCaRL, Algorithm 4.
+
+    Rebuffi, Kolesnikov, Sperl, Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017. Features are
+    scaled to length 1; the k-th choice, among those not chosen, minimises ``||mu - (f + sum of the chosen) / k||``. The first
+    ones of a longer herding are a shorter one.
+
+    Args:
+        features: (n, d).
+        count: at most n are chosen, (min(count, n),).
+
+    Example::
+
+        >>> herding(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), count=2)
+        tensor([2, 0])
+    """
+    features = F.normalize(features.double(), dim=1)
+    mean, total = features.mean(dim=0), torch.zeros_like(features[0])
+    is_free, chosen = torch.ones(len(features), dtype=torch.bool, device=features.device), []
+    for k in range(1, min(count, len(features)) + 1):
+        distance = (mean - (total + features) / k).norm(dim=1).where(is_free, float("inf"))
+        chosen.append(distance.argmin())
+        total = total + features[chosen[-1]]
+        is_free[chosen[-1]] = False
+    return torch.stack(chosen) if chosen else torch.zeros(0, dtype=torch.int64, device=features.device)

@@ -1,0 +1,70 @@
+"""All methods on classes that arrive: every engine, several processes, resumed runs and clients that are not finite."""
+
+import pytest
+import torch
+
+from fl_lightning.continual import MFCL, FedAvgOnClasses, FedLwF, FedProxOnClasses, ICaRL, Replay, ServerEWC
+
+METHODS = {
+    FedAvgOnClasses: {},
+    FedProxOnClasses: {"mu": 0.3},
+    FedLwF: {},
+    Replay: {"memory": 8},
+    ServerEWC: {},
+    ICaRL: {"memory": 8},
+    MFCL: {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3},
+}
+methods = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+
+
+@methods
+def test_engines_agree(arriving, method):
+    one, many = (arriving.train(method, engine=engine, **METHODS[method]) for engine in ("sequential", "vectorized"))
+    arriving.assert_same(many.net, one.net, atol=1e-10)
+
+
+@methods
+def test_resumed_runs_end_as_those_that_were_never_stopped(arriving, method, tmp_path):
+    """In the midst of a task, and between two: bit for bit."""
+    whole = arriving.train(method, arriving.new_data(cohorts=arriving.cohorts), checkpoints=tmp_path, **METHODS[method])
+    for rounds in (3, 4):
+        data, ckpt_path = arriving.new_data(cohorts=arriving.cohorts), tmp_path / f"step={rounds}.ckpt"
+        resumed = arriving.train(method, data, ckpt_path=ckpt_path, **METHODS[method])
+        state, expected = resumed.state_dict(), whole.state_dict()
+        assert state.keys() == expected.keys()
+        assert [name for name, tensor in expected.items() if not torch.equal(state[name], tensor)] == []
+
+
+@methods
+def test_a_client_that_is_not_finite_is_left_out(arriving, method):
+    """Its shard might as well not have been: the others go on as if it took no part."""
+    poisoned = arriving.train(method, poisoned=1, **METHODS[method])
+    healthy = arriving.train(method, arriving.new_data(cohorts=[[0, 2]] * 6), **METHODS[method])
+    assert all(report.nonfinite == [1] for report in poisoned.seen.rounds)
+    arriving.assert_same(poisoned.net, healthy.net, atol=1e-12)
+
+
+@methods
+def test_two_processes_are_one(arriving, method, tmp_path):
+    arriving.train(method, rounds=5, num_processes=2, checkpoints=tmp_path, **METHODS[method])
+    one = arriving.train(method, rounds=5, **METHODS[method])
+    state = torch.load(tmp_path / "step=5.ckpt", weights_only=True)["state_dict"]
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(state[name], tensor, atol=1e-9, rtol=0, msg=name)
+
+
+class Broken(torch.optim.SGD):
+    """Whose every step is undone."""
+
+    def step(self, closure=None):
+        for weight in self.param_groups[0]["params"]:
+            weight.data.fill_(float("nan"))
+
+
+@methods
+def test_a_round_that_is_undone_counts(arriving, method):
+    """The clock ticks on, and the task ends in its round."""
+    with pytest.warns(UserWarning, match="and was undone"):
+        trained = arriving.train(method, server_optimizer=lambda weights: Broken(weights, lr=1.0), **METHODS[method])
+    assert (trained.task, trained.is_over) == (2, True)
+    assert all(weight.isfinite().all() for weight in trained.net.parameters())

@@ -1,0 +1,132 @@
+"""Fine-tuning on classes that arrive against a plain loop with a head that grows, its clock, and what is refused."""
+
+import pytest
+import torch
+
+from fl_lightning import FedAvg, FedProx
+from fl_lightning.continual import ClassStream, FedAvgOnClasses, FedAvgOnTasks, FedProxOnClasses, TaskStream
+from fl_lightning.losses import TruncatedCrossEntropy
+
+MU = 0.3
+
+
+@pytest.mark.parametrize("softmax_over", ["new", "seen"])
+def test_fine_tuning_equals_a_head_that_grows(arriving, softmax_over):
+    """New rows drawn when their task begins; losses among the new classes, or all seen."""
+    trained = arriving.train(FedAvgOnClasses, softmax_over=softmax_over)
+    objective = arriving.new_loss if softmax_over == "new" else arriving.seen_loss
+    arriving.assert_same(trained.net, arriving.plain(objective))
+
+
+def test_cohorts_that_differ(arriving):
+    trained = arriving.train(FedAvgOnClasses, arriving.new_data(cohorts=arriving.cohorts))
+    arriving.assert_same(trained.net, arriving.plain(arriving.new_loss, cohorts=arriving.cohorts))
+
+
+def test_fedprox_pulls_all_rows(arriving):
+    def objective(visit, weights, inputs, targets):
+        pull = sum(((weights[name] - visit.received[name]) ** 2).sum() for name in weights)
+        return arriving.new_loss(visit, weights, inputs, targets) + MU / 2 * pull
+
+    arriving.assert_same(arriving.train(FedProxOnClasses, mu=MU).net, arriving.plain(objective))
+
+
+def test_joint_training(arriving):
+    """Clients keep the samples of all tasks so far."""
+    tasks = ClassStream(num_tasks=3, cumulative=True)
+    trained = arriving.train(FedAvgOnClasses, arriving.new_data(tasks), softmax_over="seen")
+    arriving.assert_same(trained.net, arriving.plain(arriving.seen_loss, arriving.ready_data(tasks=tasks)))
+
+
+@pytest.mark.parametrize(("method", "plain"), [(FedAvgOnClasses, FedAvg), (FedProxOnClasses, FedProx)])
+@pytest.mark.parametrize("softmax_over", ["new", "seen"])
+def test_one_task_is_the_method_without_tasks(arriving, method, plain, softmax_over):
+    """Bit for bit."""
+    one = ClassStream(num_tasks=1, class_order="labels")
+    trained = arriving.train(method, arriving.new_data(one), rounds=2, softmax_over=softmax_over)
+    arriving.assert_same(trained.net, arriving.train(plain, arriving.new_data(None), rounds=2).net, atol=0)
+
+
+def test_old_rows_stay_where_new_classes_compete_alone(arriving):
+    """And move where all classes seen do; rows not seen have no part in either."""
+    for softmax_over in ("new", "seen"):
+        after = arriving.train(FedAvgOnClasses, softmax_over=softmax_over).seen.weights
+        for name in arriving.head:
+            moved = (after[-1][name][:4] - after[3][name][:4]).abs().max()
+            assert moved < 1e-14 if softmax_over == "new" else moved > 1e-3
+            assert torch.equal(after[3][name][4:], after[0][name][4:])
+
+
+def test_the_net_says_nothing_of_classes_not_seen(arriving):
+    trained = arriving.train(FedAvgOnClasses)
+    for round, logits in enumerate(trained.seen.logits, start=1):
+        count = 2 * ((round + 1) // 2)
+        assert logits.isfinite().all(dim=0).tolist() == [True] * count + [False] * (6 - count)
+        assert len(logits) == 11 * count
+    assert int(trained.net.num_seen) == 6
+
+
+def test_weight_decay_does_not_shrink_rows_before_their_task(arriving):
+    """Under a decay that would leave nothing of them, the last task's rows are as drawn when it begins."""
+
+    def heavy(weights):
+        return torch.optim.SGD(weights, lr=0.1, weight_decay=5.0)
+
+    trained = arriving.train(FedAvgOnClasses, rounds=4, optimizer=heavy)
+    assert trained.net.classifier.weight[4:].abs().max() < 1e-2
+    begun = arriving.train(
+        FedAvgOnClasses, rounds=5, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.0, weight_decay=5.0)
+    )
+    bound = 3**-0.5
+    assert 0.1 * bound < begun.net.classifier.weight[4:].abs().max() <= bound
+
+
+def test_a_run_ends_after_its_last_task(arriving):
+    trained = arriving.train(FedAvgOnClasses, rounds=100)
+    assert len(trained.seen.rounds) == 6
+    assert trained.is_over
+
+
+def test_any_local_loss(arriving):
+    """TCE among the new classes of a client, which in the first task of one class has no gradient at all."""
+
+    def objective(visit, weights, inputs, targets):
+        logits = arriving.logits(weights, inputs)
+        absent = visit.data.label_counts[visit.client][: visit.seen] == 0
+        return arriving.cross_entropy(logits.masked_fill(absent, float("-inf")), targets)
+
+    trained = arriving.train(FedAvgOnClasses, loss=TruncatedCrossEntropy())
+    arriving.assert_same(trained.net, arriving.plain(objective))
+
+
+def test_what_does_not_fit_together_is_refused(arriving):
+    """One line with the key, the value and the cure, before the first round."""
+    for method, tasks, message in (
+        (FedAvg, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvg learns no tasks: use a method of fl_lightning."
+         "continual, such as FedAvgOnClasses, or set data.tasks to null"),
+        (FedAvgOnTasks, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvgOnTasks learns other tasks: use a "
+         "method of fl_lightning.continual, such as FedAvgOnClasses, or set data.tasks to null"),
+        (FedAvgOnClasses, TaskStream(classes_per_task=2), "data.tasks is TaskStream(by=classes, tasks_per_client=None), but "
+         "FedAvgOnClasses learns classes as they arrive: give data.tasks a ClassStream"),
+        (FedAvgOnClasses, ClassStream(3, cumulative=True), "model.softmax_over is new, but data.tasks is ClassStream(3 tasks, "
+         "cumulative), whose tasks have samples of earlier ones' classes: set it to seen"),
+        (FedAvgOnClasses, ClassStream(3, blurry=0.1), "model.softmax_over is new, but data.tasks is ClassStream(3 tasks, "
+         "blurry=0.1), whose tasks have samples of earlier ones' classes: set it to seen"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as error:
+            arriving.train(method, arriving.new_data(tasks))
+        assert str(error.value) == message
+    nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
+    with pytest.raises(
+        ValueError, match=r"^model.net is Sequential, whose classifier is NoneType, must be a linear layer with"
+    ):
+        arriving.train(FedAvgOnClasses, net=nameless)
+    with pytest.raises(ValueError, match=r"^data.tasks is null, so that no classes arrive: give it a ClassStream$"):
+        FedAvgOnClasses(arriving.new_net()).join(arriving.ready_data(tasks=None))
+
+
+def test_a_checkpoint_of_other_tasks_is_refused(arriving, tmp_path):
+    arriving.train(FedAvgOnClasses, rounds=1, checkpoints=tmp_path)
+    other = arriving.new_data(ClassStream(num_tasks=2))
+    with pytest.raises(ValueError, match=r"^ckpt_path holds a run on other tasks: data.tasks is .* there and .* here"):
+        arriving.train(FedAvgOnClasses, other, ckpt_path=tmp_path / "step=1.ckpt")

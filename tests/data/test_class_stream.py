@@ -1,0 +1,192 @@
+"""Streams for one global model: who holds what, when a class counts as seen, and what is refused."""
+
+import pytest
+import torch
+
+from fl_lightning.data import Arrays, Dataset, Dirichlet, Fixed, Natural, Samples
+from fl_lightning.data.class_stream import ClassStream, DomainStream
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.federated_split import FederatedSplit
+
+NAMES = tuple("abcdef")
+
+
+def dataset(sources=None, names=NAMES) -> Dataset:
+    """600 training and 60 test samples of six classes in turn; an input says which sample it is."""
+    train, test = (Samples(torch.arange(n * 1.0)[:, None], torch.arange(n) % 6) for n in (600, 60))
+    return Dataset(train, test, names, sources=sources)
+
+
+def split(num_clients=4, partition=Dirichlet(alpha=0.5), seed=0) -> FederatedSplit:
+    return FederatedSplit(partition, num_clients, 0, seed)
+
+
+def rows(streams, position) -> list[torch.Tensor]:
+    """Training samples of each client."""
+    num_clients = len(streams.shards.label_counts) // streams.num_tasks
+    return [streams.shards.train_indices(client * streams.num_tasks + position) for client in range(num_clients)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_sample_is_in_one_task_at_one_client(seed):
+    streams = ClassStream(num_tasks=3).stream(dataset(), split(seed=seed), 0.0)
+    held = torch.cat([row for position in range(3) for row in rows(streams, position)])
+    assert sorted(held.tolist()) == list(range(600))
+    for position in range(3):
+        labels = streams.dataset.train.targets[torch.cat(rows(streams, position))]
+        assert set(labels.tolist()) == {2 * position, 2 * position + 1}
+    assert streams.num_seen == (2, 4, 6)
+    assert [streams.first_new(position) for position in range(3)] == [0, 2, 4]
+
+
+def test_labels_count_classes_in_order_of_arrival():
+    """The order is drawn by the seed; a sample keeps its class, under another number."""
+    data = dataset()
+    streams = ClassStream(num_tasks=3).stream(data, split(), 0.0)
+    assert sorted(streams.dataset.classes) == list(NAMES)
+    assert streams.dataset.classes != NAMES
+    assert streams.names == tuple(", ".join(streams.dataset.classes[i : i + 2]) for i in (0, 2, 4))
+    for before, after in ((data.train, streams.dataset.train), (data.test, streams.dataset.test)):
+        assert [streams.dataset.classes[label] for label in after.targets] == [NAMES[label] for label in before.targets]
+    assert streams.class_task.tolist() == [0, 0, 1, 1, 2, 2]
+    assert torch.equal(streams.test_task, streams.dataset.test.targets // 2)
+    assert torch.equal(streams.test_from, streams.test_task)
+    assert ClassStream(num_tasks=3, class_order="labels").stream(data, split(), 0.0).dataset.classes == NAMES
+
+
+def test_all_clients_and_seeds_differ_as_the_partition_says():
+    """Every task is partitioned anew, by the seed and the task; the first as a federation without tasks."""
+    parts = [ClassStream(num_tasks=3, class_order="labels").stream(dataset(), split(seed=seed), 0.1) for seed in (0, 0, 1)]
+    assert parts[0].digest() == parts[1].digest() != parts[2].digest()
+    counts = parts[0].shards.train_label_counts.reshape(4, 3, 6)
+    assert not torch.equal(counts[:, 0, :2], counts[:, 1, 2:4])
+    one = ClassStream(num_tasks=1, class_order="labels").stream(dataset(), split(), 0.1)
+    plain = split().shards(dataset(), torch.arange(600), 0.1)
+    for client in range(4):
+        assert torch.equal(one.shards.train_indices(client), plain.train_indices(client))
+        assert torch.equal(one.shards.validation_indices(client), plain.validation_indices(client))
+
+
+def test_uneven_tasks_and_classes_by_name():
+    assert ClassStream(num_tasks=4, class_order="labels").stream(dataset(), split(), 0.0).names == ("a, b", "c, d", "e", "f")
+    named = ClassStream(classes=[["f"], ["a", "c", "b"], ["e", "d"]]).stream(dataset(), split(), 0.0)
+    assert named.dataset.classes == ("f", "a", "c", "b", "e", "d")
+    assert named.num_seen == (1, 4, 6)
+
+
+def test_cumulative_rows_are_the_union_of_the_former():
+    plain, joint = (ClassStream(num_tasks=3, cumulative=c).stream(dataset(), split(), 0.1) for c in (False, True))
+    for client in range(4):
+        for position in range(3):
+            union = torch.cat([rows(plain, before)[client] for before in range(position + 1)])
+            assert torch.equal(rows(joint, position)[client], union)
+    assert joint.mixed
+    assert not plain.mixed
+
+
+def test_blurry_borders():
+    """A share b of each class is in the other tasks; with b = 0 the stream is that without, sample by sample."""
+    streams = ClassStream(num_tasks=3, class_order="labels", blurry=0.25).stream(dataset(), split(1), 0.0)
+    held = torch.cat([row for position in range(3) for row in rows(streams, position)])
+    assert sorted(held.tolist()) == list(range(600))
+    task_of = torch.empty(600, dtype=torch.int64)
+    for position in range(3):
+        task_of[torch.cat(rows(streams, position))] = position
+    moved = task_of != dataset().train.targets // 2
+    assert 0.2 < moved.double().mean() < 0.3
+    # 25 samples of a class in two other tasks: each class appears in the first one.
+    assert streams.num_seen == (6, 6, 6)
+    assert set(streams.test_from.tolist()) == {0}
+    assert torch.equal(streams.test_task, dataset().test.targets // 2)
+    sharp = [ClassStream(num_tasks=3, **settings).stream(dataset(), split(), 0.0) for settings in ({}, {"blurry": 0.0})]
+    assert sharp[0].digest() == sharp[1].digest()
+
+
+def test_a_class_is_seen_from_its_first_sample_on():
+    """Few samples of one class, of which blurry borders put none into the first task: it comes later than the others."""
+    targets = torch.cat([torch.arange(200) % 5, torch.tensor([5])])
+    data = Dataset(Samples(torch.zeros(201, 1), targets), Samples(torch.zeros(6, 1), torch.arange(6)), NAMES)
+    streams = ClassStream(num_tasks=3, class_order="labels", blurry=0.3).stream(data, split(1), 0.0)
+    first = next(t for t in range(3) if (streams.dataset.train.targets[torch.cat(rows(streams, t))] == 5).any())
+    assert streams.num_seen == tuple(5 + (t >= first) for t in range(3))
+    assert streams.dataset.classes[-1] == "f"
+    assert streams.test_from.tolist() == [0] * 5 + [first]
+
+
+def test_domains_share_their_classes():
+    names = ("x/a", "x/b", "x/c", "y/a", "y/b", "y/c")
+    data = dataset(sources=("x",) * 3 + ("y",) * 3, names=names)
+    streams = DomainStream().stream(data, split(), 0.0)
+    assert (streams.dataset.classes, streams.names, streams.num_seen) == (("a", "b", "c"), ("x", "y"), (3, 3))
+    assert streams.first_new(1) == 0
+    assert streams.class_task is None
+    for position in range(2):
+        held = torch.cat(rows(streams, position))
+        assert sorted(held.tolist()) == [i for i in range(600) if i % 6 // 3 == position]
+        assert torch.equal(streams.dataset.train.targets[held], held % 3)
+    assert torch.equal(streams.test_task, torch.arange(60) % 6 // 3)
+
+
+def test_evaluation_is_on_the_classes_seen():
+    data, named = dataset(), {"classes": list(NAMES)}
+    source = Arrays(data.train.inputs, data.train.targets, data.test.inputs, data.test.targets, **named)
+    tasks = ClassStream(num_tasks=3, class_order="labels")
+    module = FederatedDataModule(source, num_clients=4, clients_per_round=4, partition=Dirichlet(0.5), tasks=tasks)
+    module.setup()
+    validation, _ = module.val_dataloader()
+    for position in (0, 1, 2, 3):
+        module.present_shards.go_to([position] * 4)
+        seen = set(range(min(2 * position + 2, 6)))
+        assert set(torch.cat([batch.targets for batch in validation]).tolist()) == seen
+        targets = torch.cat([batch.targets for batch in module.test_dataloader()])
+        assert torch.equal(targets, module.evaluation.test_targets())
+        assert len(module.evaluation.test_inputs()) == len(targets) == 10 * len(seen)
+        assert torch.equal(module.evaluation.test_tasks(), targets // 2)
+    assert module.has_validation
+    with pytest.raises(ValueError, match=r"^data.tasks is ClassStream\(3 tasks\), so that no client has its own tasks"):
+        _ = module.streams
+
+
+def test_cumulative_validation_counts_a_sample_once():
+    data = dataset()
+    tasks = ClassStream(num_tasks=3, class_order="labels", cumulative=True)
+    source = Arrays(data.train.inputs, data.train.targets, data.test.inputs, data.test.targets, classes=list(NAMES))
+    module = FederatedDataModule(source, num_clients=4, clients_per_round=4, partition=Dirichlet(0.5), tasks=tasks)
+    module.setup()
+    module.present_shards.go_to([2] * 4)
+    (inputs,) = [torch.cat([batch.inputs for batch in module.val_dataloader()[0]])]
+    assert len(inputs.unique()) == len(inputs) == 600 - sum(len(row) for row in rows(module.class_streams, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_tasks": 7}, "data.tasks.num_tasks is 7, but data.source has 6 classes: lower it"),
+        ({"num_tasks": 0}, "data.tasks.num_tasks is 0, must be at least 1"),
+        ({"blurry": 1.0}, "data.tasks.blurry is 1.0, must be at least 0 and below 1: 0 keeps tasks apart"),
+        ({"blurry": 0.5, "num_tasks": 1}, "data.tasks.blurry is 0.5, but there is one task: set it to 0, or raise num_tasks"),
+        ({"class_order": "abc"}, "data.tasks.class_order is 'abc', must be one of drawn, labels"),
+        ({"classes": [["a"], ["b", "a"]]}, "data.tasks.classes names a twice: give each class to one task"),
+        ({"classes": [["a", "z"]]}, "data.tasks.classes names z, which data.source has not: correct it"),
+        ({"classes": [["a", "b", "c"]]}, "data.tasks.classes leaves out d of data.source: give each class a task"),
+        ({"classes": [["a"], []]}, "data.tasks.classes is [['a'], []], must have a class at least in each task"),
+        ({"classes": [["a"]], "num_tasks": 2}, "data.tasks.num_tasks is 2, and data.tasks.classes has 1 tasks: give one"),
+    ],
+)
+def test_bad_streams_are_refused(settings, message):
+    with pytest.raises(ValueError) as error:
+        ClassStream(**settings).stream(dataset(), split(), 0.0)
+    assert str(error.value) == message
+
+
+def test_partitions_and_sources_that_do_not_fit_are_refused():
+    for partition in (Natural(), Fixed([[0], [1]])):
+        with pytest.raises(ValueError, match=r"^data.partition is .*, but each task of data.tasks is partitioned anew"):
+            ClassStream().stream(dataset(), split(2, partition), 0.0)
+    with pytest.raises(ValueError, match=r"^data.num_clients is 500, must be between 1 and the number of samples, 200$"):
+        ClassStream(num_tasks=3).stream(dataset(), split(500), 0.0)
+    with pytest.raises(ValueError, match=r"^data.tasks is DomainStream, but data.source is one domain: give a Joined source$"):
+        DomainStream().stream(dataset(), split(), 0.0)
+    other = dataset(sources=("x",) * 3 + ("y",) * 3, names=("x/a", "x/b", "x/c", "y/a", "y/b", "y/z"))
+    with pytest.raises(ValueError, match=r"^data.source has other classes in y than in x, but domains share theirs"):
+        DomainStream().stream(other, split(), 0.0)
