@@ -76,8 +76,8 @@ class PersonalAccuracy(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.wants_models(round) or not module.data.has_validation:
             return
-        parts = [module.data.evaluation.client_samples("val", client) for client in models.clients]
-        inputs, targets = [part for part, _ in parts], torch.cat([labels for _, labels in parts])
+        parts = [module.data.evaluation.client_samples("val", [client]) for client in models.clients]
+        inputs, targets = [part for part, _, _ in parts], torch.cat([labels for _, labels, _ in parts])
         sizes = torch.tensor([len(part) for part in inputs], device=targets.device)
         owner = torch.repeat_interleave(torch.arange(len(parts), device=targets.device), sizes)
         before, after = (

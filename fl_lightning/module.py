@@ -208,15 +208,22 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         models, trainer = PersonalModels(self, self.client_states), self.trainer
         counts = torch.zeros(len(names), self.data.num_clients, 3, dtype=torch.float64, device=self.device)
         with trainer.precision_plugin.val_step_context():
-            for client in range(self.data.num_clients) if clients is None else clients:
-                if client % trainer.world_size == self.global_rank:  # its state is here
-                    net = models.load(client)
-                    if adapt is not None:
-                        adapt(net, client)
-                    for row, name in enumerate(names):
-                        counts[row, client] = count_hits(net, self.data, name, client)
+            asked = range(self.data.num_clients) if clients is None else clients
+            for alike in self._clients_with_one_model(asked, together=adapt is None):
+                net = models.load(alike[0])
+                if adapt is not None:
+                    adapt(net, alike[0])
+                for row, name in enumerate(names):
+                    counts[row, alike] = count_hits(net, self.data, name, alike)
         counts = trainer.strategy.reduce(counts, reduce_op="sum")
         return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
+
+    def _clients_with_one_model(self, clients: Sequence[int], together: bool) -> list[list[int]]:
+        """Those of this process's clients, whose states are here, that keep nothing are together, where that is asked for."""
+        here = [client for client in clients if client % self.trainer.world_size == self.global_rank]
+        kept = set(self.client_states.clients()) if together else set(here)
+        others = [client for client in here if client not in kept]
+        return [[client] for client in here if client in kept] + ([others] if others else [])
 
     @property
     def rounds_without_update(self) -> int:

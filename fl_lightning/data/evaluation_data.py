@@ -82,11 +82,11 @@ class EvaluationData:
         """Samples by their indices, and their targets."""
         return self.samples.inputs(part, indices), self.samples.targets(part, indices)
 
-    def client_samples(self, name: EvaluationName, client: int) -> tuple[EvaluationInputs, Tensor]:
-        """A client's validation or test part: inputs, and targets (n,); possibly none."""
+    def client_samples(self, name: EvaluationName, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
+        """Likewise their joined validation or test parts, of which some may be empty."""
         if name == "val" or self.client_tests is None:
-            return self.samples_at(self.shards.validation_indices(client))
-        return self.samples_at(self.client_tests.of_client(client), self.client_tests.stored)
+            return self.validation_samples(clients)
+        return self._joined([self.client_tests.of_client(client) for client in clients], self.client_tests.stored)
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""
@@ -118,7 +118,7 @@ class EvaluationData:
         # With cumulative tasks a sample is in several rows.
         return torch.cat(self.shards.validation_so_far()).unique()
 
-    def _joined(self, parts: Sequence[Tensor]) -> tuple[EvaluationInputs, Tensor, Tensor]:
+    def _joined(self, parts: Sequence[Tensor], stored: Part = "train") -> tuple[EvaluationInputs, Tensor, Tensor]:
         owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
-        inputs, targets = self.samples_at(torch.cat([*parts]))
+        inputs, targets = self.samples_at(torch.cat([*parts]), stored)
         return inputs, targets, owner.to(targets.device)

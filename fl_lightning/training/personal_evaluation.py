@@ -1,6 +1,7 @@
 """How personal models do on their own samples."""
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,14 +57,13 @@ class PersonalModels:
 
 
 @torch.no_grad()
-def count_hits(net: nn.Module, data: FederatedDataModule, name: EvaluationName, client: int) -> Tensor:
-    """(3,) float64: samples of a client's part, hits of a model on them and summed cross entropy."""
-    inputs, targets = data.evaluation.client_samples(name, client)
+def count_hits(net: nn.Module, data: FederatedDataModule, name: EvaluationName, clients: Sequence[int]) -> Tensor:
+    """(K, 3) float64: of K clients that use one model their samples, its hits on them and the summed cross entropy."""
+    inputs, targets, owner = data.evaluation.client_samples(name, clients)
     size = data.eval_batch_size
-    counts = torch.zeros(3, dtype=torch.float64, device=targets.device)
-    for part, labels in zip(inputs.split(size), targets.split(size), strict=True):
+    counts = torch.zeros(len(clients), 3, dtype=torch.float64, device=targets.device)
+    for part, labels, whose in zip(inputs.split(size), targets.split(size), owner.split(size), strict=True):
         logits = net(part)
-        counts[1] += (logits.argmax(dim=1) == labels).sum()
-        counts[2] += F.cross_entropy(logits.double(), labels, reduction="sum")
-    counts[0] = len(targets)
+        hits, losses = logits.argmax(dim=1) == labels, F.cross_entropy(logits.double(), labels, reduction="none")
+        counts.index_add_(0, whose, torch.stack([torch.ones_like(losses), hits, losses], dim=1))
     return counts

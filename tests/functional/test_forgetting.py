@@ -22,6 +22,16 @@ def naive_mean(values):
     return sum(values) / len(values) if values else NAN
 
 
+def test_client_forgetting_from_personal_models_by_hand():
+    """before ((.5, .8), (.2, .9)), row i the model that client i used: F is ((.9 - .5, .3 - .8), (.4 - .2, 1 - .9))."""
+    before = torch.tensor([[0.5, 0.8], [0.2, 0.9]], dtype=torch.float64)
+    after = torch.tensor([[0.9, 0.3], [0.4, 1.0]], dtype=torch.float64)
+    scores = client_forgetting(before, after)
+    assert_equal(scores.forgetting, [[0.4, -0.5], [0.2, 0.1]], "F")
+    assert_equal(scores.per_model, [-0.5, 0.2], "per model")
+    assert_equal(scores.per_data, [0.2, -0.5], "per data")
+
+
 def test_client_forgetting_by_hand():
     """before (.5, .8); model 0 scores (.9, .3), model 1 (.4, 1): F is ((.4, -.5), (-.1, .2)).
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
 
 from fl_lightning.report import figures
 from fl_lightning.report.events import Curve
@@ -59,3 +61,16 @@ def test_sections_draw_what_was_logged(write_run, study):
     points = drawn["ablation_alpha"].axes[0].lines[0]
     assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([0.1, 1.0], [0.1875, 0.3125])
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]
+
+
+def test_forgetting_of_personal_models_is_drawn_against_each_ones_own_start(write_run, study):
+    """The accuracy before is a matrix there, (.25 .5; .75 1): less 1 after the fit the difference is (.75 .5; .25 0)."""
+    folder = write_run("a", {2: 0.5}, model="FedPer")
+    with SummaryWriter(folder) as more:
+        more.add_tensor("clients/cohort", torch.arange(2.0), 2)
+        more.add_tensor("clients/accuracy_before", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), 2)
+        more.add_tensor("clients/accuracy_after", torch.ones(2, 2), 2)
+    drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    before, _, difference = (axes.images[0].get_array() for axes in drawn["client_forgetting_2"].axes[:3])
+    assert before.tolist() == [[0.25, 0.5], [0.75, 1.0]]
+    assert difference.tolist() == [[0.75, 0.5], [0.25, 0.0]]
