@@ -7,7 +7,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, check_whol
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
-from fl_lightning.training.personal_evaluation import PersonalModels, PersonalScores, count_hits
+from fl_lightning.training.personal_evaluation import Adapt, PersonalModels, PersonalScores
 from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_net_settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
@@ -200,30 +200,14 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
 
     def personal_scores(
-        self,
-        names: Sequence[EvaluationName],
-        clients: Sequence[int] | None = None,
-        adapt: Callable[[nn.Module, int], None] | None = None,
+        self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
     ) -> dict[str, PersonalScores]:
-        models, trainer = PersonalModels(self, self.client_states), self.trainer
-        counts = torch.zeros(len(names), self.data.num_clients, 3, dtype=torch.float64, device=self.device)
+        trainer, asked = self.trainer, range(self.data.num_clients) if clients is None else clients
+        models = PersonalModels(self, self.data, self.client_states, trainer.global_rank, trainer.world_size)
         with trainer.precision_plugin.val_step_context():
-            asked = range(self.data.num_clients) if clients is None else clients
-            for alike in self._clients_with_one_model(asked, together=adapt is None):
-                net = models.load(alike[0])
-                if adapt is not None:
-                    adapt(net, alike[0])
-                for row, name in enumerate(names):
-                    counts[row, alike] = count_hits(net, self.data, name, alike)
+            counts = models.count(names, asked, adapt)
         counts = trainer.strategy.reduce(counts, reduce_op="sum")
         return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
-
-    def _clients_with_one_model(self, clients: Sequence[int], together: bool) -> list[list[int]]:
-        """Those of this process's clients, whose states are here, that keep nothing are together, where that is asked for."""
-        here = [client for client in clients if client % self.trainer.world_size == self.global_rank]
-        kept = set(self.client_states.clients()) if together else set(here)
-        others = [client for client in here if client not in kept]
-        return [[client] for client in here if client in kept] + ([others] if others else [])
 
     @property
     def rounds_without_update(self) -> int:

@@ -1,6 +1,6 @@
 """How the global model and personal models are evaluated, and how numbers reach the loggers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from fl_lightning.data.samples import type_name
 from fl_lightning.exchange import Batch, predict_in_batches
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.metrics import ClassScores, Scores
-from fl_lightning.training.personal_evaluation import PersonalScores
+from fl_lightning.training.personal_evaluation import Adapt, PersonalScores
 
 
 class EvaluatedModule(LightningModule):
@@ -57,10 +57,7 @@ class EvaluatedModule(LightningModule):
             logger.log_metrics(numbers, step=round)
 
     def personal_scores(
-        self,
-        names: Sequence[EvaluationName],
-        clients: Sequence[int] | None = None,
-        adapt: Callable[[nn.Module, int], None] | None = None,
+        self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
     ) -> dict[str, PersonalScores]:
         """Scores of personal models on their validation or test parts; every process must call it.
 

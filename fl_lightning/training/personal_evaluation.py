@@ -1,7 +1,7 @@
-"""How personal models do on their own samples."""
+"""How clients' personal models do on their clients' samples."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,9 +13,11 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.state.client_states import ClientStates
 
+Adapt = Callable[[nn.Module, int], None]  # changes a copy of a client's model, as fine-tuning does
+
 
 class PersonalScores(NamedTuple):
-    """Of N clients, each one's personal model on its own samples."""
+    """Of N clients, the personal model of each on its samples."""
 
     accuracy: Tensor  # (N,), NaN for clients without samples
     loss: Tensor  # (N,), mean cross entropy, likewise
@@ -29,41 +31,61 @@ class PersonalScores(NamedTuple):
 
 
 class PersonalModels:
-    """Personal models, one after another in one copy of the net.
+    """Clients' personal models, one after another in one copy of the net.
 
     Args:
         method: whose clients they are; its net holds the newest global weights.
-        states: what the clients keep.
+        data: of the clients.
+        states: what they keep, those of ``client % world_size == rank`` at least.
+        rank, world_size: of this process.
     """
 
-    def __init__(self, method: FederatedAlgorithm, states: ClientStates) -> None:
-        self.method, self._states = method, states
-        self.net = copy.deepcopy(method.net).eval()
+    def __init__(
+        self, method: FederatedAlgorithm, data: FederatedDataModule, states: ClientStates, rank: int, world_size: int
+    ) -> None:
+        self._method, self._data, self._states, self._rank, self._world_size = method, data, states, rank, world_size
+        self._net = copy.deepcopy(method.net).eval()
         self._shared, self._held = (
             {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
-            for net in (method.net, self.net)
+            for net in (method.net, self._net)
         )
         self._device = next(iter(self._shared.values())).device
 
+    def count(self, names: Sequence[EvaluationName], clients: Sequence[int], adapt: Adapt | None = None) -> Tensor:
+        """(parts, N, 3) float64: samples, hits and summed cross entropy of this process's clients, 0 for all others."""
+        counts = torch.zeros(len(names), self._data.num_clients, 3, dtype=torch.float64, device=self._device)
+        for alike in self._with_one_model(clients, together=adapt is None):
+            net = self._load(alike[0])
+            if adapt is not None:
+                adapt(net, alike[0])
+            for row, name in enumerate(names):
+                counts[row, alike] = self._count(net, name, alike)
+        return counts
+
+    def _with_one_model(self, clients: Sequence[int], together: bool) -> list[list[int]]:
+        """This process's clients, those that keep nothing, and use the global model, together if that is asked for."""
+        here = [client for client in clients if client % self._world_size == self._rank]
+        kept = set(self._states.clients()) if together else set(here)
+        others = [client for client in here if client not in kept]
+        return [[client] for client in here if client in kept] + ([others] if others else [])
+
     @torch.no_grad()
-    def load(self, client: int) -> nn.Module:
+    def _load(self, client: int) -> nn.Module:
         """A client's personal model in evaluation mode, until the next one is loaded."""
         state = self._states.read(client).map(lambda tensor: tensor.to(self._device))
-        model = self.method.personal_model(self._shared, state)
+        model = self._method.personal_model(self._shared, state)
         torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
             [self._held[name] for name in model], list(model.values())
         )
-        return self.net.eval()
+        return self._net.eval()
 
-
-@torch.no_grad()
-def count_hits(net: nn.Module, data: FederatedDataModule, name: EvaluationName, clients: Sequence[int]) -> Tensor:
-    """(K, 3) float64: of K clients that use one model their samples, its hits on them and the summed cross entropy."""
-    inputs, targets, owner = data.evaluation.client_samples(name, clients)
-    size = data.eval_batch_size
-    counts = torch.zeros(len(clients), 3, dtype=torch.float64, device=targets.device)
-    for part, labels, whose in zip(inputs.split(size), targets.split(size), owner.split(size), strict=True):
-        logits = net(part)
-        hits, losses = logits.argmax(dim=1) == labels, F.cross_entropy(logits.double(), labels, reduction="none")
-        counts.index_add_(0, whose, torch.stack([torch.ones_like(losses), hits, losses], dim=1))
-    return counts
+    @torch.no_grad()
+    def _count(self, net: nn.Module, name: EvaluationName, clients: Sequence[int]) -> Tensor:
+        inputs, targets, owner = self._data.evaluation.client_samples(name, clients)
+        size = self._data.eval_batch_size
+        counts = torch.zeros(len(clients), 3, dtype=torch.float64, device=targets.device)
+        for part, labels, whose in zip(inputs.split(size), targets.split(size), owner.split(size), strict=True):
+            logits = net(part)
+            hits, losses = logits.argmax(dim=1) == labels, F.cross_entropy(logits.double(), labels, reduction="none")
+            counts.index_add_(0, whose, torch.stack([torch.ones_like(losses), hits, losses], dim=1))
+        return counts
