@@ -13,6 +13,7 @@ from fl_lightning.exchange import CohortModels, RoundReport
 from fl_lightning.functional import worst_decile
 from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
+from fl_lightning.random_streams import numpy_stream
 from fl_lightning.training.fine_tuning import FineTuning
 from fl_lightning.training.personal_evaluation import PersonalScores
 
@@ -33,7 +34,7 @@ class PersonalAccuracy(FederatedCallback):
     did to them. ``personal/distribution`` draws the accuracies of all clients; their numbers are the tensor
     ``clients/personal_accuracy`` (N,).
 
-    At the end of a run clients that never took part are fine-tuned for some epochs, from the newest shared weights and the
+    At the end of a run some clients that never took part are fine-tuned for some epochs, from the newest shared weights and the
     initial values of the others: ``.../new_clients_mean`` and ``.../new_clients_fine_tuned_mean``. Where clients keep nothing
     and fine-tune instead, as with FedBABU, or FedAvg and ``fine_tune``, all of them are: ``.../fine_tuned_mean`` and so on.
 
@@ -42,6 +43,7 @@ class PersonalAccuracy(FederatedCallback):
         fine_tune: measure what fine-tuning makes of every client's model too, at the end of the run.
         fine_tuning_epochs: passes over a client's training samples; 0 leaves fine-tuning out.
         fine_tuning_steps: or local steps; by default epochs count.
+        new_clients: at most so many clients that never took part are measured at the end, drawn by the seed; 0 for none.
 
     Raises:
         ValueError: if a number is negative.
@@ -56,11 +58,14 @@ class PersonalAccuracy(FederatedCallback):
         fine_tune: bool = False,
         fine_tuning_epochs: int = 5,
         fine_tuning_steps: int | None = None,
+        new_clients: int = 20,
     ) -> None:
         super().__init__(every, rounds)
         check_range(f"{self.key}.fine_tuning_epochs", fine_tuning_epochs, at_least=0, hint="0 leaves fine-tuning out")
         if fine_tuning_steps is not None:
             check_range(f"{self.key}.fine_tuning_steps", fine_tuning_steps, at_least=0, hint="null counts epochs")
+        check_range(f"{self.key}.new_clients", new_clients, at_least=0, hint="0 measures none")
+        self.new_clients = new_clients
         self.fine_tune, self.fine_tuning_epochs, self.fine_tuning_steps = fine_tune, fine_tuning_epochs, fine_tuning_steps
         self._clients_keep_models = False
         self._visited: set[int] = set()
@@ -113,7 +118,7 @@ class PersonalAccuracy(FederatedCallback):
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         everyone = self.fine_tune or module.fine_tuned
-        new = sorted(set(range(module.data.num_clients)) - self._visited) if module.keeps_models or everyone else []
+        new = self._new_clients(module) if module.keeps_models or everyone else []
         clients = list(range(module.data.num_clients)) if everyone else new
         names = self._names(module)
         if not clients or not names or 0 in (self.fine_tuning_epochs, self.fine_tuning_steps):
@@ -130,6 +135,11 @@ class PersonalAccuracy(FederatedCallback):
                 means = {"new_clients_mean": before, "new_clients_fine_tuned_mean": after}
                 scalars = {f"personal/{group}/{key}": scores[name].accuracy[new].nanmean() for key, scores in means.items()}
                 module.log_round(scalars, round)
+
+    def _new_clients(self, module: FederatedModule) -> list[int]:
+        new = sorted(set(range(module.data.num_clients)) - self._visited)
+        order = numpy_stream(module.seed, -1, -1, "new clients").permutation(len(new))
+        return sorted(new[position] for position in order[: self.new_clients].tolist())
 
     def _names(self, module: FederatedModule) -> list[EvaluationName]:
         """What a fit may look at; test samples where ``monitor_test`` says so."""

@@ -292,7 +292,21 @@ def test_prediction_and_single_nets_are_refused_without_a_global_model(fit, tmp_
         FedPer.load_from_checkpoint(tmp_path / "1.ckpt", net=new_net())
 
 
-@pytest.mark.parametrize("name", ["every", "fine_tuning_epochs", "fine_tuning_steps"])
+def test_of_many_new_clients_some_are_measured(fit):
+    """Two of the four that never came, the same in every run of a seed."""
+    means = []
+    for new_clients in (2, 2, 4):
+        method, personal = FedPer(new_net(), local_steps=2), PersonalAccuracy(every=0, new_clients=new_clients)
+        fit(method, new_data(cohorts=[[0]]), 1, precision="64-true", callbacks=[personal])
+        means.append(method.newest["personal/validation/new_clients_mean"])
+        parts = [part(method.data, method.data.shards.validation_indices(client)) for client in range(1, 5)]
+        of_each = [float(hits(own_net(method, client), *samples).mean()) for client, samples in enumerate(parts, start=1)]
+    assert means[0] == means[1]
+    assert means[0] in [pytest.approx((of_each[i] + of_each[j]) / 2) for i in range(4) for j in range(i)]
+    assert means[2] == pytest.approx(sum(of_each) / 4)
+
+
+@pytest.mark.parametrize("name", ["every", "fine_tuning_epochs", "fine_tuning_steps", "new_clients"])
 def test_negative_numbers_are_refused(name):
     with pytest.raises(ValueError, match=f"callbacks.personal_accuracy.{name} is -1, must be at least 0"):
         PersonalAccuracy(**{name: -1})
