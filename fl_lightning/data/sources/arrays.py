@@ -119,7 +119,7 @@ class Npz(Source):
         return arrays
 
 
-def _read_archive(path: str) -> dict[str, np.ndarray]:
+def _read_archive(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an archive by name, none of which is unpacked before it is known to be as large as it claims."""
     if not is_zipfile(path):
         raise ValueError("it is a single array, or something else")
