@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from options import NO_PICTURES
 
 from fl_lightning import SCAFFOLD, FedAvg
 from fl_lightning.state.atomic import atomic_save
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
+DIGITS += NO_PICTURES
 LAST = Path("runs/digits_tce/version_0/checkpoints/last.ckpt")
 READERS = ("fit", "validate", "test", "predict")
 

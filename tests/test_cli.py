@@ -14,11 +14,13 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Trainer
+from options import NO_PICTURES
 
 from fl_lightning.callbacks import Dashboard, RunSummary
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 DIGITS = ["fit", "--config", "digits_tce.yaml"]
+SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PICTURES]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ DIGITS = ["fit", "--config", "digits_tce.yaml"]
         (["--model.local_steps", "0"], "fl-lightning: error: model.local_steps is 0, must be at least 1\n"),
         (["--trainer.max_step", "3"], "trainer.max_step is no option here"),
         (["--callbacks.label_count.every", "3"], "callbacks.label_count.every is no option here"),
-        (["--model.optimizer.lr", "1e30"], "no client sent a finite update in 10 rounds in a row"),
+        (["--model.optimizer.lr", "1e30", *NO_PICTURES], "no client sent a finite update in 10 rounds in a row"),
     ],
 )
 def test_bad_input_is_one_line(main, tmp_path, arguments, message):
@@ -173,7 +175,7 @@ def test_bare_names_of_nets_are_ours(main, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_run_does_not_look_finished(command_line, tmp_path, number):
     """SIGTERM, as a scheduler sends it, and Ctrl-C: exit codes 143 and 130, and a line that says how to go on."""
-    process = command_line(*DIGITS, "--trainer.max_steps", "2000", wait=False)
+    process = command_line(*SMALL, "--trainer.max_steps", "2000", wait=False)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/digits_tce/version_0/checkpoints/last.ckpt")):
         assert process.poll() is None, process.communicate()[1]
@@ -252,6 +254,7 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     assert [path.name for path in (tmp_path / "runs" / "digits_tce").iterdir()] == ["version_0"]
 
 
+@pytest.mark.slow
 def test_the_first_run_shows_forgetting(main, tmp_path):
     """The README's first command, whole: after its last round clients forget visibly, and the table says so."""
     code, out, error = main(*DIGITS)
@@ -266,7 +269,7 @@ def test_the_first_run_shows_forgetting(main, tmp_path):
 
 def test_a_runs_own_config_knows_its_folder(main, tmp_path):
     """fit goes on and test looks where the config lies, also from another folder."""
-    assert main(*DIGITS, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
+    assert main(*SMALL, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
     folder = tmp_path / "elsewhere" / "digits_tce" / "version_0"
     arguments = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
     code, _, error = main("fit", *arguments, "--trainer.max_steps", "3")
@@ -285,7 +288,7 @@ def test_a_fit_stays_in_its_working_folder(main, tmp_path, monkeypatch):
         change(folder)
 
     monkeypatch.setattr(os, "chdir", watched)
-    code, _, error = main(*DIGITS, "--model.net", "MLP", "--trainer.max_steps", "1")
+    code, _, error = main(*SMALL, "--trainer.max_steps", "1")
     assert code == 0, error
     assert left == []
 
@@ -299,7 +302,7 @@ def test_an_untrained_model_is_not_tested(main):
 
 def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalars):
     """Seven rounds validated every five: points at 0, 5 and 7, and the last checkpoint is that of round 7."""
-    code, _, _ = main(*DIGITS, "--trainer.max_steps", "7", "--trainer.val_check_interval", "5")
+    code, _, _ = main(*SMALL, "--trainer.max_steps", "7", "--trainer.val_check_interval", "5")
     assert code == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     assert sorted(read_scalars(folder)["val/accuracy"]) == [0, 5, 7]
@@ -309,7 +312,7 @@ def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalar
 def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
     """A callback under trainer.callbacks takes the place of the one that the command line brings."""
     callback = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
-    code, _, error = main(*DIGITS, "--trainer.max_steps", "2", callback, "--trainer.callbacks.every", "2")
+    code, _, error = main(*SMALL, "--trainer.max_steps", "2", callback, "--trainer.callbacks.every", "2")
     assert code == 0, error
     assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
 
@@ -367,7 +370,7 @@ def test_a_file_that_is_no_checkpoint_is_named(main, tmp_path):
 
 def test_two_runs_at_once_do_not_meet(command_line, tmp_path):
     """Started together, each gets another folder and ends well."""
-    run = [*DIGITS, "--trainer.max_steps", "3", "--model.net.hidden", "16"]
+    run = [*SMALL, "--trainer.max_steps", "3"]
     both = [command_line(*run, wait=False) for _ in range(2)]
     for process in both:
         _, error = process.communicate(timeout=240)
@@ -383,9 +386,9 @@ def test_two_runs_at_once_do_not_meet(command_line, tmp_path):
 def test_other_loggers(main, tmp_path, logger):
     """None or another of Lightning's, twice: checkpoints lie in the run's folder, and last finds them."""
     for _ in range(2):
-        code, _, error = main(*DIGITS, "--trainer.max_steps", "2", "--trainer.logger", *logger)
+        code, _, error = main(*SMALL, "--trainer.max_steps", "2", "--trainer.logger", *logger)
         assert code == 0, error
-    code, _, error = main("test", "--config", "digits_tce.yaml", "--ckpt_path", "last")
+    code, _, error = main("test", "--config", "digits_tce.yaml", "--model.net", "MLP", "--ckpt_path", "last")
     assert code == 0, error
     for name in ("checkpoints/last.ckpt", "results.json", "config.yaml"):
         assert (tmp_path / "runs" / "digits_tce" / "version_1" / name).exists(), name

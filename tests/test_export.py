@@ -11,23 +11,35 @@ from pathlib import Path
 
 import pytest
 import torch
+from options import NO_PICTURES
 
 from fl_lightning import FedAvg, FederatedModule, FedProx
+from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
 from fl_lightning.data.augment import Pad, RandomHorizontalFlip
 from fl_lightning.data.scaling import InputRecord
 from fl_lightning.export import Classifier, export
 from fl_lightning.models import LeNet, ResNet9, ResNet18, TorchvisionModel, ViTB32
 
-RUN = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "4", "--trainer.val_check_interval", "2"]
+RUN = "fit --config digits_tce.yaml --model.net.hidden 16 --trainer.max_steps 4 --trainer.val_check_interval 2".split()
+RUN += NO_PICTURES
 PAD = ["--data.augment+=Pad", "--data.augment.padding", "2"]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short run on digits with padded images; gives the folder in which it was started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder := tmp_path_factory.mktemp("trained"))
+        patch.setattr(sys, "argv", ["fl-lightning"])
+        assert not cli.main([*RUN, *PAD])
+    return folder
+
+
 @pytest.fixture
-def digits(main, tmp_path):
-    """A short run on digits with padded images; gives its folder."""
-    code, _, error = main(*RUN, *PAD)
-    assert code == 0, error
+def digits(main, trained, tmp_path):
+    """A copy of the run for the test to change; gives its folder."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
     return tmp_path / "runs" / "digits_tce" / "version_0"
 
 
@@ -63,7 +75,7 @@ def test_an_exported_program_predicts_without_this_library(main, digits, tmp_pat
     assert code == 0, error
     assert out.splitlines()[0] == f"Exported: {digits / 'best.pt2'}, from {digits / 'checkpoints' / 'best.ckpt'}"
     assert out.splitlines()[1] == "Inputs: uint8 (n, 1, 8, 8); outputs: probabilities of 10 classes"
-    assert main("predict", "--config", "digits_tce.yaml", *PAD, "--ckpt_path", "best")[0] == 0
+    assert main("predict", "--config", str(digits / "config.yaml"), "--ckpt_path", "best")[0] == 0
     data = FederatedDataModule("digits")
     data.setup()
     torch.save(data.test_set.inputs.clone(), tmp_path / "images.pt")
@@ -194,7 +206,7 @@ def test_what_cannot_be_exported_is_one_line(main, tmp_path):
 
 def test_clients_own_models_are_not_exported(main, tmp_path):
     """On task streams a checkpoint has as many nets as clients."""
-    code, _, error = main("fit", "--config", "digits_fedweit.yaml", "--trainer.max_steps", "1")
+    code, _, error = main("fit", "--config", "digits_fedweit.yaml", *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error
     (path,) = tmp_path.rglob("last.ckpt")
     code, _, error = main("export", "--ckpt_path", str(path))

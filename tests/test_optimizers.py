@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -166,7 +167,7 @@ def test_settings_out_of_range_are_refused(optimizer, settings, message):
 def test_from_the_command_line(main):
     """FedAdam by its name, one round; a rate of 0 is met with one line."""
     run = ("fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1", "--trainer.limit_val_batches", "0")
-    run += ("--model.net.hidden", "8", "--model.server_optimizer", "fl_lightning.optimizers.FedAdam")
+    run += ("--model.net.hidden", "8", *NO_PICTURES, "--model.server_optimizer", "fl_lightning.optimizers.FedAdam")
     assert main(*run)[0] == 0
     code, _, error = main(*run, "--model.server_optimizer.lr", "0")
     assert code == 1

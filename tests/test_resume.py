@@ -1,56 +1,67 @@
 """A run that is cut off anywhere ends where it would have ended."""
 
 import signal
-import time
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from options import NO_PICTURES
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import Communication, LossIncrease, PerClassAccuracy, RoundForgetting, RunSummary
 from fl_lightning.state.client_states import MemoryStates
 
 RUN = (
-    "fit --config digits_tce.yaml --model.net.hidden 32 --trainer.max_steps 40 --trainer.val_check_interval 4 "
-    "--data.monitor_test 4 --model.server_optimizer.momentum 0.5 --callbacks.client_forgetting.every 8"
+    "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.clients_per_round 5 --trainer.max_steps 12 "
+    "--trainer.val_check_interval 4 --data.monitor_test 4 --model.server_optimizer.momentum 0.5 "
+    "--callbacks.client_forgetting.every 10"
 ).split()
+# Two rounds after a checkpoint: the clients have written, the server has a new model, and nobody has been told.
+KILLED = """
+import os
+import signal
+
+from fl_lightning.callbacks import FederatedCallback
+
+
+class Killed(FederatedCallback):
+    def on_aggregate_end(self, trainer, module, round):
+        if round == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def run_folder(tmp_path, name):
     return tmp_path / name / "digits_tce" / "version_0"
 
 
-def kill_in_the_middle(process, checkpoints):
-    """kill -9 once there is a checkpoint and a few rounds more."""
-    deadline = time.monotonic() + 120
-    while not (checkpoints / "last.ckpt").exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+@pytest.fixture
+def cut_off(command_line, main, tmp_path):
+    """Run a command to round 6, where it is killed (kill -9), and with ``--ckpt_path last`` to its end."""
+    (tmp_path / "killed.py").write_text(KILLED)
+
+    def run(*arguments, name="cut"):
+        arguments = [*arguments, "--trainer.default_root_dir", name]
+        killed = command_line(*arguments, "--trainer.callbacks+=killed.Killed")
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        last = torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True)
+        assert last["global_step"] == 4
+        code, _, error = main(*arguments, "--ckpt_path", "last")
+        assert code == 0, error
+
+    return run
 
 
-def test_a_killed_run_ends_with_the_same_weights_and_curves(command_line, tmp_path, raw_records):
+def test_a_killed_run_ends_with_the_same_weights_and_curves(main, cut_off, tmp_path, raw_records):
     """A real process, a real kill -9: weights bit for bit, and every record of every round once, as in a run never killed."""
-    whole = command_line(*RUN, "--trainer.default_root_dir", "whole")
-    assert whole.returncode == 0, whole.stderr
-    cut = command_line(*RUN, "--trainer.default_root_dir", "cut", wait=False)
-    checkpoints = run_folder(tmp_path, "cut") / "checkpoints"
-    kill_in_the_middle(cut, checkpoints)
-    stopped_at = torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"]
-    assert 0 < stopped_at < 40
-    resumed = command_line(*RUN, "--trainer.default_root_dir", "cut", "--ckpt_path", "last")
-    assert resumed.returncode == 0, resumed.stderr
-
+    code, _, error = main(*RUN, "--trainer.default_root_dir", "whole")
+    assert code == 0, error
+    cut_off(*RUN)
     expected, actual = (
         torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "cut")
     )
-    assert actual["global_step"] == expected["global_step"] == 40
+    assert actual["global_step"] == expected["global_step"] == 12
     assert expected["state_dict"].keys() == actual["state_dict"].keys()
     for name, value in expected["state_dict"].items():
         assert torch.equal(value, actual["state_dict"][name]), name
@@ -68,53 +79,56 @@ class OwnHeads(FedAvg):
 """
 
 
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_a_killed_run_ends_with_the_same_client_states(command_line, tmp_path, kind):
-    """Killed between a client's write and the next checkpoint: heads and weights, bit for bit, of a run never killed."""
+def test_a_killed_run_ends_with_the_same_client_states(main, cut_off, tmp_path):
+    """Killed between a client's write and the next checkpoint: heads and weights, bit for bit, of a run never killed.
+
+    Whether it keeps the states in memory or on disk.
+    """
     (tmp_path / "heads.py").write_text(PERSONAL)
-    run = [*RUN, "--model", "heads.OwnHeads", "--model.client_state", kind]
-    whole = command_line(*run, "--trainer.default_root_dir", "whole")
-    assert whole.returncode == 0, whole.stderr
-    assert f"client state: up to 20 clients x 1.3 kB = 26.4 kB {'in memory' if kind == 'memory' else 'on disk'}" in whole.stdout
-    kill_in_the_middle(
-        command_line(*run, "--trainer.default_root_dir", "cut", wait=False), run_folder(tmp_path, "cut") / "checkpoints"
-    )
-    resumed = command_line(*run, "--trainer.default_root_dir", "cut", "--ckpt_path", "last")
-    assert resumed.returncode == 0, resumed.stderr
-    kept = []
-    for name in ("whole", "cut"):
-        checkpoint = torch.load(run_folder(tmp_path, name) / "checkpoints" / "last.ckpt", weights_only=True)
-        states = MemoryStates()
-        states.restore(checkpoint["federated"]["client_states"])
-        heads = {client: states.read(client).weights for client in sorted(states.clients())}
-        kept.append({"net": checkpoint["state_dict"], **heads})
-    assert len(kept[0]) > 10
-    assert kept[0].keys() == kept[1].keys()
-    for owner, state in kept[0].items():
-        assert state.keys() == kept[1][owner].keys()
-        assert all(torch.equal(value, kept[1][owner][name]) for name, value in state.items()), owner
+    run = [*RUN, *NO_PICTURES, "--model", "heads.OwnHeads", "--model.client_state"]
+    code, out, error = main(*run, "memory", "--trainer.default_root_dir", "whole")
+    assert code == 0, error
+    assert "client state: up to 20 clients x 0.7 kB = 13.6 kB in memory" in out
+    for kind in ("memory", "disk"):
+        cut_off(*run, kind, name=kind)
+    whole, *others = (kept_by(run_folder(tmp_path, name)) for name in ("whole", "memory", "disk"))
+    assert len(whole) > 10
+    for other in others:
+        assert whole.keys() == other.keys()
+        for owner, state in whole.items():
+            assert state.keys() == other[owner].keys()
+            assert all(torch.equal(value, other[owner][name]) for name, value in state.items()), owner
+
+
+def kept_by(folder):
+    """What stands in a run's last checkpoint: the server's weights and each client's."""
+    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    states = MemoryStates()
+    states.restore(checkpoint["federated"]["client_states"])
+    return {"net": checkpoint["state_dict"], **{client: states.read(client).weights for client in sorted(states.clients())}}
 
 
 @pytest.mark.parametrize("logger", [["CSVLogger", "--trainer.logger.save_dir", "shared"], ["false"]], ids=["csv", "none"])
-def test_states_on_disk_lie_in_the_folder_of_the_run(command_line, tmp_path, logger):
+def test_states_on_disk_lie_in_the_folder_of_the_run(main, tmp_path, logger):
     """Whatever the logger's folder is, which runs may share; a run goes on from them."""
-    run = [*RUN, "--model", "Scaffold", "--model.client_state", "disk", "--trainer.logger", *logger]
-    first = command_line(*run, "--trainer.max_steps", "2")
-    assert first.returncode == 0, first.stderr
+    run = [*RUN, *NO_PICTURES, "--model", "Scaffold", "--model.client_state", "disk", "--trainer.logger", *logger]
+    code, out, error = main(*run, "--trainer.max_steps", "2")
+    assert code == 0, error
+    assert "client state: up to 20 clients x 4.8 kB = 96.8 kB on disk" in out
     folder = run_folder(tmp_path, "runs") / "client_states"
     assert len(list(folder.rglob("*.pt"))) >= 5
     assert list(tmp_path.rglob("client_states*")) == [folder]
-    resumed = command_line(*run, "--trainer.max_steps", "3", "--ckpt_path", "last")
-    assert resumed.returncode == 0, resumed.stderr
+    code, _, error = main(*run, "--trainer.max_steps", "3", "--ckpt_path", "last")
+    assert code == 0, error
     assert list(tmp_path.rglob("client_states*")) == [folder]
 
 
-def test_last_without_a_checkpoint_is_an_error(command_line, tmp_path):
+def test_last_without_a_checkpoint_is_an_error(main, tmp_path):
     """Where Lightning would warn and train anew, we stop: one line, exit code not 0, nothing written."""
-    result = command_line(*RUN, "--ckpt_path", "last")
-    assert result.returncode != 0
-    assert result.stderr.strip().count("\n") == 0
-    assert "ckpt_path is last, but runs/digits_tce holds no such checkpoint" in result.stderr
+    code, _, error = main(*RUN, "--ckpt_path", "last")
+    assert code != 0
+    assert error.strip().count("\n") == 0
+    assert "ckpt_path is last, but runs/digits_tce holds no such checkpoint" in error
     assert not (tmp_path / "runs").exists()
 
 
@@ -201,11 +215,11 @@ def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_pat
     assert resumed._curves == whole._curves
 
 
-def test_without_evaluation_there_are_checkpoints_all_the_same(command_line, tmp_path):
+def test_without_evaluation_there_are_checkpoints_all_the_same(main, tmp_path):
     """limit_val_batches 0: last.ckpt every val_check_interval rounds and after the last one, fit to go on from."""
-    run = [*RUN, "--trainer.limit_val_batches", "0"]
-    assert command_line(*run, "--trainer.max_steps", "6").returncode == 0
+    run = [*RUN, *NO_PICTURES, "--trainer.limit_val_batches", "0"]
+    assert main(*run, "--trainer.max_steps", "6")[0] == 0
     path = run_folder(tmp_path, "runs") / "checkpoints" / "last.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == 6
-    assert command_line(*run, "--trainer.max_steps", "7", "--ckpt_path", "last").returncode == 0
+    assert main(*run, "--trainer.max_steps", "7", "--ckpt_path", "last")[0] == 0
     assert torch.load(path, weights_only=True)["global_step"] == 7

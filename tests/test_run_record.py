@@ -10,11 +10,13 @@ import torch
 from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from options import NO_PICTURES
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy, RoundForgetting
 
-RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps".split()
+DIGITS = "fit --config digits_tce.yaml --model.net MLP --data.clients_per_round 5".split()
+RUN = [*DIGITS, *NO_PICTURES, "--trainer.max_steps"]
 SCAFFOLD_ON_DISK = "--model Scaffold --model.client_state disk".split()
 
 
@@ -68,9 +70,9 @@ def test_a_second_fit_is_refused_in_one_line(main, tmp_path, options):
     assert main(*RUN, "4", *options, "--ckpt_path", "last")[0] == 0
 
 
-def test_two_resumes_at_once(command_line, tmp_path):
-    """Real processes: the second is refused; the first, killed, leaves a run that goes on at once."""
-    assert command_line(*RUN, "2", *SCAFFOLD_ON_DISK).returncode == 0
+def test_two_resumes_at_once(command_line, main, tmp_path):
+    """A real process holds the folder: another fit is refused; the first, killed, leaves a run that goes on at once."""
+    assert main(*RUN, "2", *SCAFFOLD_ON_DISK)[0] == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     resume = [*SCAFFOLD_ON_DISK, "--ckpt_path", "last"]
     first = command_line(*RUN, "3000", *resume, wait=False)
@@ -79,24 +81,25 @@ def test_two_resumes_at_once(command_line, tmp_path):
         assert first.poll() is None, first.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    second = command_line(*RUN, "3000", *resume)
+    code, _, error = main(*RUN, "3000", *resume)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    assert second.returncode == 1
-    assert f"{folder} is being written by another fit" in second.stderr
-    assert second.stderr.count("\n") == 1
+    assert code == 1
+    assert f"{folder} is being written by another fit" in error
+    assert error.count("\n") == 1
     rounds = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
-    third = command_line(*RUN, str(rounds + 2), *resume)
-    assert third.returncode == 0, third.stderr
+    code, _, error = main(*RUN, str(rounds + 2), *resume)
+    assert code == 0, error
 
 
 def test_what_a_run_ends_with_stands_once(main, tmp_path, raw_records):
     """Killed between its last readings and results.json it goes on without a round, and writes them again."""
-    assert main(*RUN, "2")[0] == 0
+    run = [*DIGITS, "--trainer.max_steps", "2"]
+    assert main(*run)[0] == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     whole, results = raw_records(folder), (folder / "results.json").read_text()
     (folder / "results.json").unlink()
-    assert main(*RUN, "2", "--ckpt_path", "last")[0] == 0
+    assert main(*run, "--ckpt_path", "last")[0] == 0
     assert raw_records(folder) == whole
     assert (folder / "results.json").read_text() == results
 
@@ -112,25 +115,27 @@ class Cut(pl.Callback):
             raise RuntimeError("cut")
 
 
-@pytest.mark.parametrize(("cut", "every"), [(5, 2), (4, 2), (5, 3)])
-def test_a_resumed_run_has_the_records_of_one_never_cut(fit, toy_data, tmp_path, raw_records, cut, every):
+def test_a_resumed_run_has_the_records_of_one_never_cut(fit, toy_data, tmp_path, raw_records):
     """Scalars, figures, histograms and texts, record by record; a checkpoint before its round's evaluation, too."""
 
-    def run(name: str, rounds: int = 8, **more) -> None:
-        callbacks = [RoundForgetting(1), PerClassAccuracy(1), LabelCounts(2), ClientForgetting(2)]
+    def run(name: str, every: int = 2, **more) -> None:
+        # Round 4 is the newest checkpoint's, round 5 comes twice.
+        callbacks = [kind(rounds=[4, 5]) for kind in (RoundForgetting, PerClassAccuracy, LabelCounts, ClientForgetting)]
         checkpoints = ModelCheckpoint(tmp_path / name, filename="last", every_n_train_steps=every, enable_version_counter=False)
         callbacks = [*callbacks, *more.pop("callbacks", []), checkpoints]
         data = toy_data(cohorts=[[0, 2], [1, 2], [0, 1], [0, 1, 2]] * 2, val_fraction=0.2, monitor_test=1)
         settings = {"precision": "64-true", "enable_checkpointing": True, "val_check_interval": 2, "callbacks": callbacks}
-        fit(method(), data, rounds, logger=TensorBoardLogger(tmp_path, name, 0), **settings, **more)
+        fit(method(), data, 6, logger=TensorBoardLogger(tmp_path, name, 0), **settings, **more)
 
     run("whole")
-    with pytest.raises(RuntimeError, match="cut"):
-        run("cut", callbacks=[Cut(cut)])
-    run("cut", ckpt_path=tmp_path / "cut" / "last.ckpt")
-    whole, resumed = (raw_records(tmp_path / name / "version_0") for name in ("whole", "cut"))
+    whole = raw_records(tmp_path / "whole" / "version_0")
     assert len({tag for _, tag, _ in whole}) > 15
-    assert resumed == whole
+    for cut, every in ((5, 2), (4, 2), (5, 3)):
+        name = f"cut_{cut}_{every}"
+        with pytest.raises(RuntimeError, match="cut"):
+            run(name, every, callbacks=[Cut(cut)])
+        run(name, every, ckpt_path=tmp_path / name / "last.ckpt")
+        assert raw_records(tmp_path / name / "version_0") == whole, name
 
 
 def test_curves_of_another_folder_stay(fit, toy_data, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from options import NO_PICTURES
 from torch.optim.lr_scheduler import ExponentialLR
 
 import fl_lightning
@@ -18,7 +19,8 @@ from fl_lightning.losses import TruncatedCrossEntropy
 
 NET = "--config digits_tce.yaml --model.net MLP --model.net.hidden [16]".split()
 DATA = "--data.num_clients 20 --data.clients_per_round 5 --data.batch_size 32 --data.val_fraction 0.1 --data.monitor_test 2"
-RUN = ["fit", *NET, *DATA.split(), *"--model.local_steps 3 --trainer.val_check_interval 2 --trainer.max_steps".split()]
+RUN = ["fit", *NET, *DATA.split(), *NO_PICTURES]
+RUN += "--model.local_steps 3 --trainer.val_check_interval 2 --trainer.max_steps".split()
 
 
 @pytest.fixture(scope="module")

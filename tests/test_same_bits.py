@@ -19,7 +19,8 @@ RECORD = Path(__file__).parent / "same_bits.json"
 DIGITS = (
     "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.num_clients 20 --data.clients_per_round 5 "
     "--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.enable_progress_bar false "
-    "--trainer.accelerator cpu --callbacks.client_forgetting.every 3"
+    "--trainer.accelerator cpu --callbacks.client_forgetting.every 3 --callbacks.label_counts.every 0 "
+    "--callbacks.per_class_accuracy.every 0 --callbacks.round_forgetting.every 0"
 )
 TASKS = (
     "fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [16] --model.rounds_per_task 2 --trainer.max_steps 8 "
@@ -46,7 +47,8 @@ RUNS = {
     "user_level": f"{DIGITS} --model.loss CrossEntropy --model.server_weighting uniform --model.privacy UserLevelDP "
     "--model.privacy.clipping_norm 1 --model.privacy.noise_multiplier 0.1",
     "batch_norm_local": f"{DIGITS} --data.augment+=Pad --data.augment.padding 12 --model.net ResNet9 "
-    "--model.batch_norm_buffers local --model.local_steps 1 --trainer.max_steps 2",
+    "--model.batch_norm_buffers local --model.local_steps 1 --trainer.max_steps 2 "
+    "--trainer.limit_val_batches 0 --data.monitor_test 0",
     "fedweit": TASKS,
     "fedprox_apd": f"{TASKS} --model FedProxAPD",
     "scaffold_on_tasks": f"{TASKS} --model ScaffoldOnTasks --model.optimizer Adam --model.optimizer.lr 0.01 "

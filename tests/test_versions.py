@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from options import NO_PICTURES
 
 from fl_lightning.state.versions import newest_checkpoint, next_version
 
-RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps".split()
+RUN = ["fit", "--config", "digits_tce.yaml", "--model.net", "MLP", *NO_PICTURES, "--trainer.max_steps"]
 
 
 def make(run_folder: Path, *names: str) -> None:

@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 import yaml
+from options import NO_PICTURES
 
 from fl_lightning import FedAvg, Scaffold
 
 RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.val_check_interval 2 --data.monitor_test 2".split()
-RUN = [*RUN, "--trainer.max_steps"]
+RUN = [*RUN, *NO_PICTURES, "--trainer.max_steps"]
 
 
 def test_a_warm_start_is_a_new_run_from_old_weights(main, tmp_path, read_scalars):

@@ -9,6 +9,7 @@ import torch
 import yaml
 from config_values import read_config
 from matplotlib.image import imread
+from options import NO_PICTURES
 
 from fl_lightning.attacks.inversion import Inversion, Recovered
 from fl_lightning.attacks.observed_update import Observation, PixelRange
@@ -17,7 +18,7 @@ from fl_lightning.command_line import cli
 from fl_lightning.command_line.attack import _parser, load_run
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
 
-SHORT_RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps 2 --trainer.enable_progress_bar false"
+SHORT_RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.max_steps 2 --trainer.enable_progress_bar false".split()
 QUICK = ["--iterations", "60", "--lr", "0.1", "--accelerator", "cpu"]
 
 
@@ -28,7 +29,7 @@ def run_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["fl-lightning"])
-        assert cli.main(SHORT_RUN.split()) == 0
+        assert cli.main([*SHORT_RUN, *NO_PICTURES]) == 0
     return folder / "runs" / "digits_tce" / "version_0"
 
 
@@ -221,7 +222,7 @@ def test_help(main):
 def test_clients_that_send_nothing_are_left_out(main, tmp_path, monkeypatch):
     """Under TCE the gradient of a client with a single class is 0; others are attacked next to it, but not it alone."""
     monkeypatch.chdir(tmp_path)
-    code, _, error = main(*SHORT_RUN.split(), "--data.partition.alpha", "0.03")
+    code, _, error = main(*SHORT_RUN, "--data.partition.alpha", "0.03")
     assert code == 0, error
     run = tmp_path / "runs" / "digits_tce" / "version_0"
     data = load_run(run / "checkpoints" / "last.ckpt").data

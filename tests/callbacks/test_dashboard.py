@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.loggers import TensorBoardLogger
+from options import NO_PICTURES
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -114,8 +115,8 @@ def test_what_matters_comes_first_and_every_tag_is_described(main, tmp_path):
 
 def test_a_resumed_run_writes_layout_and_config_once(main, tmp_path):
     """Two files of events, and over both one layout and one beginning."""
-    assert main(*SMALL, "--trainer.max_steps", "1")[0] == 0
-    assert main(*SMALL, "--trainer.max_steps", "2", "--ckpt_path", "last")[0] == 0
+    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "1")[0] == 0
+    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2", "--ckpt_path", "last")[0] == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     assert len(list(folder.glob("events.out.tfevents.*"))) == 2
     first, second = (
@@ -183,9 +184,8 @@ def test_a_config_is_flat_with_the_keys_of_the_command_line():
 
 def test_csv_has_config_and_metrics(main, tmp_path):
     """Lightning's CSVLogger: every scalar of every round in one file, the config in another."""
-    code, _, error = main(
-        *SMALL, "--trainer.max_steps", "2", "--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "csv"
-    )
+    logger = ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "csv"]
+    code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2", *logger)
     assert code == 0, error
     folder = tmp_path / "csv" / "lightning_logs" / "version_0"
     lines = list(csv.DictReader((folder / "metrics.csv").open()))
@@ -217,7 +217,7 @@ class Remote(DummyLogger):
 def test_a_logger_without_a_folder(main, tmp_path):
     """As MLflow's with a database: the run's own folder has its files, the logger gets config and metrics."""
     (tmp_path / "my_logger.py").write_text(NO_FOLDER)
-    code, _, error = main(*SMALL, "--trainer.max_steps", "2", "--trainer.logger", "my_logger.Remote")
+    code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2", "--trainer.logger", "my_logger.Remote")
     assert code == 0, error
     assert (tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").exists()
     seen = (tmp_path / "seen.txt").read_text().split()
@@ -228,6 +228,6 @@ def test_the_last_readings_are_on_disk_before_results_are(main, tmp_path, monkey
     """A run that has results.json is complete: one that is killed right before goes on, and writes them then."""
     found = {}
     monkeypatch.setattr(RunSummary, "on_fit_end", lambda *_: found.update(read_scalars(tmp_path / "runs/digits_tce/version_0")))
-    code, _, error = main("fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--trainer.max_steps", "1")
+    code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error
     assert found["final/test_accuracy_best"].keys() == {1}

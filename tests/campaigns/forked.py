@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
     [
         *("fl_lightning.command_line.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
         *("opacus", "sklearn.datasets"),  # which the package imports where it uses them
@@ -77,7 +77,7 @@ class CommandLine:
 
 
 def _start(arguments: Sequence[str], folder: Path, out: Path, error: Path, environment: dict[str, str]) -> BaseProcess:
-    process = _SERVER.Process(target=_main, args=(list(arguments), str(folder), (str(out), str(error)), environment))
+    process = SERVER.Process(target=_main, args=(list(arguments), str(folder), (str(out), str(error)), environment))
     process.start()
     return process
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from forked import start
+from options import NO_PICTURES
 
 from fl_lightning.state.client_states import MemoryStates
 
@@ -18,10 +19,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 8  # of each kind
 LONGEST = 60  # seconds that a run may take
-QUIET = (
-    "--trainer.enable_progress_bar false --callbacks.label_counts.every 0 --callbacks.per_class_accuracy.every 0 "
-    "--callbacks.round_forgetting.every 0 --callbacks.client_forgetting.every 0 --callbacks.per_class_accuracy.clients_every 0"
-).split()
+QUIET = ["--trainer.enable_progress_bar", "false", *NO_PICTURES]
 RUN = [
     *"fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --trainer.max_steps 12".split(),
     *"--data.num_clients 8 --data.clients_per_round 3 --trainer.val_check_interval 2 --data.monitor_test 2".split(),

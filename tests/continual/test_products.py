@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from options import NO_PICTURES
 from torch import Tensor
 
 from fl_lightning import continual
@@ -196,7 +197,8 @@ def test_the_penalty_of_the_others_is_checked(tiny):
 @pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "ScaffoldOnTasks"])
 def test_on_the_command_line(main, tmp_path, name):
     """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
-    fit = ["fit", "--config", "digits_fedweit.yaml", "--trainer.enable_progress_bar", "false"]
+    small = "--model.net MLP --model.net.hidden [16] --trainer.enable_progress_bar false".split()
+    fit = ["fit", "--config", "digits_fedweit.yaml", *small, *NO_PICTURES]
     short = ["--model.rounds_per_task", "1", "--model.local_epochs", "1"]
     arguments = {"FedCurvEWC": ["--model.penalty", "2", "--model.others_penalty", "0.5"]}.get(name, [])
     code, _, error = main(*fit, "--model", name, *short, *arguments, "--trainer.max_steps", "2")

@@ -1,13 +1,13 @@
 """Decoded data sets on disk."""
 
-import subprocess
-import sys
+import os
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forked import SERVER
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples
@@ -79,12 +79,13 @@ def test_cached_samples_are_mapped_from_the_file(cache):
 def test_second_process_waits_for_the_first(tmp_path):
     """While another process decodes, this one waits, decodes nothing itself and gets the other's data."""
     program = textwrap.dedent("""
-        import pathlib, sys, time, torch
+        import os, pathlib, time, torch
+        os.environ["FL_LIGHTNING_CACHE"] = cache
         from fl_lightning.data.cache import cached
         from fl_lightning.data.samples import Dataset, Samples
 
         def decode():
-            pathlib.Path(sys.argv[1]).touch()
+            pathlib.Path(started).touch()
             time.sleep(0.5)
             samples = Samples(torch.arange(6).reshape(3, 2), torch.tensor([0, 1, 1]))
             return Dataset(samples, samples, ("a", "b"))
@@ -92,11 +93,14 @@ def test_second_process_waits_for_the_first(tmp_path):
         cached("toy", "x", decode)
     """)
     started = tmp_path / "started"
-    other = subprocess.Popen([sys.executable, "-c", program, str(started)])
+    names = {"started": str(started), "cache": os.environ["FL_LIGHTNING_CACHE"]}
+    other = SERVER.Process(target=exec, args=(program, names))
+    other.start()
     deadline = time.monotonic() + 60
-    while not started.exists() and other.poll() is None and time.monotonic() < deadline:
+    while not started.exists() and other.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
     dataset = cached("toy", "x", lambda: pytest.fail("decoded although another process does so"))
-    assert other.wait(timeout=60) == 0
+    other.join(timeout=60)
+    assert other.exitcode == 0
     assert dataset.train.inputs.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert dataset.classes == ("a", "b")

@@ -273,10 +273,19 @@ def test_a_setting_makes_its_difference(outcome, known, row, column):
         assert distance(found, outcome("FedAvg", column)) <= variation.rounding
 
 
-@pytest.mark.parametrize("name", methods.__all__)
-def test_settings_that_work_alone_work_together(attempt, outcome, name):
-    """Mixtures train too, unless one of their settings is refused; what cannot be stacked trains one client after another."""
-    for *columns, engine in MIXTURES:
+@pytest.mark.parametrize(
+    ("name", "mixtures"),
+    [
+        *(pytest.param(name, MIXTURES[number % 5 :: 5], id=name) for number, name in enumerate(methods.__all__)),
+        *(pytest.param(name, MIXTURES, id=f"{name}, all", marks=pytest.mark.slow) for name in methods.__all__),
+    ],
+)
+def test_settings_that_work_alone_work_together(attempt, outcome, name, mixtures):
+    """Mixtures train too, unless one of their settings is refused; what cannot be stacked trains one client after another.
+
+    The quick suite tries five of them with each method, those of one server optimizer, and so all of them with some.
+    """
+    for *columns, engine in mixtures:
         settings = {key: value for column in columns for key, value in COLUMNS[column].settings.items()}
         refused = any(outcome(name, column).refusal for column in columns)
         # torch.vmap cannot take BatchNorm under autocast.

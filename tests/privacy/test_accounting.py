@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from opacus.accountants import RDPAccountant
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -169,7 +170,7 @@ def test_the_file_and_the_table_say_what_was_spent(main, tmp_path, read_scalars)
         *("fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--model.loss", "CrossEntropy"),
         *("--model.privacy", "DPSGD", "--model.privacy.noise_multiplier", "1.5", "--model.privacy.accounting", "true"),
         *("--model.privacy.delta", "1e-3", "--model.local_steps", "2", "--trainer.max_steps", "2", "--data.monitor_test", "0"),
-        *("--data.batch_size", "8", "--trainer.log_every_n_steps", "1"),
+        *("--data.batch_size", "8", "--trainer.log_every_n_steps", "1", *NO_PICTURES),
     )
     assert code == 0, error
     folder = tmp_path / "runs" / "digits_tce" / "version_0"

@@ -12,18 +12,14 @@ from pathlib import Path
 
 import optuna
 import pytest
+from options import NO_PICTURES
 from optuna.trial import TrialState, create_trial
 
 from fl_lightning.sweep.points import Run
 from fl_lightning.sweep.study import SweepStudy
 
-# Little to compute and nothing to draw.
-SMALL = (
-    "--model.net.hidden 16 --trainer.val_check_interval 2 --callbacks.client_forgetting.every 0 "
-    "--callbacks.label_counts.every 0 --callbacks.per_class_accuracy.every 0 --callbacks.per_class_accuracy.clients_every 0 "
-    "--callbacks.round_forgetting.every 0"
-).split()
-SWEEP = ["sweep", "--config", "digits_tce.yaml", *SMALL, "--out", "out"]
+SMALL = "--model.net MLP --model.net.hidden [16] --data.clients_per_round 5 --trainer.val_check_interval 2".split()
+SWEEP = ["sweep", "--config", "digits_tce.yaml", *SMALL, *NO_PICTURES, "--out", "out"]
 LOSSES = ["--set", "model.loss=CrossEntropy,TruncatedCrossEntropy"]
 NAMES = ["loss=CrossEntropy/seed_1", "loss=TruncatedCrossEntropy/seed_1"]
 
