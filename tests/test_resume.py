@@ -88,7 +88,7 @@ def test_a_killed_run_ends_with_the_same_client_states(main, cut_off, tmp_path):
     run = [*RUN, *NO_PICTURES, "--model", "heads.OwnHeads", "--model.client_state"]
     code, out, error = main(*run, "memory", "--trainer.default_root_dir", "whole")
     assert code == 0, error
-    assert "client state: up to 20 clients x 0.7 kB = 13.6 kB in memory" in out
+    assert "client state: up to 20 clients x 680 B = 13.6 kB in memory" in out
     for kind in ("memory", "disk"):
         cut_off(*run, kind, name=kind)
     whole, *others = (kept_by(run_folder(tmp_path, name)) for name in ("whole", "memory", "disk"))
@@ -114,7 +114,7 @@ def test_states_on_disk_lie_in_the_folder_of_the_run(main, tmp_path, logger):
     run = [*RUN, *NO_PICTURES, "--model", "Scaffold", "--model.client_state", "disk", "--trainer.logger", *logger]
     code, out, error = main(*run, "--trainer.max_steps", "2")
     assert code == 0, error
-    assert "client state: up to 20 clients x 4.8 kB = 96.8 kB on disk" in out
+    assert "client state: up to 10 clients x 4.8 kB = 48.4 kB on disk" in out
     folder = run_folder(tmp_path, "runs") / "client_states"
     assert len(list(folder.rglob("*.pt"))) >= 5
     assert list(tmp_path.rglob("client_states*")) == [folder]
