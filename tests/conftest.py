@@ -104,6 +104,40 @@ def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     return run
 
 
+@pytest.fixture(scope="session")
+def run_in(tmp_path_factory) -> Callable[..., Path]:
+    """Run ``main`` in a folder, for what several tests share; gives the folder."""
+
+    def run(folder: Path, *arguments: str) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setenv("FL_LIGHTNING_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+            patch.setattr(sys, "argv", ["fl-lightning"])
+            patch.setattr(threading, "excepthook", threading.excepthook)
+            assert not cli.main(arguments)
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one_parser() -> Iterator[None]:
+    """Build the parser of a subcommand once for many command lines, and not anew for each, which takes longer than most."""
+    build, built = cli.FederatedCLI.setup_parser, {}
+
+    def build_once(self: cli.FederatedCLI, *arguments) -> None:
+        key = type(self), sys.argv[1]
+        if key not in built:
+            before = set(vars(self))
+            build(self, *arguments)
+            built[key] = {name: value for name, value in vars(self).items() if name not in before}
+        vars(self).update(built[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.FederatedCLI, "setup_parser", build_once)
+        yield
+
+
 @pytest.fixture
 def largest_file() -> Iterator[Callable[[int], None]]:
     """Let no file grow beyond some bytes, as a disk does that fills up."""

@@ -1,6 +1,7 @@
 """What is read as a checkpoint: as it was written, of a run, and never code."""
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
 DIGITS += NO_PICTURES
+pytestmark = pytest.mark.usefixtures("one_parser")
 LAST = Path("runs/digits_tce/version_0/checkpoints/last.ckpt")
 READERS = ("fit", "validate", "test", "predict")
 
@@ -38,9 +40,20 @@ def one_line(error):
     return error
 
 
-def test_a_flipped_bit_of_a_weight_is_named_by_every_reader(main):
+@pytest.fixture(scope="module")
+def trained(run_in, tmp_path_factory):
+    """The folder in which a run was started."""
+    return run_in(tmp_path_factory.mktemp("trained"), "fit", *DIGITS)
+
+
+@pytest.fixture
+def digits(main, trained, tmp_path):
+    """A copy of the run, in the working folder."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+
+
+def test_a_flipped_bit_of_a_weight_is_named_by_every_reader(main, digits):
     """Where training, or an answer, went on from other weights without a word."""
-    assert main("fit", *DIGITS)[0] == 0
     weight = torch.load(LAST, weights_only=True)["state_dict"]["net.features.1.weight"]
     flip_a_bit_of(weight, LAST)
     assert not torch.equal(torch.load(LAST, weights_only=True)["state_dict"]["net.features.1.weight"], weight)
@@ -68,9 +81,8 @@ def test_a_flipped_bit_of_a_clients_state_is_named(main):
     assert "go on from an older checkpoint" in error
 
 
-def test_code_in_a_checkpoint_never_runs(main):
+def test_code_in_a_checkpoint_never_runs(main, digits):
     """Whatever is asked for: nothing runs, and nobody is advised to let it."""
-    assert main("fit", *DIGITS)[0] == 0
     stored = torch.load(LAST, weights_only=True)
     for evil in (Code(), {**stored, "state_dict": {**stored["state_dict"], "x": Code()}}):
         torch.save(evil, LAST)
@@ -88,9 +100,8 @@ def test_code_in_a_checkpoint_never_runs(main):
 
 
 @pytest.mark.parametrize("command", [*READERS, "partition", "sweep"])
-def test_a_config_cannot_ask_for_code(main, command):
+def test_a_config_cannot_ask_for_code(main, digits, command):
     """As the config.yaml next to a checkpoint from elsewhere may; refused before anything is built."""
-    assert main("fit", *DIGITS)[0] == 0
     config = Path("runs/digits_tce/version_0/config.yaml")
     config.write_text(config.read_text().replace("weights_only: null", "weights_only: false"))
     before = sorted(Path().rglob("*"))

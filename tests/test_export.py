@@ -14,7 +14,6 @@ import torch
 from options import NO_PICTURES
 
 from fl_lightning import FedAvg, FederatedModule, FedProx
-from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
 from fl_lightning.data.augment import Pad, RandomHorizontalFlip
 from fl_lightning.data.scaling import InputRecord
@@ -27,13 +26,9 @@ PAD = ["--data.augment+=Pad", "--data.augment.padding", "2"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(run_in, tmp_path_factory):
     """A short run on digits with padded images; gives the folder in which it was started."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder := tmp_path_factory.mktemp("trained"))
-        patch.setattr(sys, "argv", ["fl-lightning"])
-        assert not cli.main([*RUN, *PAD])
-    return folder
+    return run_in(tmp_path_factory.mktemp("trained"), *RUN, *PAD)
 
 
 @pytest.fixture

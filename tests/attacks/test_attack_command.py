@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from options import NO_PICTURES
 from fl_lightning.attacks.inversion import Inversion, Recovered
 from fl_lightning.attacks.observed_update import Observation, PixelRange
 from fl_lightning.attacks.scores import score
-from fl_lightning.command_line import cli
 from fl_lightning.command_line.attack import _parser, load_run
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
 
@@ -23,14 +21,9 @@ QUICK = ["--iterations", "60", "--lr", "0.1", "--accelerator", "cpu"]
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory):
+def run_folder(run_in, tmp_path_factory):
     """The folder of two rounds of the first example, with a small net."""
-    folder = tmp_path_factory.mktemp("attacked")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["fl-lightning"])
-        assert cli.main([*SHORT_RUN, *NO_PICTURES]) == 0
-    return folder / "runs" / "digits_tce" / "version_0"
+    return run_in(tmp_path_factory.mktemp("attacked"), *SHORT_RUN, *NO_PICTURES) / "runs" / "digits_tce" / "version_0"
 
 
 @pytest.fixture
