@@ -5,10 +5,13 @@ import json
 import pytest
 import torch
 import yaml
+from options import NO_PICTURES
 from PIL import Image
 
 from fl_lightning.command_line.partition import report_partition
 from fl_lightning.data import Dirichlet, FederatedDataModule, Fixed
+
+pytestmark = pytest.mark.usefixtures("one_parser")
 
 DIGITS = ["--config", "digits_tce.yaml"]
 FIXED = ["--data.partition", "Fixed", "--data.partition.clients", "partition.json"]
@@ -48,7 +51,7 @@ def test_a_run_from_the_file_has_the_same_shards(tmp_path, val_fraction):
 
 def test_a_fit_from_the_file_gives_the_same_weights(main, tmp_path):
     """Two rounds with the partition drawn and read, the latter written from the config that the first run left."""
-    fit = ["fit", *DIGITS, "--trainer.max_steps", "2", "--seed_everything", "4", "--model.net", "MLP"]
+    fit = ["fit", *DIGITS, "--trainer.max_steps", "2", "--seed_everything", "4", "--model.net", "MLP", *NO_PICTURES]
     assert main(*fit)[0] == 0
     code, _, error = main("partition", "--config", str(tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml"))
     assert code == 0, error
