@@ -1,4 +1,4 @@
-"""The report as files: ``report.html``, ``report.md``, ``tables/*.csv``, ``figures/*.png`` and ``*.svg``."""
+"""The report as files: ``report.html``, ``report.md``, tables as CSV and LaTeX, figures as PNG, SVG and PDF."""
 
 import csv
 import re
@@ -12,6 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from fl_lightning.report.figures import INK, PAPER, Drawing
+from fl_lightning.report.latex import latex_table
 from fl_lightning.report.safe_text import markdown, markdown_code, one_line
 from fl_lightning.report.sections import Section
 from fl_lightning.report.tables import Table
@@ -64,6 +65,8 @@ def write_report(report: Report, out: Path) -> None:
     for table in report.tables:
         with atomic_write(out / "tables" / f"{table.name}.csv") as path:
             _write_csv(table, path)
+        with atomic_write(out / "tables" / f"{table.name}.tex") as path:
+            path.write_text(latex_table(table), encoding="utf-8")
     pictures = {drawing.name: _write_figure(drawing, out / "figures") for drawing in report.drawings}
     with atomic_write(out / "report.md") as path:
         path.write_text(_markdown(report), encoding="utf-8")
@@ -75,7 +78,7 @@ def write_report(report: Report, out: Path) -> None:
 
 def _files_named_in(report: Path) -> set[str]:
     text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-    return set(re.findall(r"\]\(((?:figures|tables)/\w+\.(?:png|svg|csv))\)", text))
+    return set(re.findall(r"\]\(((?:figures|tables)/\w+\.(?:png|svg|pdf|csv|tex))\)", text))
 
 
 def _write_csv(table: Table, path: Path) -> None:
@@ -91,10 +94,13 @@ def _csv_value(value: object) -> object:
 
 
 def _write_figure(drawing: Drawing, folder: Path) -> str:
-    """Write a PNG and an SVG; gives the SVG's text."""
+    """Write a PNG, a PDF and an SVG; gives the SVG's text."""
     with atomic_write(folder / f"{drawing.name}.png") as path:
         drawing.figure.savefig(path, format="png", dpi=_DPI)
     drawing.figure.set_layout_engine("none")  # the layout stands, and finding it again takes as long as drawing
+    # TrueType: publishers refuse the default, Type 3.
+    with atomic_write(folder / f"{drawing.name}.pdf") as path, matplotlib.rc_context({"pdf.fonttype": 42}):
+        drawing.figure.savefig(path, format="pdf", facecolor="white", metadata={"CreationDate": None})
     with atomic_write(folder / f"{drawing.name}.svg") as path:
         with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
             drawing.figure.savefig(path, format="svg", metadata=_NO_METADATA)
@@ -138,7 +144,7 @@ def _markdown(report: Report) -> str:
         parts.append(f"## {markdown(section.title)}")
         for drawing in section.drawings:
             parts.append(f"![{markdown(drawing.title)}](figures/{drawing.name}.png)")
-            parts.append(f"{markdown(drawing.caption)} ([SVG](figures/{drawing.name}.svg))")
+            parts.append(f"{markdown(drawing.caption)} ([SVG](figures/{drawing.name}.svg), [PDF](figures/{drawing.name}.pdf))")
         parts += [_markdown_table(table) for table in section.tables]
     parts += ["## Runs", *map(_markdown_table, report.runs)]
     if report.remarks:
@@ -153,7 +159,8 @@ def _markdown_table(table: Table) -> str:
     for number, row in enumerate(table.rows):
         cells = enumerate(map(markdown, row))
         lines.append(_markdown_row(f"**{cell}**" if (number, column) in table.bold else cell for column, cell in cells))
-    return "\n".join(lines) + f"\n\n{markdown(table.note)} ([CSV](tables/{table.name}.csv))".replace("\n\n (", "\n\n(")
+    files = f"([CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex))"
+    return "\n".join(lines) + f"\n\n{markdown(table.note)} {files}".replace("\n\n (", "\n\n(")
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

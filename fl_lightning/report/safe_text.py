@@ -5,6 +5,14 @@ import re
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|&~$])")  # anywhere in a line of Markdown, dollars for GitHub's formulas
 _LEADING = re.compile(r"^([#=]|[+-](?=[ -])|\d+(?=[.)](?:\s|$)))")  # what would begin a heading or a list
 
+_LATEX = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$"},
+    **{"[": "{[}", "*": "{*}"},  # which the end of the row before would take for its arguments
+}
+_MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")  # of a number, not of a range or a name
+
 _LONGEST = 60  # characters of a setting
 
 
@@ -25,6 +33,12 @@ def markdown_code(text: str) -> str:
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if text[:1] in "` " or text[-1:] in "` " else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def latex(text: str) -> str:
+    r"""What LaTeX shows as ``text``: ``5 \%``, a number's sign as a minus, and what its first font may lack as an escape."""
+    known = "".join(char if char in _LATEX or char.isascii() else ascii(char)[1:-1] for char in one_line(text))
+    return _MINUS.sub("$-$", "".join(_LATEX.get(char, char) for char in known))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:

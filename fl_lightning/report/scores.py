@@ -40,9 +40,9 @@ def final_accuracy(study: Study) -> Table:
             | {"difference": differences.mean, "p": p, "p_holm": p_holm}
         )
     columns = ["method", "runs", "final", "last", "best round", "against the baseline (pairs)", "p (Holm)"]
-    bold = frozenset((row, 2) for row in _best_of_conditions(study))
+    bold, underlined = (frozenset((row, 2) for row in _of_rank(study, rank)) for rank in range(2))
     note = _final_note(study, sum(not math.isnan(p) for _, p in tests))
-    return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold)
+    return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold, underlined)
 
 
 def _against_baseline(study: Study, group: Group) -> tuple[Spread, float]:
@@ -55,13 +55,16 @@ def _last(values: NDArray) -> float:
     return values[-1]
 
 
-def _best_of_conditions(study: Study) -> list[int]:
-    """Indices, among finished groups, of the best final accuracy of each condition."""
+def _of_rank(study: Study, rank: int) -> list[int]:
+    """Indices, among finished groups, of the highest final accuracy of each condition; with rank 1 of the next lower one."""
     conditions = defaultdict(list)
     for index, group in enumerate(study.finished):
         conditions[group.condition].append((study.final_of(group).mean, index))
-    best = {condition: max(scores)[0] for condition, scores in conditions.items()}
-    return [index for condition, scores in conditions.items() for score, index in scores if score == best[condition]]
+    found = []
+    for scores in conditions.values():
+        ranked = sorted({score for score, _ in scores}, reverse=True)
+        found += [index for score, index in scores if ranked[rank : rank + 1] == [score]]
+    return found
 
 
 def _final_note(study: Study, tests: int) -> str:
@@ -72,9 +75,9 @@ def _final_note(study: Study, tests: int) -> str:
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
     return (
         f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
-        f"{final}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}. "
-        f"The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both have, in "
-        f"brackets how many those are, and p of Student's paired t test, two-sided, {corrected}. "
+        f"{final}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
+        f"the second. The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both "
+        f"have, in brackets how many those are, and p of Student's paired t test, two-sided, {corrected}. "
         f"{DASH} where there are fewer than two such seeds, no baseline under the same condition, or no variation."
     )
 

@@ -21,7 +21,8 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     records: Sequence[Mapping[str, object]]
-    bold: frozenset[tuple[int, int]] = frozenset()  # row, column
+    bold: frozenset[tuple[int, int]] = frozenset()  # row, column: the best of its kind
+    underlined: frozenset[tuple[int, int]] = frozenset()  # the second best
 
 
 def overview(study: Study) -> Table:

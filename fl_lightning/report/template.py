@@ -79,6 +79,7 @@ TABLE = """\
 {% if loop.first %}<th scope="row">{% for part in cell.split(", ") %}<span>{{ part }}{% if not loop.last %},{% endif %}</span> \
 {% endfor %}</th>\
 {% elif (number, loop.index0) in table.bold %}<td><strong>{{ cell }}</strong></td>\
+{% elif (number, loop.index0) in table.underlined %}<td><u>{{ cell }}</u></td>\
 {% else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody>
 </table>

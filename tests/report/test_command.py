@@ -74,7 +74,7 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
     }
     pictures |= {"who_forgets_whose_data_4", "one_round_by_class_4", "communication"}
     assert {path.name for path in (folder / "figures").iterdir()} == {
-        f"{name}.{end}" for name in pictures for end in ("png", "svg")
+        f"{name}.{end}" for name in pictures for end in ("png", "svg", "pdf")
     }
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("figures/*.png"))
 
@@ -104,13 +104,9 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
 
     write_run("one", {1: 0.5}, model="FedNova")  # a report of this alone has fewer files
     assert main("report", str(tmp_path / "runs" / "seed_0" / "one"), "--out", "out")[0] == 0
-    assert {path.name for path in folder.glob("figures/*")} == {"accuracy.png", "accuracy.svg"}
-    assert {path.name for path in folder.glob("tables/*")} == {
-        "final_accuracy.csv",
-        "rounds_to_target.csv",
-        "time.csv",
-        "runs.csv",
-    }
+    assert {path.name for path in folder.glob("figures/*")} == {"accuracy.png", "accuracy.svg", "accuracy.pdf"}
+    tables = ("final_accuracy", "rounds_to_target", "time", "runs")
+    assert {path.name for path in folder.glob("tables/*")} == {f"{name}.{end}" for name in tables for end in ("csv", "tex")}
     text = (folder / "report.md").read_text()
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == [*headings[:3], "Time", "Runs"]
     assert "With one seed nothing can be said of chance" in text
