@@ -240,6 +240,20 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
         assert net.eval()(batch).shape == (1, 2 if name.startswith("mnist") else 5)
 
 
+@pytest.mark.parametrize("name", ["cifar100_classes_joint.yaml", "cifar100_classes_mfcl.yaml"])
+def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
+    """On blank images: 10 tasks of 10 classes for 10 clients, and a net with a row for each of 100."""
+    with whole_configs(["fit", "--config", name]) as arguments:
+        config = parser.parse_args(arguments).fit
+    data, model = (parser._subcommands_action._name_parser_map["fit"].instantiate(config)[key] for key in ("data", "model"))
+    data.source = blank(40, "CIFAR100", (3, 32, 32))
+    data.setup()
+    assert data.class_streams.num_seen == tuple(range(10, 101, 10))
+    assert data.num_clients == data.cohort_size == 10
+    assert data.class_streams.mixed == ("joint" in name)
+    assert model._build_net(data.input_shape, len(data.classes)).classifier.out_features == 100
+
+
 @pytest.mark.parametrize("name", [name for name in FITS if "tasks" in read_config(name)["data"]])
 def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
     config = read_config(name)

@@ -158,7 +158,7 @@ class DomainStream(Tasks):
         held = [(tasks == task).nonzero().flatten() for task in range(len(domains))]
         test_task = task_of[dataset.test.targets]
         return ClassStreams(
-            dataset=Dataset(train, test, tuple(classes), dataset.owners),
+            dataset=replace(dataset, train=train, test=test, classes=tuple(classes), sources=None),
             names=domains,
             shards=shards_of_tasks(train.targets, len(classes), held, split, val_fraction, self.cumulative),
             num_seen=(len(classes),) * len(domains),
@@ -176,7 +176,7 @@ def _relabelled(dataset: Dataset, arrival: Tensor) -> Dataset:
     train, test = (Samples(part.inputs, label[part.targets]) for part in (dataset.train, dataset.test))
     order = arrival.tolist()
     sources = None if dataset.sources is None else tuple(dataset.sources[c] for c in order)
-    return Dataset(train, test, tuple(dataset.classes[c] for c in order), dataset.owners, sources)
+    return replace(dataset, train=train, test=test, classes=tuple(dataset.classes[c] for c in order), sources=sources)
 
 
 def _check_lists(classes: Sequence[Sequence[str]]) -> None:

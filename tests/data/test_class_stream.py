@@ -1,5 +1,7 @@
 """Streams for one global model: who holds what, when a class counts as seen, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -52,6 +54,15 @@ def test_labels_count_classes_in_order_of_arrival():
     assert torch.equal(streams.test_task, streams.dataset.test.targets // 2)
     assert torch.equal(streams.test_from, streams.test_task)
     assert ClassStream(num_tasks=3, class_order="labels").stream(data, split(), 0.0).dataset.classes == NAMES
+
+
+def test_sources_and_owners_stay_with_their_classes_and_samples():
+    """Of joined sources a class keeps its source; samples keep their owners."""
+    data = replace(dataset(sources=tuple("xxxyyy")), owners=torch.arange(600), test_owners=torch.arange(60))
+    arriving = ClassStream(num_tasks=3).stream(data, split(), 0.0).dataset
+    assert arriving.sources == tuple("x" if name in "abc" else "y" for name in arriving.classes)
+    assert torch.equal(arriving.owners, data.owners)
+    assert torch.equal(arriving.test_owners, data.test_owners)
 
 
 def test_all_clients_and_seeds_differ_as_the_partition_says():

@@ -62,6 +62,9 @@ class ClassLearner(FederatedModule):
         self.net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=head.weight.device))
         self.net.register_forward_hook(_without_unseen)
 
+    def is_constant(self, name: str) -> bool:
+        return super().is_constant(name) and not name.startswith("classifier.")  # whose rows are drawn
+
     def configure_model(self) -> None:
         if self._trainer is not None and (self.data.tasks is None or not self.data.tasks.global_model):
             raise ValueError(
@@ -211,7 +214,7 @@ class ClassLearner(FederatedModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_layout(checkpoint)
         if self._trainer is not None:
-            stored, present = checkpoint["federated"]["streams"], self._streams_in_short()
+            stored, present = checkpoint["federated"].get("streams", {}), self._streams_in_short()
             for name, value in present.items():
                 if stored.get(name) != value:
                     raise ValueError(

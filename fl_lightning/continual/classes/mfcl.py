@@ -24,7 +24,7 @@ from fl_lightning.random_streams import seeded_layers, torch_stream
 _CONTENT_TEMPERATURE = 1000.0  # of the authors' code, by which the term is nearly constant
 _VARIANCE_FLOOR = 1e-8
 _GENERATOR_RATE = 1e-3
-_Batches = list[tuple[nn.modules.batchnorm._BatchNorm, Tensor]]  # layers and what they got
+_Batches = list[tuple[nn.Module, Tensor]]  # BatchNorm layers and what they got
 
 
 class MFCL(FedLwF):
@@ -94,6 +94,12 @@ class MFCL(FedLwF):
             )
         with seeded_layers(self.seed, -1, -1, "generator", torch.get_default_device()):
             self.generator = Generator(shape, self.noise).to(weight.device, weight.dtype).requires_grad_(False)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if not hasattr(self, "generator"):  # without data the net alone is used
+            state = checkpoint["state_dict"]
+            checkpoint["state_dict"] = {name: state[name] for name in state if not name.startswith("generator.")}
+        super().on_load_checkpoint(checkpoint)
 
     @property
     def rehearses(self) -> bool:

@@ -53,6 +53,17 @@ def test_two_processes_are_one(arriving, method, tmp_path):
         torch.testing.assert_close(state[name], tensor, atol=1e-9, rtol=0, msg=name)
 
 
+@methods
+def test_a_checkpoint_is_a_net_for_use_elsewhere(arriving, method, tmp_path):
+    """Without data, and silent on classes that it has not seen."""
+    trained = arriving.train(method, rounds=4, checkpoints=tmp_path, **METHODS[method])
+    loaded = method.load_from_checkpoint(tmp_path / "step=4.ckpt", net=arriving.new_net(), **METHODS[method])
+    inputs = torch.randn(3, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits = loaded.net(inputs)
+    torch.testing.assert_close(logits, trained.predict_logits(inputs), atol=1e-12, rtol=0)
+    assert logits.isfinite().all(dim=0).tolist() == [True] * 4 + [False] * 2
+
+
 class Broken(torch.optim.SGD):
     """Whose every step is undone."""
 

@@ -81,6 +81,19 @@ def test_weight_decay_does_not_shrink_rows_before_their_task(arriving):
     assert 0.1 * bound < begun.net.classifier.weight[4:].abs().max() <= bound
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_rows_of_a_frozen_head_are_drawn_for_all(arriving, engine):
+    """Clients train the body against the rows of the present task."""
+
+    def objective(visit, weights, inputs, targets):
+        head = {name: weights[name].detach() for name in arriving.head}
+        return arriving.new_loss(visit, {**weights, **head}, inputs, targets) + 0 * sum(weights[n].sum() for n in arriving.head)
+
+    net = arriving.new_net()
+    net.classifier.requires_grad_(False)
+    arriving.assert_same(arriving.train(FedAvgOnClasses, net=net, engine=engine).net, arriving.plain(objective))
+
+
 def test_a_run_ends_after_its_last_task(arriving):
     trained = arriving.train(FedAvgOnClasses, rounds=100)
     assert len(trained.seen.rounds) == 6

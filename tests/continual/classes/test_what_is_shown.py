@@ -145,6 +145,9 @@ def test_on_the_command_line(main, tmp_path):
     with open(predictions, newline="") as file:
         rows = list(csv.DictReader(file))
     assert 0 < len(rows) < 300  # four of ten digits
+    code, out, error = main("export", "--ckpt_path", "last")
+    assert code == 0, error
+    assert "probabilities of 10 classes" in out
     code, _, error = main("fit", *config, "--trainer.max_steps", "3")
     assert code == 0, error
 
