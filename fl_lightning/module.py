@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Self
@@ -195,8 +195,14 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def sampled_clients(self, round: int) -> list[int]:
         return self.data.cohort(round) if self.privacy is None else self.privacy.cohort(self.data, round)
 
+    @cached_property
+    def _optimizer_without_trainer(self) -> torch.optim.Optimizer:
+        return self.server_optimizer([weight for weight in self.net.parameters() if weight.requires_grad])
+
     def step_server_optimizer(self) -> None:
-        if not self._undoable.is_undone:  # its step has been counted
+        if self._trainer is None:
+            self._optimizer_without_trainer.step()
+        elif not self._undoable.is_undone:  # its step has been counted
             self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
 
     def personal_scores(

@@ -11,6 +11,7 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
@@ -30,11 +31,8 @@ def run_rounds(method: FederatedAlgorithm, engine_kind, data, rounds: int) -> Ru
     method.join(data)
     context = RunContext()
     engine = engine_kind(method, context)
-    for method.round in range(1, rounds + 1):
-        fit = engine.run(method.round, method.cohort(method.round), keep_models=False)
-        method.server_step(method.aggregate(fit.reduced))
-        method.after_server_step(fit.probes)
-        context.states.commit(method.round, fit.kept, fit.cleared)
+    for round in range(1, rounds + 1):
+        run_round(method, engine, round)
     return context
 
 

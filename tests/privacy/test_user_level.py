@@ -22,7 +22,6 @@ from fl_lightning.callbacks import (
     RunSummary,
 )
 from fl_lightning.data import from_arrays
-from fl_lightning.methods import APFL, Ditto, FedBABU, FedNTD, FedPer, FedProx, FedReg, FedRep, FedRS, FedSGD, LGFedAvg
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.random_streams import stream_seed
 
@@ -239,19 +238,19 @@ def test_epsilon_is_that_of_the_accountant(fit):
 
 # What is refused, and what is not ---------------------------------------------------------------------------------------
 
-SENDS_WEIGHTS_ALONE = [FedProx, FedNTD, FedReg, FedRS, FedSGD, APFL, Ditto, FedBABU, FedPer, FedRep, LGFedAvg]
-# FedBN is for nets that are refused; LocalOnly has cohorts of its own.
-RUNS_OR_IS_REFUSED_OTHERWISE = {method.__name__ for method in SENDS_WEIGHTS_ALONE} | {"FedAvg", "FedBN", "LocalOnly"}
+NOT_BOUNDED = ["FedCurv", "FedDF", "FedDyn", "FedGMA", "FedNova", "Flashback", "MOON", "PFedMe", "SCAFFOLD"]
+# FedBN is for nets that are refused; LocalOnly names its cohorts.
+REFUSED_OTHERWISE = ["FedBN", "LocalOnly"]
 
 
-@pytest.mark.parametrize("method", SENDS_WEIGHTS_ALONE)
-def test_methods_that_send_weights_alone_run(fit, method):
-    data = new_data(batch_size=None) if method is FedSGD else None
-    trained = train(fit, method, 4, data, net=Parts())
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in NOT_BOUNDED + REFUSED_OTHERWISE])
+def test_methods_that_send_weights_alone_run(fit, name):
+    data = new_data(batch_size=None) if name == "FedSGD" else None
+    trained = train(fit, getattr(methods, name), 4, data, net=Parts())
     assert all(weight.isfinite().all() for weight in trained.net.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(set(methods.__all__) - RUNS_OR_IS_REFUSED_OTHERWISE))
+@pytest.mark.parametrize("name", NOT_BOUNDED)
 def test_methods_with_hooks_that_are_not_bounded_are_refused(fit, name):
     """By name, with the hooks that send it and what to do."""
     data = new_data(public_size=12)

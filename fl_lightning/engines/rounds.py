@@ -1,0 +1,26 @@
+"""A round with no trainer around it."""
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.engine import Engine
+from fl_lightning.exchange import RoundReport
+from fl_lightning.random_streams import seeded_layers
+
+
+def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundReport:
+    """One communication round: the cohort's local fits, the server's step, and what clients keep.
+
+    The weights are those of a fit. What a fit does besides, such as undoing a step that makes the model non-finite, is left
+    to the caller.
+
+    Args:
+        method: has joined a federation.
+        engine: of that method.
+        round: counted from 1.
+    """
+    method.round = round
+    fit = engine.run(round, method.cohort(round), keep_models=False)
+    with seeded_layers(method.seed, round, -1, "server", engine.context.device):
+        method.server_step(method.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
+        method.after_server_step(fit.probes)
+    engine.context.states.commit(round, fit.kept, fit.cleared)
+    return fit.report

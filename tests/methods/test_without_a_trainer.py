@@ -1,0 +1,28 @@
+"""Every method runs in a plain loop with no trainer."""
+
+import pytest
+import torch
+
+from fl_lightning import methods
+from fl_lightning.engines.rounds import run_round
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.sequential import SequentialEngine
+
+
+def loop(method, data, rounds, ckpt_path, callbacks, **_):
+    """In the place of a trainer's fit."""
+    data.setup()
+    data.to(torch.device("cpu"), torch.float64)
+    method.join(data)
+    method.double()  # as a trainer's precision 64-true does
+    engine = SequentialEngine(method, RunContext())
+    callbacks[0].rounds = [run_round(method, engine, round) for round in range(1, rounds + 1)]
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_the_weights_are_those_of_a_fit(tiny, name):
+    """All that the net and the server hold, bit for bit, and the reports of the rounds."""
+    fitted, by_hand = tiny.train_any(name), type(tiny)(loop).train_any(name)
+    assert by_hand.reports == fitted.reports
+    for key, tensor in fitted.state_dict().items():
+        assert torch.equal(by_hand.state_dict()[key], tensor), key
