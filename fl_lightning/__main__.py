@@ -5,13 +5,19 @@ import signal
 import sys
 from types import FrameType
 
-from fl_lightning.command_line.subcommands import quick_answer
-
 
 def main() -> int:
     """Entry point of ``fl-lightning`` and ``python -m fl_lightning``; returns the exit code."""
     if ends_on_ctrl_c := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in a background job it does not
         signal.signal(signal.SIGINT, _stop)
+    from fl_lightning.command_line.closed_output import ending_quietly
+
+    return ending_quietly(lambda: _answer(ends_on_ctrl_c))
+
+
+def _answer(ends_on_ctrl_c: bool) -> int:
+    from fl_lightning.command_line.subcommands import quick_answer
+
     try:
         answer = quick_answer(sys.argv[1:])
     except ValueError as error:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Literal, Self
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.parsing import collect_init_args
@@ -271,6 +272,13 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             raise ValueError(
                 "model.lr_scheduler is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another"
             )
+        try:
+            scheduler.state_dict()
+        except AttributeError as error:  # LambdaLR looks into functions, which those of C do not allow
+            raise ValueError(
+                f"model.lr_scheduler is {type(scheduler).__name__}, whose state no checkpoint can hold ({error}): give it a "
+                "function of Python's, such as lambda round: math.sqrt(round)"
+            ) from error
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
@@ -444,6 +452,18 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.evaluated_round = checkpoint["federated"]["evaluated_round"]
         self._lost_rounds = LostRounds(checkpoint["federated"]["rounds_without_update"])
         self.began_from = checkpoint["federated"].get("began_from")
+
+    def check_goes_on(self, trainer: Trainer, data: FederatedDataModule, ckpt_path: str) -> None:
+        """Whether a fit from a checkpoint would be more of the run that wrote it, without one.
+
+        Raises:
+            ValueError: naming each setting that differs.
+        """
+        self.trainer = trainer
+        trainer.datamodule = data  # pyright: ignore[reportAttributeAccessIssue]
+        data.setup("fit")
+        self.configure_model()
+        self._check_goes_on(read_checkpoint(ckpt_path))
 
     def _check_goes_on(self, checkpoint: dict[str, Any]) -> None:
         """Whether a fit from a checkpoint would be more of the run that wrote it."""

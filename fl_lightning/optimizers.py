@@ -65,6 +65,9 @@ def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torc
     for name, value in optimizer.defaults.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}.{name} is {value}, must be a finite number")
+    if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+        kind = type(optimizer).__name__
+        raise ValueError(f"{key} is {kind}, which needs a closure to evaluate the loss again, which no step gives: use another")
     return optimizer
 
 

@@ -1,6 +1,7 @@
 """The round against a plain loop, written once more without any of the package's machinery."""
 
 import copy
+import math
 import time
 from itertools import pairwise
 
@@ -327,6 +328,13 @@ def test_a_plateau_schedule_is_refused(fit, toy_data):
     """It would need a metric that a round does not have."""
     method = FedAvg(norm_net(), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
     with pytest.raises(ValueError, match="model.lr_scheduler is ReduceLROnPlateau"):
+        fit(method, toy_data(), 1, precision="64-true")
+
+
+def test_a_schedule_that_no_checkpoint_can_hold_is_refused(fit, toy_data):
+    """A function of C has nothing to store: the first round would end in a traceback of torch's."""
+    method = FedAvg(norm_net(), lr_scheduler=lambda server: torch.optim.lr_scheduler.LambdaLR(server, math.sqrt))
+    with pytest.raises(ValueError, match="model.lr_scheduler is LambdaLR, whose state no checkpoint can hold"):
         fit(method, toy_data(), 1, precision="64-true")
 
 

@@ -81,6 +81,19 @@ def test_other_settings_are_refused_by_name(main, monkeypatch, run_of_two_rounds
     assert contents(run_of_two_rounds) == before
 
 
+def test_a_run_that_has_all_rounds_is_held_to_its_settings(main, monkeypatch, run_of_two_rounds):
+    """Nothing is left to do, but not for a run with other settings, whose rounds these are not."""
+    monkeypatch.chdir(run_of_two_rounds)
+    before = contents(run_of_two_rounds)
+    code, _, error = main(*RUN, "2", "--model.optimizer.lr", "0.7", "--ckpt_path", "last")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "model.optimizer.lr is 0.7, 0.1 in the run" in error
+    code, out, _ = main(*RUN, "2", "--ckpt_path", "last")
+    assert code == 0
+    assert "has all 2 rounds already" in out
+    assert contents(run_of_two_rounds) == before
+
+
 OWN = "--model.net opaque_parts.Net --model.loss opaque_parts.Scaled".split()
 OPAQUE = """
 import torch

@@ -56,6 +56,7 @@ def test_the_version_is_that_of_the_package():
         (["xyz", "--config", "a.yaml"], "fl-lightning --help says what each does"),
         (["--config", "a.yaml", "fit"], "--config stands where the subcommand must"),
         (["configs", "mine"], "configs takes no arguments, but mine is given"),
+        (["report"], "RUNS are missing: give folders of runs"),
     ],
 )
 def test_a_wrong_subcommand_is_one_line(main, arguments, message):
@@ -133,3 +134,43 @@ def test_names_are_imported_where_they_are_used():
         assert name in dir(fl_lightning)
     with pytest.raises(AttributeError):
         fl_lightning.FedAvgg  # noqa: B018
+
+
+@pytest.mark.parametrize("arguments", [["configs"], ["--help"]])
+def test_output_that_nobody_reads_ends_quietly(arguments):
+    """As a process that SIGPIPE ends: exit code 128 + 13, and no word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-m", "fl_lightning", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    """On a full disk the overview is an error."""
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "fl_lightning", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert result.returncode == 1
+    assert result.stderr.startswith("fl-lightning: error: the standard output could not be written (No space left on device)")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_command_whose_output_is_closed_ends_quietly(main, monkeypatch):
+    """A broken pipe of the output is no error of the command; any other is."""
+    monkeypatch.setattr(cli, "whole_configs", lambda arguments: (_ for _ in ()).throw(BrokenPipeError("a worker is gone")))
+    assert main("fit")[::2] == (1, "fl-lightning: error: a worker is gone\n")
+    monkeypatch.setattr(cli, "is_closed", lambda: True)
+    with pytest.raises(BrokenPipeError):
+        main("fit")
+
+
+def test_the_help_says_what_weights_only_may_be(main):
+    """Lightning's says that false runs what a checkpoint holds, which is refused here."""
+    code, out, _ = main("fit", "--help")
+    assert code == 0
+    assert "use weights_only=False" not in " ".join(out.split())
+    assert "a checkpoint is data alone" in " ".join(out.split())

@@ -140,6 +140,24 @@ OTHERS = [
     (["--model.optimizer", "Adam", "--model.optimizer.betas", "[2,3]"], "model.optimizer.betas", "has 2.0, must be at least 0"),
     (["--model.optimizer.lr", "-1"], "model.optimizer.lr", "is -1.0, must be at least 0"),
     (["--model.server_optimizer.lr=-inf"], "model.server_optimizer.lr", "is -inf, must be a finite number"),
+    *(
+        (arguments, key, "must be a finite number")
+        for key in ("model.optimizer.lr", "data.partition.alpha")
+        for value in ("-inf", "-nan", "-.inf", "-1e400")
+        for arguments in ([f"--{key}", value], [f"--{key}={value}"])
+    ),
+    (["--model.optimizer.lr", "-1e-3"], "model.optimizer.lr", "is -0.001, must be at least 0"),
+    (["--data.source.path", "x.npz", "--data.source", "Npz"], "data.source.path", "give --data.source first"),
+    (["--model.net.hidden", "[8]", "--model.net", "MLP"], "model.net.hidden", "give --model.net first"),
+    (["--model.optimizer.learning_rate", "1"], "model.optimizer.learning_rate", "did you mean model.optimizer.lr?"),
+    (["--model.frobnicate", "1"], "model.frobnicate", "it has model.net, "),
+    *(
+        ([f"--{key}", "100000000000000000000000"], key, "must be")
+        for key in ("trainer.max_steps", "trainer.val_check_interval", "trainer.log_every_n_steps", "data.batch_size")
+    ),
+    (["--trainer.max_steps", "2147483648"], "trainer.max_steps", "must be at least 1 and below 2,147,483,648"),
+    (["--trainer.accelerator", "tpu"], "trainer.accelerator", "is tpu, which Lightning refuses"),
+    (["--model.optimizer", "LBFGS"], "model.optimizer", "needs a closure"),
     (["--trainer.max_time", "-1"], "trainer.max_time", "is -1, must be days:hours:minutes:seconds"),
     (["--trainer.devices", "0"], "trainer.devices", "is 0, which Lightning refuses"),
     (["--data.source", "image_folder", "--data.source.index", "X"], "data.source", "such as fl_lightning.data.ImageFolder"),

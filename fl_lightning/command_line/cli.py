@@ -42,6 +42,7 @@ from fl_lightning.callbacks import (
     TaskAccuracy,
     TaskAttention,
 )
+from fl_lightning.command_line.closed_output import ending_quietly, is_closed
 from fl_lightning.command_line.config_files import whole_configs
 from fl_lightning.command_line.one_line_errors import error_line, parse
 from fl_lightning.command_line.partition import check_out, report_partition
@@ -151,6 +152,8 @@ class FederatedCLI(LightningCLI):
         if subcommand != sys.argv[1]:
             return self.init_parser(**kwargs)  # nobody asks for its options, which take time to gather
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        weights_only = next(action for action in parser._actions if action.dest == "weights_only")
+        weights_only.help = "leave it out: a checkpoint is data alone, and false, which would run its code, is refused"
         if subcommand == "partition":  # builds no net, so it asks for none
             parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
         return parser
@@ -324,6 +327,7 @@ class FederatedCLI(LightningCLI):
         model.write_to(self.version)
         ckpt_path, rounds = kwargs.get("ckpt_path"), self.trainer.max_steps
         if decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
+            model.check_goes_on(self.trainer, self.datamodule, ckpt_path)
             rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
             return
         with self._removing_version_on_failure():
@@ -412,7 +416,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print("fl-lightning: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
-        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+        if os.environ.get("FL_LIGHTNING_TRACEBACK") or (isinstance(error, BrokenPipeError) and is_closed()):
             raise
         line = error_line(error)
         print(f"fl-lightning: error: {line}", file=sys.stderr)
@@ -479,4 +483,4 @@ def _quiet_lightning() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending_quietly(main))

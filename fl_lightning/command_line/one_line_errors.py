@@ -28,6 +28,7 @@ _VALUES = (
     r"Expected a path but (.+) either not accessible",
     r"Unable to load config '(.*)'$",
 )
+_NEGATIVE = re.compile(r"-(\.?(inf|nan)|infinity|\d+\.?\d*e[+-]?\d+|\.\d+e[+-]?\d+)", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a disk that is full
 _EXAMPLES = {"data.source": "fl_lightning.data.ImageFolder"}  # of the classes that an option takes by import path
 _TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
@@ -56,6 +57,9 @@ def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str]
             return unknown_option(key, next(filter(None, match.groups())), text, given, known)
         if match := re.search(_NO_VALUE, message):
             return f"{_without_value(match[1], given)} has no value: give one"
+        if option := _before_its_class(key, given):
+            first = option.rpartition(".")[0]
+            return f"{option} is given before its class: give --{first} first, then the options of that class"
         for pattern, say in _REPHRASED.items():
             if match := re.search(pattern, message):
                 return say(key, _value(text), match)
@@ -72,10 +76,11 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], 
         known: gives the options that it may have; by default the parser's.
 
     Raises:
-        ValueError: in one line, if it cannot be parsed, or a number is NaN or infinite.
+        ValueError: in one line, if it cannot be parsed, or a number is NaN, infinite or beyond 64 bits.
     """
+    arguments = _with_negative_numbers(arguments)
     try:
-        config = parser.parse_args(list(arguments))
+        config = parser.parse_args(arguments)
     except ArgumentError as error:
         options = parser_options(parser) if known is None else known()
         raise ValueError(error_line(error, arguments, options)) from error
@@ -84,10 +89,23 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], 
     return config
 
 
+def _with_negative_numbers(arguments: Sequence[str]) -> list[str]:
+    """``--KEY=-inf`` for ``--KEY -inf``: argparse takes what begins with a dash for an option, but for plain numbers."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and re.fullmatch(r"--[\w.]+", joined[-1]) and _NEGATIVE.fullmatch(argument):
+            joined[-1] = f"{joined[-1]}={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
 def _check_finite(key: str, value: object) -> None:
-    """No option takes NaN or infinity, which pass for numbers everywhere."""
+    """No option takes NaN or infinity, which pass for numbers everywhere, or a whole number that no tensor holds."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} is {value}, must be a finite number")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{key} is {value}, must be below {2**63:,}")
     parts = (
         value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
     )
@@ -155,6 +173,13 @@ def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
 
 def _no_keys(key: str, value: str, match: re.Match[str]) -> str:
     return f"{_is(key, value)} must hold keys and their values: give them one by one, as in --{key}.KEY VALUE"
+
+
+def _before_its_class(key: str, given: Sequence[str]) -> str | None:
+    """The option that an error about ``key`` is about, where the class that has it follows on the command line."""
+    keys = [one.partition("=")[0].removeprefix("--") for one in given if one.startswith("--")]
+    early = (one for number, one in enumerate(keys) if one.rpartition(".")[0] in keys[number + 1 :])
+    return next((one for one in early if key in (one, one.rpartition(".")[0])), None)
 
 
 def _without_value(option: str, given: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ def quick_answer(arguments: Sequence[str]) -> str | None:
     """What to print where nothing needs to be trained, parsed or read; None where a subcommand is to run.
 
     Raises:
-        ValueError: naming all subcommands, if the first word is none of them, or configs is given an argument.
+        ValueError: naming all subcommands, if the first word is none of them; if configs is given an argument, or report none.
     """
     first, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if first in ("--help", "-h"):
@@ -36,6 +36,8 @@ def quick_answer(arguments: Sequence[str]) -> str | None:
         return f"fl-lightning {__version__}"
     if first == "configs":
         return _configs(rest)
+    if first == "report" and not rest:
+        raise ValueError("RUNS are missing: give folders of runs, as in fl-lightning report runs")
     if first not in SUBCOMMANDS:
         raise ValueError(_no_subcommand(first, rest))
     return None

@@ -26,13 +26,13 @@ def unknown_option(key: str, option: str, message: str, given: Sequence[str], kn
     if class_path is None:
         if option in given and not option.startswith("-"):
             return f"{option} belongs to no option: an option is given as --KEY VALUE"
-        cure = _of_the_same_name(full, known) or did_you_mean(full, known) or "--help shows those there are"
+        cure = _of_the_same_name(full, known) or _nearest(full, known) or "--help shows those there are"
         return f"{full} is no option here: {cure}"
     kind = class_path.rpartition(".")[2]
     if _class_follows(key, name, given):
         return f"{full} is no option here, {kind} has none of that name: give --{key} first, then the options of that class"
     options = [f"{key}.{one}" for one in class_options(class_path)]
-    cure = did_you_mean(full, options) or f"it has {', '.join(options) or 'none at all'}"
+    cure = _nearest(full, options) or f"it has {', '.join(options) or 'none at all'}"
     return f"{full} is no option here, {kind} has none of that name: {cure}"
 
 
@@ -40,6 +40,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean NAME?``, or nothing where no name is near."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else ""
+
+
+def _nearest(full: str, known: Sequence[str]) -> str:
+    """As :func:`did_you_mean`, among the options of the same class if there are some: a common beginning is no nearness."""
+    prefix, _, last = full.rpartition(".")
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == prefix]
+    if not siblings:
+        return did_you_mean(full, known)
+    close = [*(one for one in siblings if _abbreviates(one, last)), *difflib.get_close_matches(last, siblings, n=1)]
+    return f"did you mean {'.'.join(filter(None, (prefix, close[0])))}?" if close else ""
+
+
+def _abbreviates(one: str, other: str) -> bool:
+    """Whether one name is the first letters of the other's words: ``lr`` of ``learning_rate``."""
+    letters = [(short, "".join(word[:1] for word in long.split("_"))) for short, long in ((one, other), (other, one))]
+    return any(short == initials and len(short) > 1 for short, initials in letters)
 
 
 def class_options(class_path: str, key: str | None = None) -> list[str]:

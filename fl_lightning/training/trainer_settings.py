@@ -14,6 +14,8 @@ from fl_lightning.checks import check_range
 from fl_lightning.training.launch import num_started
 from fl_lightning.training.strategy import FederatedStrategy
 
+# Settings whose choice may need a library that is not installed; its error names the library alone.
+_NEED_LIBRARIES = ("accelerator", "strategy", "precision", "profiler")
 _TIME = r"\d+:\d\d:\d\d:\d\d"
 
 
@@ -39,18 +41,20 @@ def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
     """Put the key and the value of a trainer's setting before what Lightning says of it."""
     try:
         yield
-    except (MisconfigurationException, ValueError, TypeError) as error:
+    except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
         message = " ".join(str(error).split())
         # Lightning shows the setting that it means as name=value, and may speak of others.
         patterns = (r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
         named = next((name for form in patterns for name in settings if re.search(form.format(name), message)), None)
+        if named is None and isinstance(error, ImportError):
+            named = next((name for name in _NEED_LIBRARIES if settings.get(name) not in (None, "auto")), None)
         if message.startswith("trainer.") or named is None:
             raise
         raise ValueError(f"trainer.{named} is {settings[named]}, which Lightning refuses: {message}") from error
 
 
 def _check_rounds(most: int, least: int | None) -> None:
-    check_range("trainer.max_steps", most, at_least=1, hint="the number of rounds")
+    check_range("trainer.max_steps", most, at_least=1, below=2**31, hint="the number of rounds")
     if least is not None and not 0 <= least <= most:
         raise ValueError(f"trainer.min_steps is {least}, must be at least 0 and at most trainer.max_steps, {most}")
 

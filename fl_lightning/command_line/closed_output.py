@@ -1,0 +1,33 @@
+"""Standard output that nobody reads to its end, as in ``fl-lightning configs | head -1``."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+
+def ending_quietly(command: Callable[[], int]) -> int:
+    """The exit code of a command: where its output is closed early, that of a process that the signal for it ended, 141.
+
+    What is still in memory is written here, as an error of it would surface after the last line of the program.
+    """
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # errors of the command itself end in the command
+            reason = f"the standard output could not be written ({error.strerror}): free some space or write elsewhere"
+            print(f"fl-lightning: error: {reason}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return 128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) else 1
+
+
+def is_closed() -> bool:
+    """Whether nobody reads what is printed any more."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
