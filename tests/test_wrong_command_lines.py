@@ -148,6 +148,7 @@ OTHERS = [
     ),
     (["--model.optimizer.lr", "-1e-3"], "model.optimizer.lr", "is -0.001, must be at least 0"),
     (["--data.source.path", "x.npz", "--data.source", "Npz"], "data.source.path", "give --data.source first"),
+    (["--model.net", "Linear"], "model.net", "is Linear, a name that several classes have: give a full import path, such as"),
     (["--model.net.hidden", "[8]", "--model.net", "MLP"], "model.net.hidden", "give --model.net first"),
     (["--model.optimizer.learning_rate", "1"], "model.optimizer.learning_rate", "did you mean model.optimizer.lr?"),
     (["--model.frobnicate", "1"], "model.frobnicate", "it has model.net, "),

@@ -167,6 +167,10 @@ def _no_class(key: str, value: str, match: re.Match[str]) -> str:
     return f"{key} is {name}, which is no class that can be imported: {_near_class(key, name)}"
 
 
+def _several_classes(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{key} is {match[1]}, a name that several classes have: give a full import path, such as {match[2]}"
+
+
 def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
     return f"{_is(key, value)} which is no class that fits here: {_near_class(key, value)}"
 
@@ -197,6 +201,7 @@ _UNKNOWN = (
 _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
     r"link '\w+\((\w+)\) --> .*with args \((.*?),?\) failed": _no_seed,
     r"the following arguments are required: ([\w.]+)": _missing,
+    r"Multiple subclasses with name (\w+)\..*?: ([\w.]+)": _several_classes,
     r"Expected a dot import path string: (.*?)(?: Expected .*| Given .*)?$": _no_class,
     r"(?:module '[\w.]+' has no attribute '|No fl_lightning attribute )(\w+)": _no_class,
     r"No module named|does not correspond to a subclass|Unexpected import object|is abstract": _no_such_class,
