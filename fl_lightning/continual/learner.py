@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.clock import Clock
 from fl_lightning.data import EvaluationInputs
@@ -77,7 +78,7 @@ class TaskLearner(FederatedModule):
         train_unsampled: bool = False,
         evaluate_every: int = 1,
         reset_adam_each_round: bool = True,
-        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        server_weighting: ServerWeighting = "uniform",
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)

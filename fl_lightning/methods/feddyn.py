@@ -5,10 +5,11 @@ Regularization. ICLR 2021. arXiv 2111.04263. Algorithm 1. ``server_weighting: n_
 some code does; the server's state h always takes the plain sum over clients.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
+from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
@@ -25,7 +26,7 @@ class FedDyn(FederatedModule):
     """
 
     def __init__(
-        self, net: Net, alpha: float = 0.1, server_weighting: Literal["n_weighted", "uniform"] = "uniform", **common: Any
+        self, net: Net, alpha: float = 0.1, server_weighting: ServerWeighting = "uniform", **common: Any
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         check_range("model.alpha", alpha, above=0, hint="the paper uses 0.1")

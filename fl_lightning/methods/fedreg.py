@@ -10,11 +10,12 @@ pass before the fit, where augmentation may have shown it otherwise than now.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional.aggregation import State
@@ -59,7 +60,7 @@ class FedReg(FederatedModule):
         num_perturbations: int = 10,
         modified_gradients: bool = False,
         skip_flat: bool = False,
-        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        server_weighting: ServerWeighting = "uniform",
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice
 from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
@@ -34,7 +35,7 @@ class SCAFFOLD(FederatedModule):
         self,
         net: Net,
         option: Option = "II",
-        server_weighting: Literal["n_weighted", "uniform"] = "uniform",
+        server_weighting: ServerWeighting = "uniform",
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)

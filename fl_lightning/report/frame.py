@@ -1,4 +1,4 @@
-"""Runs as a data frame, for analyses of one's own."""
+"""Runs as a data frame, for further analyses."""
 
 import warnings
 from pathlib import Path

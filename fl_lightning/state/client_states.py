@@ -241,7 +241,7 @@ class DiskStates(ClientStates):
 
     def _import(self, records: list[Record], source: Path, process: int, num_processes: int) -> None:
         """Bring in those of the records that are not here, from the folder where they were written."""
-        # A listing, not a question a file: a tenth of a second for 100,000.
+        # A listing, not a question for each of perhaps 100,000 files.
         here = {f"{part.name}/{name}" for part in self.folder.glob("*/") for name in os.listdir(part)}
         absent = [record for record in records if record.name not in here]
         if lost := [record for record in absent if not (source / record.name).exists()]:
