@@ -71,6 +71,6 @@ def test_forgetting_of_personal_models_is_drawn_against_each_ones_own_start(writ
         more.add_tensor("clients/accuracy_before", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), 2)
         more.add_tensor("clients/accuracy_after", torch.ones(2, 2), 2)
     drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
-    before, _, difference = (axes.images[0].get_array() for axes in drawn["client_forgetting_2"].axes[:3])
+    before, _, difference = (axes.images[0].get_array() for axes in drawn["who_forgets_whose_data_2"].axes[:3])
     assert before.tolist() == [[0.25, 0.5], [0.75, 1.0]]
     assert difference.tolist() == [[0.75, 0.5], [0.25, 0.0]]
