@@ -18,7 +18,7 @@ from fl_lightning.command_line.config_files import whole_configs
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 FITS = [name for name in bundled_configs() if not name.startswith("invert_")]  # the others are of fl-lightning attack
 
 
