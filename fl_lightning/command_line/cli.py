@@ -326,7 +326,7 @@ class FederatedCLI(LightningCLI):
         """Fit; a run that fails before its first round leaves no folder behind."""
         model.write_to(self.version)
         ckpt_path, rounds = kwargs.get("ckpt_path"), self.trainer.max_steps
-        if decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
+        if ckpt_path is not None and decided_by_first("complete", lambda: is_complete(self.version, ckpt_path, rounds)):
             model.check_goes_on(self.trainer, self.datamodule, ckpt_path)
             rank_zero_only(print)(f"{self.version} has all {rounds} rounds already: raise trainer.max_steps to add some")
             return
