@@ -192,8 +192,8 @@ def tasks(study: Study) -> Table | None:
         rows.append([group.label, str(len(group.runs)), *(spread(score) for score in scores)])
         records.append({"method": group.label} | means_and_sds(names, scores))
     note = (
-        "After the last round, means over clients and seeds, ± standard deviation over seeds. Forgetting is the mean drop from "
-        "the best accuracy on each earlier task (positive is forgetting), backward transfer the change since it was learned "
-        "(negative is forgetting)."
+        "After the last round, means over seeds and, where each client learns tasks, over clients, ± standard deviation over "
+        "seeds. Forgetting is the mean drop from the best accuracy on each earlier task (positive is forgetting), backward "
+        "transfer the change since it was learned (negative is forgetting)."
     )
     return Table("tasks", "Task streams", note, ["method", "runs", *names.values()], rows, records) if rows else None

@@ -45,6 +45,13 @@ def test_on_task_streams_the_last_value_is_final(write_run, study):
     assert (one.metric, one.final(one.groups[0].runs[0])) == ("tasks/accuracy", 0.25)
 
 
+def test_where_classes_arrive_it_is_that_after_all_tasks(write_run, study):
+    """Test accuracy is there too, of the classes seen: high with the first task."""
+    write_run("a", {1: 1.0, 2: 0.75, 3: 0.5, 4: 0.25}, scalars={"tasks/accuracy": {2: 0.75, 4: 0.25}})
+    one = study()
+    assert (one.metric, one.final(one.groups[0].runs[0])) == ("tasks/accuracy", 0.25)
+
+
 def test_paired_test_is_students_on_common_seeds(write_run, study):
     """Seeds 0 to 2 and 1 to 3: pairs of seeds 1 and 2; t = mean / (sd / sqrt 2) of the differences, one degree of freedom."""
     ours, theirs = {1: 0.75, 2: 0.8125, 3: 0.5}, {0: 0.5, 1: 0.5, 2: 0.625}
