@@ -12,7 +12,8 @@ from fl_lightning.training.undo import UndoableStep
 
 # Of SCAFFOLD and FedCurv with a learner those with the most state.
 LIKEWISE = {"SCAFFOLDEWC", "SCAFFOLDStableSGD", "FedCurvStableSGD", "FedCurvAPD"}
-NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"} - LIKEWISE)
+PUBLIC = {name: getattr(continual, name) for name in continual.__all__ if name not in {"TaskLearner", *LIKEWISE}}
+NAMES = sorted(name for name, kind in PUBLIC.items() if issubclass(kind, continual.TaskLearner))
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
 FEDERATED = [name for name in NAMES if name not in LOCAL]
 

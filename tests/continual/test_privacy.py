@@ -7,7 +7,8 @@ from fl_lightning import continual
 from fl_lightning.continual import FedAvgOnTasks
 from fl_lightning.privacy import DPSGD, UserLevelDP
 
-NAMES = sorted(set(continual.__all__) - {"TaskLearner", "TaskStream"})
+PUBLIC = {name: getattr(continual, name) for name in continual.__all__ if name != "TaskLearner"}
+NAMES = sorted(name for name, kind in PUBLIC.items() if issubclass(kind, continual.TaskLearner))
 DECOMPOSED = [name for name in NAMES if issubclass(getattr(continual, name), continual.APD)]
 
 
