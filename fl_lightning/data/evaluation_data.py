@@ -57,6 +57,7 @@ class EvaluationData:
         """Whether a fit evaluates test samples after a round."""
         monitors = self.monitor_test > 0 and "test" in self.names
         return monitors and (round % self.monitor_test == 0 or round == last_round)
+
     arriving: ClassStreams | None = None
 
     def loader(
