@@ -130,7 +130,7 @@ def _read_results(path: Path) -> dict[str, Any]:
         results = json.loads(data)
     except ValueError:
         results = None
-    if not isinstance(results, dict):
+    if not isinstance(results, dict) or type(results.get("rounds")) is not int:
         raise ValueError("its results.json is not that of a run")
     if not is_number(size := results.get("model_megabytes", 0)):
         raise ValueError(f"its results.json has model_megabytes {shortened(str(size))}, which is no number")

@@ -1,6 +1,5 @@
 """Run folders that are broken or evil: each is named in one line, and the report of the others is written."""
 
-import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -121,10 +120,12 @@ _BROKEN = {
     "a target that is a number": (_sets(callbacks__summary__targets=0.5), "targets 0.5, which is no list of numbers"),
     "targets that are words": (_sets(callbacks__summary__targets=["x"]), "which is no list of numbers"),
     "a list for results": (_writes("results.json", "[1]"), "its results.json is not that of a run"),
+    "other results": (_writes("results.json", '{"a": {"b": []}}'), "its results.json is not that of a run"),
+    "results without rounds": (_writes("results.json", '{"rounds": "4"}'), "its results.json is not that of a run"),
     "results cut off": (_writes("results.json", '{"rounds": 4'), "its results.json is not that of a run"),
     "results too deep": (_writes("results.json", "[" * 100_000), "too deep"),
     "results in a folder": (_becomes_folder("results.json"), "its results.json is no file"),
-    "a size that is a word": (_writes("results.json", json.dumps({"model_megabytes": "x"})), "model_megabytes x, which is no"),
+    "a size that is a word": (_writes("results.json", '{"rounds": 4, "model_megabytes": "x"}'), "model_megabytes x, which"),
     "no events": (lambda folder: _events(folder).unlink(), "it has no events.out.tfevents.*"),
     "a folder for events": (_becomes_folder("events"), _UNREAD),
     "a pipe for events": (_becomes_pipe("events"), _UNREAD),
