@@ -170,4 +170,5 @@ class PersonalAccuracy(FederatedCallback):
 
 def _group(module: FederatedModule, name: EvaluationName) -> str:
     """How the tags call clients' samples."""
-    return "validation" if name == "val" else module.data.evaluation.client_tests.kind
+    tests = module.data.evaluation.client_tests
+    return "validation" if name == "val" or tests is None else tests.kind

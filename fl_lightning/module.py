@@ -208,7 +208,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def personal_scores(
         self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
-    ) -> dict[str, PersonalScores]:
+    ) -> dict[EvaluationName, PersonalScores]:
         trainer, asked = self.trainer, range(self.data.num_clients) if clients is None else clients
         models = PersonalModels(self, self.data, self.client_states, trainer.global_rank, trainer.world_size)
         with trainer.precision_plugin.val_step_context():

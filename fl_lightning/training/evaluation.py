@@ -34,7 +34,7 @@ class EvaluatedModule(LightningModule):
         super().__init__()
         self.config_settings: dict[str, Any] = {}  # key of the command line -> value, of the config that this was built by
         self.evaluations: dict[str, Scores] = {}  # the newest scores of "val" and "test", of the global model
-        self.personal_evaluations: dict[str, PersonalScores] = {}  # likewise of personal models
+        self.personal_evaluations: dict[EvaluationName, PersonalScores] = {}  # likewise of personal models
         self.evaluated_round = -1  # the newest round of a fit that was evaluated
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
 
@@ -58,7 +58,7 @@ class EvaluatedModule(LightningModule):
 
     def personal_scores(
         self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
-    ) -> dict[str, PersonalScores]:
+    ) -> dict[EvaluationName, PersonalScores]:
         """Scores of personal models on their validation or test parts; every process must call it.
 
         Args:
