@@ -15,6 +15,7 @@ import torch
 
 from fl_lightning.command_line import cli
 
+pytestmark = pytest.mark.slow
 RECORD = Path(__file__).parent / "same_bits.json"
 DIGITS = (
     "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.num_clients 20 --data.clients_per_round 5 "

@@ -180,10 +180,14 @@ def _no_keys(key: str, value: str, match: re.Match[str]) -> str:
 
 
 def _before_its_class(key: str, given: Sequence[str]) -> str | None:
-    """The option that an error about ``key`` is about, where the class that has it follows on the command line."""
+    """The option that an error about ``key`` is about, where the class that has it comes later on the command line alone."""
     keys = [one.partition("=")[0].removeprefix("--") for one in given if one.startswith("--")]
-    early = (one for number, one in enumerate(keys) if one.rpartition(".")[0] in keys[number + 1 :])
-    return next((one for one in early if key in (one, one.rpartition(".")[0])), None)
+    for number, option in enumerate(keys):
+        of_class = option.rpartition(".")[0]
+        is_early = of_class in keys[number + 1 :] and of_class not in keys[:number]
+        if "." in of_class and is_early and key in (option, of_class):  # the blocks of the config are no classes
+            return option
+    return None
 
 
 def _without_value(option: str, given: Sequence[str]) -> str:
