@@ -30,7 +30,7 @@ def unknown_option(key: str, option: str, message: str, given: Sequence[str], kn
         return f"{full} is no option here: {cure}"
     kind = class_path.rpartition(".")[2]
     if _class_follows(key, name, given):
-        return f"{full} is no option here, {kind} has none of that name: give --{key} first, then the options of that class"
+        return f"{full} is given before its class: give --{key} first, then the options of that class"
     options = [f"{key}.{one}" for one in class_options(class_path)]
     cure = _nearest(full, options) or f"it has {', '.join(options) or 'none at all'}"
     return f"{full} is no option here, {kind} has none of that name: {cure}"

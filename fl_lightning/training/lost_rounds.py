@@ -62,7 +62,7 @@ class LostRounds:
 def what_blew_up(report: RoundReport) -> str:
     """Whose update was the largest in a round whose step was undone."""
     largest = largest_norm(report)
-    who = "no client sent an update" if largest is None else _named(largest)
+    who = "no client sent a finite update" if largest is None else _named(largest)
     return f"the server's step made the global model or the server's state non-finite ({who})"
 
 
