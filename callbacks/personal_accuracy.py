@@ -85,9 +85,8 @@ class PersonalAccuracy(FederatedCallback):
         inputs, targets = [part for part, _, _ in parts], torch.cat([labels for _, labels, _ in parts])
         sizes = torch.tensor([len(part) for part in inputs], device=targets.device)
         owner = torch.repeat_interleave(torch.arange(len(parts), device=targets.device), sizes)
-        before, after = (
-            accuracy_by_owner(models.predict_own(inputs, before=asked), targets, owner, len(parts)) for asked in (True, False)
-        )
+        logits = [models.predict_personal(inputs, before=asked) for asked in (True, False)]
+        before, after = (accuracy_by_owner(part, targets, owner, len(parts)) for part in logits)
         module.log_round({"personal/cohort_before": before.nanmean(), "personal/cohort_after": after.nanmean()}, round)
         self._measured = dict(zip(models.clients, after.tolist(), strict=True))
 
@@ -170,5 +169,4 @@ class PersonalAccuracy(FederatedCallback):
 
 def _group(module: FederatedModule, name: EvaluationName) -> str:
     """How the tags call clients' samples."""
-    tests = module.data.evaluation.client_tests
-    return "validation" if name == "val" or tests is None else tests.kind
+    return "validation" if name == "val" else module.data.evaluation.test_sets.kind

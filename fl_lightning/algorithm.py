@@ -405,9 +405,8 @@ class FederatedAlgorithm(nn.Module):
         """Likewise of a second model: gradients by the names of its weights, and the mean loss.
 
         Args:
-            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in place of
-            the
-                net's. Names that are missing are the net's.
+            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in the place
+                of the net's. Names that are missing are the net's.
         """
         weights, present = self.trained_weights(net), dict(net.named_buffers())
         buffers = {name: tensor for name, tensor in model.items() if name in present}
@@ -487,8 +486,8 @@ class FederatedAlgorithm(nn.Module):
     @property
     def keeps_models(self) -> bool:
         """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
-        own = self.needs.client_weights or type(self).personal_model is not FederatedAlgorithm.personal_model
-        return not self.needs.task_streams and (own or not self.has_global_model)
+        keeps_some = self.needs.client_weights or type(self).personal_model is not FederatedAlgorithm.personal_model
+        return not self.needs.task_streams and (keeps_some or not self.has_global_model)
 
     @property
     def has_global_model(self) -> bool:

@@ -32,7 +32,7 @@ from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.ranks import Ranks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.selection import Choice, by_measurement, by_rule, start_engine
-from fl_lightning.exchange import CohortFit, RoundReport
+from fl_lightning.exchange import CohortFit, Federation, RoundReport
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy
@@ -196,9 +196,15 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def sampled_clients(self, round: int) -> list[int]:
         return self.data.cohort(round) if self.privacy is None else self.privacy.cohort(self.data, round)
 
+    def join(self, federation: Federation) -> None:
+        for name in ("privacy", "lr_scheduler"):
+            if (given := getattr(self, name)) is not None:
+                raise ValueError(f"model.{name} is {given}, but acts in the fit of a trainer alone: leave it out")
+        super().join(federation)
+
     @cached_property
     def _optimizer_without_trainer(self) -> torch.optim.Optimizer:
-        return self.server_optimizer([weight for weight in self.net.parameters() if weight.requires_grad])
+        return self.server_optimizer([*self.trained_weights(self.net).values()])
 
     def step_server_optimizer(self) -> None:
         if self._trainer is None:

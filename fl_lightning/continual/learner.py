@@ -17,12 +17,12 @@ from torch.nn.utils import parametrize
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.clock import Clock
+from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
-from fl_lightning.state.checkpoint import check_layout
 
 Schedule = Literal["synchronous", "asynchronous"]
 
@@ -319,17 +319,10 @@ class TaskLearner(FederatedModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["federated"]["streams"] = self._streams_in_short()
+        save_tasks(checkpoint, self._streams_in_short())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        check_layout(checkpoint)  # in evaluations too, which are of the clients' models
-        stored, present = checkpoint.get("federated", {}).get("streams", {}), self._streams_in_short()
-        for name in present:
-            if name in stored and stored[name] != present[name]:
-                raise ValueError(
-                    f"ckpt_path holds a run on other tasks: {name} is {stored[name]} there and {present[name]} here: use the "
-                    "data of that run"
-                )
+        check_same_tasks(checkpoint, self._streams_in_short())
         super().on_load_checkpoint(checkpoint)
 
     def _streams_in_short(self) -> dict[str, Any]:

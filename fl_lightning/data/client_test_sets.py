@@ -21,8 +21,7 @@ class ClientTestSets:
 
     Args:
         kind: where they are from: ``own``, the client's, held out of its samples or by nature; ``matched``, of the global test
-        set those that were
-            dealt to the client, with the class shares of its training samples.
+            set those that were dealt to the client, with the class shares of its training samples.
         stored: the part of the data set that the indices count in.
         indices: client by client.
         start: (N + 1,).

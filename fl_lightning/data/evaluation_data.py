@@ -85,9 +85,21 @@ class EvaluationData:
 
     def client_samples(self, name: EvaluationName, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         """Likewise their joined validation or test parts, of which some may be empty."""
-        if name == "val" or self.client_tests is None:
+        if name == "val":
             return self.validation_samples(clients)
-        return self._joined([self.client_tests.of_client(client) for client in clients], self.client_tests.stored)
+        tests = self.test_sets
+        return self._joined([tests.of_client(client) for client in clients], tests.stored)
+
+    @property
+    def test_sets(self) -> ClientTestSets:
+        """The test samples of each client.
+
+        Raises:
+            ValueError: if clients have none.
+        """
+        if self.client_tests is None:
+            raise ValueError("clients have no test samples: set data.test_fraction, or give data.source a test set")
+        return self.client_tests
 
     def test_inputs(self) -> EvaluationInputs:
         """All test inputs."""

@@ -130,7 +130,7 @@ class Engine(ABC):
         split = self._split(visits)
         if self._moves_states:
             self._fetch_states(visits, split)
-        before = self._own_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
+        before = self._personal_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
         self.fit_share(round, {position: visits[position] for position in split[ranks.rank]}, share)
         if ranks.size > 1:
             self._gather(share)
@@ -201,7 +201,7 @@ class Engine(ABC):
         model = self.method.personal_model(tensors, state) if self.method.keeps_models else tensors
         return {name: tensor.detach().clone() for name, tensor in model.items()}
 
-    def _own_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:
+    def _personal_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:
         """Personal models before their fits, by position in the cohort."""
         states = {position: self._state_of(visits[position].client) for position in positions}
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
@@ -380,14 +380,14 @@ class Engine(ABC):
     def _no_stats(self, visits: Sequence[Visit]) -> Tensor:
         return torch.zeros(len(visits), 7, dtype=torch.float64, device=self.context.device)
 
-    def _models(self, visits: Sequence[Visit], kept: dict[int, State], own: dict[int, State] | None) -> CohortModels:
-        after, before = (
+    def _models(self, visits: Sequence[Visit], kept: dict[int, State], before: dict[int, State] | None) -> CohortModels:
+        predict_after, predict_before = (
             None if models is None else {position: partial(self._predict, state) for position, state in models.items()}
-            for models in (kept, own)
+            for models in (kept, before)
         )
         predict_received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
         clients = [visit.client for visit in visits]
-        return CohortModels(clients, after or {}, predict_received, self.context.ranks.sum, before)
+        return CohortModels(clients, predict_after or {}, predict_received, self.context.ranks.sum, predict_before)
 
     def _predict(self, state: State, inputs: Inputs) -> Tensor:
         self.load(state)

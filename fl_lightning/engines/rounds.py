@@ -9,8 +9,8 @@ from fl_lightning.random_streams import seeded_layers
 def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundReport:
     """One communication round: the cohort's local fits, the server's step, and what clients keep.
 
-    The weights are those of a fit. What a fit does besides, such as undoing a step that makes the model non-finite, is left
-    to the caller.
+    The weights are those of a fit, to rounding where the net has convolutions, whose memory order a fit changes. Undoing a step
+    that makes the model non-finite is left to the caller.
 
     Args:
         method: has joined a federation.
@@ -18,6 +18,7 @@ def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundRe
         round: counted from 1.
     """
     method.round = round
+    method.start_round(round)
     fit = engine.run(round, method.cohort(round), keep_models=False)
     with seeded_layers(method.seed, round, -1, "server", engine.context.device):
         method.server_step(method.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)

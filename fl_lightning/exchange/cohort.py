@@ -73,13 +73,13 @@ class CohortModels:
         return self._predict_each(self._predict_one, inputs)
 
     def predict_before(self, inputs: Inputs) -> Tensor:
-        """Likewise of the models before their fits: clients' own where they keep some, else the global one, K times."""
+        """Likewise of the models before their fits: personal ones where clients keep some, else the global one, K times."""
         if self._predict_before is None:
             return self.predict_received(inputs).expand(len(self.clients), -1, -1)
         return self._predict_each(self._predict_before, inputs)
 
-    def predict_own(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
-        """Logits (samples, classes) of every client's model for its own inputs, joined in order; every process must call it.
+    def predict_personal(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
+        """Logits (samples, classes) of every client's model for its client's inputs, joined; every process must call it.
 
         Args:
             inputs: of each client.

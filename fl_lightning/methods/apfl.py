@@ -1,4 +1,4 @@
-"""APFL: a client uses a mixture of its own and the global weights, and learns how much of each.
+"""APFL: a client uses a mixture of personal and global weights, and learns how much of each.
 
 Y. Deng, M. M. Kamani, M. Mahdavi: Adaptive Personalized Federated Learning. 2020. arXiv 2003.13461. Algorithm 1. Weights are
 mixed, where FedTorch, the authors' code, mixes outputs, the same for models that are linear in their weights. Departures: all
@@ -19,7 +19,7 @@ ShareSteps = Literal["visit", "step", "never"]
 
 
 class APFL(FederatedModule):
-    """FedAvg, and beside it weights v of each client, trained within ``share v + (1 - share) w``, the model that it uses.
+    """FedAvg, and with it weights v of each client, trained within ``share v + (1 - share) w``, the model that it uses.
 
     ``v <- v - eta share g`` and ``share <- share - eta <v - w, g>``, clipped to [0, 1], with g at the mixture.
 
@@ -36,7 +36,7 @@ class APFL(FederatedModule):
 
     def __init__(self, net: Net, share: float = 0.5, share_steps: ShareSteps = "visit", **common: Any) -> None:
         super().__init__(net, **common)
-        check_range("model.share", share, at_least=0, at_most=1, hint="0 uses the global model, 1 the client's own")
+        check_range("model.share", share, at_least=0, at_most=1, hint="0 uses the global model, 1 the personal one")
         check_choice("model.share_steps", share_steps, ShareSteps)
         self.share, self.share_steps = share, share_steps
 
@@ -47,14 +47,14 @@ class APFL(FederatedModule):
         return super().client_start(net, client)
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        own, share = client.state["model"], client.state["share"]
+        personal, share = client.state["model"], client.state["share"]
         weights = {name: weight.detach() for name, weight in self.trained_weights(net).items()}
-        mixture = self._mixture(own, weights, share)
+        mixture = self._mixture(personal, weights, share)
         gradients, _ = self.gradients_of_model(mixture, net, batch, client)
-        slope = sum(((own[name] - weights[name]) * gradient).sum() for name, gradient in gradients.items())
+        slope = sum(((personal[name] - weights[name]) * gradient).sum() for name, gradient in gradients.items())
         moves = {"visit": client.step == 0, "step": True, "never": False}[self.share_steps]
         client.state["share"] = (share - client.learning_rate * slope * moves).clamp(0, 1)
-        steps = {name: own[name] - client.learning_rate * share * gradient for name, gradient in gradients.items()}
+        steps = {name: personal[name] - client.learning_rate * share * gradient for name, gradient in gradients.items()}
         client.state["model"] = {**mixture, **steps}  # running statistics are those of the mixture
         return super().client_step(net, batch, client)
 
@@ -63,7 +63,7 @@ class APFL(FederatedModule):
             return shared
         return {**shared, **self._mixture(state.method["model"], shared, state.method["share"])}
 
-    def _mixture(self, own: State, weights: State, share: Tensor) -> State:
-        """Both models' weights mixed, and the buffers of the client's own."""
-        mixed = {name: share * own[name] + (1 - share) * weights[name] for name in own if name in self._trained_names}
-        return {**own, **mixed}
+    def _mixture(self, personal: State, weights: State, share: Tensor) -> State:
+        """Both models' weights mixed, and the buffers of the personal one."""
+        mixed = {name: share * personal[name] + (1 - share) * weights[name] for name in personal if name in self._trained_names}
+        return {**personal, **mixed}

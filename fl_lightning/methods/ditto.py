@@ -16,7 +16,7 @@ from fl_lightning.module import FederatedModule, Net
 
 
 class Ditto(FederatedModule):
-    """FedAvg, and beside it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
+    """FedAvg, and with it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
 
     Args:
         penalty: lambda, at least 0; 0 is training alone, from the initial model.
@@ -41,10 +41,10 @@ class Ditto(FederatedModule):
         return super().client_start(net, client)
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        own, rate = client.state["model"], self.personal_learning_rate or client.learning_rate
-        gradients, _ = self.gradients_of_model(own, net, batch, client)
+        personal, rate = client.state["model"], self.personal_learning_rate or client.learning_rate
+        gradients, _ = self.gradients_of_model(personal, net, batch, client)
         for name, gradient in gradients.items():
-            own[name] = own[name] - rate * (gradient + self.penalty * (own[name] - client.received_state[name]))
+            personal[name] = personal[name] - rate * (gradient + self.penalty * (personal[name] - client.received_state[name]))
         return super().client_step(net, batch, client)
 
     def personal_model(self, shared: State, state: ClientState) -> State:

@@ -1,12 +1,15 @@
 """Every method runs in a plain loop with no trainer."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from fl_lightning import methods
+from fl_lightning import FedAvg, methods
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.privacy import DPSGD
 
 
 def loop(method, data, rounds, ckpt_path, callbacks, **_):
@@ -26,3 +29,14 @@ def test_the_weights_are_those_of_a_fit(tiny, name):
     assert by_hand.reports == fitted.reports
     for key, tensor in fitted.state_dict().items():
         assert torch.equal(by_hand.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("privacy", DPSGD(1.0)), ("lr_scheduler", partial(torch.optim.lr_scheduler.StepLR, step_size=9))],
+)
+def test_what_a_trainer_alone_carries_out_is_refused(tiny, name, given):
+    """Noise and schedules would silently be left out."""
+    method = FedAvg(tiny.new_net(), **{name: given})
+    with pytest.raises(ValueError, match=f"^model.{name} is .*, but acts in the fit of a trainer alone: leave it out$"):
+        method.join(tiny.data)

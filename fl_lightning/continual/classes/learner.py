@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.exchange import Batch, Client, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
-from fl_lightning.state.checkpoint import check_layout
 
 SoftmaxOver = Literal["new", "seen"]
 _SEEN = "num_seen"  # the net's buffer, which travels as a counter of BatchNorm does
@@ -79,6 +79,11 @@ class ClassLearner(FederatedModule):
 
     def check_data(self) -> None:
         super().check_data()
+        if self.keeps_models:
+            raise ValueError(
+                f"model.personal is {list(self.personal)}, but {type(self).__name__} evaluates one model for all on the "
+                "classes that have arrived: leave it out, and do not set model.batch_norm_buffers to local"
+            )
         if self.softmax_over == "new" and self.data.class_streams.mixed:
             raise ValueError(
                 f"model.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier ones' "
@@ -209,18 +214,11 @@ class ClassLearner(FederatedModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["federated"]["streams"] = self._streams_in_short()
+        save_tasks(checkpoint, self._streams_in_short())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        check_layout(checkpoint)
         if self._trainer is not None:
-            stored, present = checkpoint["federated"].get("streams", {}), self._streams_in_short()
-            for name, value in present.items():
-                if stored.get(name) != value:
-                    raise ValueError(
-                        f"ckpt_path holds a run on other tasks: {name} is {stored.get(name)} there and {value} here: use the "
-                        "data of that run"
-                    )
+            check_same_tasks(checkpoint, self._streams_in_short())
         super().on_load_checkpoint(checkpoint)
 
     def _streams_in_short(self) -> dict[str, str]:

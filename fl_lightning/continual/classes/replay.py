@@ -86,7 +86,7 @@ class Replay(ClassLearner):
             "targets": targets,
             "label_counts": client.label_counts + targets.bincount(minlength=len(client.label_counts)),
             "key": torch.tensor(key, device=targets.device),
-            "places": torch.arange(size, device=targets.device),
+            "draws": torch.arange(size, device=targets.device),
         }
         return {**carry, "remembered": remembered}
 
@@ -94,14 +94,14 @@ class Replay(ClassLearner):
         if "remembered" not in client.carry:
             return super().client_loss(net, batch, client)
         memory = client.carry["remembered"]
-        places, count = memory["places"], len(batch.targets)
-        chosen = random_bits(memory["key"], client.step * len(places) + places) % len(memory["targets"])
+        draws, count = memory["draws"], len(batch.targets)
+        chosen = random_bits(memory["key"], client.step * len(draws) + draws) % len(memory["targets"])
         inputs = torch.cat([batch.inputs, memory["inputs"][chosen]])
         targets = torch.cat([batch.targets, memory["targets"][chosen]])
         losses = self.sample_losses(net, inputs, targets, memory["label_counts"], client)
         # The mean of these over the batch is that over the batch and what is remembered.
         real = count if batch.real is None else batch.real.sum()
-        return (real * losses[:count] + losses[count:].sum()) / (real + len(places))
+        return (real * losses[:count] + losses[count:].sum()) / (real + len(draws))
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if self.memory > 0 and self.is_last_visit(client):
@@ -140,7 +140,7 @@ class Replay(ClassLearner):
 
     def _herded(self, indices: list[int], quota: int, client: Client) -> list[int]:
         chosen = herding(self.features(client, torch.tensor(sorted(indices))), quota)
-        return [sorted(indices)[place] for place in chosen.tolist()]
+        return [sorted(indices)[position] for position in chosen.tolist()]
 
     def features(self, client: Client, indices: Tensor) -> Tensor:
         """(n, d), what the classifier of the model that a client received gets of training samples."""

@@ -4,7 +4,18 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg, FedProx
-from fl_lightning.continual import ClassStream, FedAvgOnClasses, FedAvgOnTasks, FedProxOnClasses, TaskStream
+from fl_lightning.continual import (
+    ClassStream,
+    FedAvgOnClasses,
+    FedAvgOnTasks,
+    FedLwF,
+    FedProxOnClasses,
+    ServerEWC,
+    TaskStream,
+)
+from fl_lightning.engines.rounds import run_round
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.losses import TruncatedCrossEntropy
 
 MU = 0.3
@@ -112,6 +123,26 @@ def test_any_local_loss(arriving):
     arriving.assert_same(trained.net, arriving.plain(objective))
 
 
+def loop(method, data, rounds, *_, **__):
+    """In the place of a trainer's fit."""
+    data.setup()
+    data.to(torch.device("cpu"), torch.float64)
+    method.join(data)
+    method.double()  # as a trainer's precision 64-true does
+    engine = SequentialEngine(method, RunContext())
+    for round in range(1, rounds + 1):
+        run_round(method, engine, round)
+
+
+@pytest.mark.parametrize("method", [FedAvgOnClasses, FedLwF, ServerEWC])
+def test_without_a_trainer_tasks_follow_each_other_too(arriving, method):
+    """To rounding: a fit has the weights of convolutions in another order of memory."""
+    fitted, by_hand = arriving.train(method), type(arriving)(loop).train(method)
+    assert by_hand.task == fitted.task == 2
+    for name, tensor in fitted.state_dict().items():
+        torch.testing.assert_close(by_hand.state_dict()[name], tensor, rtol=0, atol=1e-12, msg=name)
+
+
 def test_what_does_not_fit_together_is_refused(arriving):
     """One line with the key, the value and the cure, before the first round."""
     for method, tasks, message in (
@@ -129,6 +160,12 @@ def test_what_does_not_fit_together_is_refused(arriving):
         with pytest.raises(ValueError) as error:
             arriving.train(method, arriving.new_data(tasks))
         assert str(error.value) == message
+
+    class KeepsFeatures(FedAvgOnClasses):
+        personal = ("features.*",)
+
+    with pytest.raises(ValueError, match=r"^model.personal is \['features.\*'\], but KeepsFeatures evaluates one model"):
+        arriving.train(KeepsFeatures)
     nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
     with pytest.raises(
         ValueError, match=r"^model.net is Sequential, whose classifier is NoneType, must be a linear layer with"
