@@ -28,11 +28,7 @@ class PredictionWriter(BasePredictionWriter):
         self, trainer: Trainer, module: FederatedModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         """Gather the batches of all processes, which took turns, and write them in the order of the test set."""
-        batches = [batch.cpu() for batch in predictions]
-        by_rank: list[list[torch.Tensor]] = [batches]
-        if trainer.world_size > 1:
-            by_rank = [[] for _ in range(trainer.world_size)]
-            torch.distributed.all_gather_object(by_rank, batches)
+        by_rank: list[list[torch.Tensor]] = module.ranks.gather([batch.cpu() for batch in predictions])
         if not trainer.is_global_zero:
             return
         in_order = [rank[turn] for turn in range(max(map(len, by_rank))) for rank in by_rank if turn < len(rank)]

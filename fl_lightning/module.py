@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Self
@@ -29,7 +29,6 @@ from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
-from fl_lightning.engines.ranks import Ranks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.selection import Choice, by_measurement, by_rule, start_engine
 from fl_lightning.exchange import CohortFit, Federation, RoundReport
@@ -42,6 +41,7 @@ from fl_lightning.state.client_states import ClientStates, MemoryStates
 from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
 from fl_lightning.training.personal_evaluation import Adapt, PersonalModels, PersonalScores
+from fl_lightning.training.process_group import ProcessGroup
 from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_net_settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
@@ -215,11 +215,11 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def personal_scores(
         self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
     ) -> dict[EvaluationName, PersonalScores]:
-        trainer, asked = self.trainer, range(self.data.num_clients) if clients is None else clients
-        models = PersonalModels(self, self.data, self.client_states, trainer.global_rank, trainer.world_size)
-        with trainer.precision_plugin.val_step_context():
+        asked, ranks = range(self.data.num_clients) if clients is None else clients, self.ranks
+        models = PersonalModels(self, self.data, self.client_states, ranks.rank, ranks.size)
+        with self.trainer.precision_plugin.val_step_context():
             counts = models.count(names, asked, adapt)
-        counts = trainer.strategy.reduce(counts, reduce_op="sum")
+        counts = ranks.sum(counts)
         return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
 
     @property
@@ -339,15 +339,19 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
 
     def run_context(self) -> RunContext:
         """What an engine knows of this run."""
-        strategy = self.trainer.strategy
-        ranks = Ranks(self.global_rank, self.trainer.world_size, partial(strategy.reduce, reduce_op="sum"), strategy.broadcast)
         return RunContext(
             device=self.device,
             states=self.client_states,
-            ranks=ranks,
+            ranks=self.ranks,
             protection=self._protection(),
             precision=self.trainer.precision_plugin.train_step_context,
+            seed=self.seed,
         )
+
+    @property
+    def ranks(self) -> ProcessGroup:
+        """The processes of the run."""
+        return ProcessGroup(self.trainer.strategy, self.trainer.global_rank, self.trainer.world_size)
 
     def _protection(self) -> Protection:
         """What the defence changes at the clients, if there is one."""

@@ -74,6 +74,7 @@ class Engine(ABC):
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         self.method, self.context, self.needs, self.data = method, context, method.needs, method.data
+        self.seed = method.seed if context.seed is None else context.seed
         poisson = context.protection.poisson_batches
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
         self.net = copy.deepcopy(method.net).train()
@@ -321,7 +322,7 @@ class Engine(ABC):
     def drawing(self, client: Client, purpose: str) -> Iterator[None]:
         """Seed what a client's hook draws, and let an error in it say whose it was."""
         try:
-            with seeded_layers(self.method.seed, client.round, client.index, purpose, self.context.device):
+            with seeded_layers(self.seed, client.round, client.index, purpose, self.context.device):
                 yield
         except Exception as error:
             error.add_note(f"(client {client.index}, round {client.round})")

@@ -1,49 +1,61 @@
-"""How processes share a round: who fits whom, what is added up, and how clients' states travel."""
+"""How processes share a round: what moves between them, and who fits whom."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+class Ranks(Protocol):
+    """The processes that share a run's cohorts, and what moves between them.
 
-
-@dataclass(frozen=True)
-class Ranks:
-    """The processes of a run; by default this one is alone.
-
-    Args:
-        rank: of this process, from 0.
-        size: how many there are.
-        sum: of a tensor over all processes.
-        broadcast: what the first process has.
+    All processes call the same methods in the same order. ``training.process_group`` answers by torch.distributed, and a
+    federation's sites by whatever joins them.
     """
 
-    rank: int = 0
-    size: int = 1
-    sum: Callable[[Tensor], Tensor] = _as_it_is
-    broadcast: Callable[[Any], Any] = _as_it_is
+    @property
+    def rank(self) -> int:
+        """Of this process, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Of a tensor over all processes, in all of them; may change the tensor."""
+        ...
 
     def gather(self, part: Any) -> list[Any]:
-        """What every process has, in every process; all must call it."""
-        parts: list[Any] = [part]
-        if self.size > 1:
-            parts *= self.size
-            torch.distributed.all_gather_object(parts, part)
-        return parts
+        """What every process has, in every process, in their order."""
+        ...
 
     def exchange(self, outgoing: Sequence[dict[int, Any]]) -> dict[int, Any]:
-        """Send ``outgoing[r]`` to rank r; returns what all sent here, joined. All must call it."""
-        incoming: dict[int, Any] = {}
-        for source in range(self.size):
-            received: list[Any] = [None]
-            torch.distributed.scatter_object_list(received, list(outgoing) if self.rank == source else None, src=source)
-            incoming.update(received[0])
-        return incoming
+        """Send ``outgoing[r]`` to process r; what all sent here, joined."""
+        ...
+
+    def broadcast(self, value: Any) -> Any:
+        """What the first process has, in every process."""
+        ...
+
+
+class OneProcess:
+    """The ranks of a run in this process alone."""
+
+    rank, size = 0, 1
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def gather(self, part: Any) -> list[Any]:
+        return [part]
+
+    def exchange(self, outgoing: Sequence[dict[int, Any]]) -> dict[int, Any]:
+        return outgoing[0]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
 
 
 def split_by_work(work: Sequence[float], num_ranks: int) -> list[list[int]]:

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,12 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
 
 
-def run_rounds(method: FederatedAlgorithm, engine_kind, data, rounds: int) -> RunContext:
-    """What a user's loop has to do for a round."""
+def run_rounds(method: FederatedAlgorithm, engine_kind, data, rounds: int, **settings) -> RunContext:
+    """What a user's loop has to do for a round; settings of the context."""
     data.setup()
     data.to(torch.device("cpu"), torch.float64)
     method.join(data)
-    context = RunContext()
+    context = RunContext(**settings)
     engine = engine_kind(method, context)
     for round in range(1, rounds + 1):
         run_round(method, engine, round)
@@ -69,6 +71,90 @@ def test_clients_keep_their_state_between_rounds(toy_data):
         assert isinstance(state, ClientState)
         assert state.method["visits"] == 2
         assert state.weights.keys() == {name for name, _ in net().named_parameters()}
+
+
+class Table:
+    """Where the ranks of one process lay down what they have for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.parts: list = [None] * size
+        self._barrier = threading.Barrier(size, timeout=60)
+
+    def show(self, rank: int, part) -> list:
+        """What all laid down."""
+        self.parts[rank] = part
+        self._barrier.wait()
+        shown = list(self.parts)
+        self._barrier.wait()
+        return shown
+
+
+class ThreadRanks:
+    """A site's answer to what moves between processes: here threads, and no torch.distributed."""
+
+    def __init__(self, table: Table, rank: int) -> None:
+        self.table, self.rank, self.size = table, rank, len(table.parts)
+        self.calls: list[str] = []
+
+    def sum(self, tensor):
+        self.calls.append("sum")
+        return torch.stack(self.table.show(self.rank, tensor)).sum(dim=0)
+
+    def gather(self, part):
+        self.calls.append("gather")
+        return self.table.show(self.rank, part)
+
+    def exchange(self, outgoing):
+        self.calls.append("exchange")
+        sent = [parts[self.rank] for parts in self.table.show(self.rank, outgoing)]
+        return {client: state for part in sent for client, state in part.items()}
+
+    def broadcast(self, value):
+        self.calls.append("broadcast")
+        return self.table.show(self.rank, value)[0]
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorizedEngine])
+def test_two_ranks_share_a_round(engine, toy_data):
+    """By the context's collectives alone: both end with the weights of one process, each has its clients' states."""
+    alone = Counting(net(), local_steps=2)
+    run_rounds(alone, engine, toy_data(), 3)
+    table, methods = Table(2), [Counting(net(), local_steps=2) for _ in range(2)]
+    ranks = [ThreadRanks(table, rank) for rank in range(2)]
+
+    def site(rank: int) -> RunContext:
+        return run_rounds(methods[rank], engine, toy_data(), 3, ranks=ranks[rank])
+
+    with ThreadPoolExecutor(2) as pool:
+        contexts = list(pool.map(site, range(2)))
+    for name, weight in alone.net.state_dict().items():
+        first, second = (method.net.state_dict()[name] for method in methods)
+        assert torch.equal(first, second), name
+        torch.testing.assert_close(first, weight, rtol=1e-12, atol=1e-14)
+    assert [sorted(context.states.clients()) for context in contexts] == [[0, 2], [1]]
+    assert all(contexts[client % 2].states.read(client).method["visits"] == 3 for client in range(3))
+    assert {"sum", "gather", "exchange"} == set(ranks[0].calls)
+
+
+class Noisy(FederatedAlgorithm):
+    """Draws before each fit."""
+
+    def client_start(self, net, client: Client):
+        return {"noise": torch.rand(3)}
+
+    def client_penalty(self, net, client: Client):
+        return (client.carry["noise"] * net[2].bias).sum()
+
+
+def test_the_seed_of_a_run_is_that_of_its_context(toy_data):
+    """By default the method's; another one draws otherwise."""
+    ends = []
+    for seed, settings in ((4, {}), (9, {"seed": 4}), (9, {})):
+        method = Noisy(net(), local_steps=1, seed=seed)
+        run_rounds(method, SequentialEngine, toy_data(), 1, **settings)
+        ends.append(method.net[2].bias.detach())
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
 
 
 def test_a_method_without_data_says_so():
