@@ -1,0 +1,105 @@
+"""What torch and Lightning ask of a machine, answered as one with a single GPU would."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.fabric.accelerators.cuda as fabric_cuda
+import lightning.pytorch.accelerators.cuda as lightning_cuda
+import pytest
+import torch
+
+from pretended.counts import as_one_launch, wait
+from pretended.generators import Generator, default
+from pretended.mode import PretendedGPU
+from pretended.tensor import PretendedTensor, forget_pinned, is_pretended
+
+optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it
+MEMORY = 80 << 30
+PROPERTIES = SimpleNamespace(total_memory=MEMORY, name="pretended GPU", major=9, minor=0, multi_processor_count=132)
+ANSWERS = {
+    "_lazy_init": None,
+    "is_available": True,
+    "device_count": 1,
+    "current_device": 0,
+    "set_device": None,
+    "empty_cache": None,
+    "is_bf16_supported": True,
+    "is_current_stream_capturing": False,
+    "get_device_capability": (9, 0),
+    "get_device_name": PROPERTIES.name,
+    "get_device_properties": PROPERTIES,
+    "mem_get_info": (MEMORY, MEMORY),
+    "memory_allocated": 0,
+    "max_memory_allocated": 0,
+    "reset_peak_memory_stats": None,
+}
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+class Autocast(torch.autocast):
+    """C++ takes the device for the CPU, whose autocast it is."""
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__("cpu" if device_type.startswith("cuda") else device_type, *args, **kwargs)
+
+
+def replayed(function: Callable[..., Any] | None = None, **_: Any) -> Callable[..., Any]:
+    """In the place of ``torch.compile``: the function as it is, counted as the replay of one graph."""
+    if function is None:
+        return replayed
+
+    def replay(*args: Any, **kwargs: Any) -> Any:
+        with as_one_launch("replay of a graph"):
+            return function(*args, **kwargs)
+
+    return replay
+
+
+@contextmanager
+def pretended_gpu() -> Iterator[None]:
+    """A block in which this process has a GPU."""
+    compatible = torch._has_compatible_shallow_copy_type
+    with pytest.MonkeyPatch.context() as patch, PretendedGPU():
+        for name, answer in ANSWERS.items():
+            patch.setattr(torch.cuda, name, _always(answer))
+        patch.setattr(torch.cuda, "synchronize", lambda device=None: wait("synchronize"))
+        patch.setattr(torch.accelerator, "current_device_index", _always(0))
+        _have_generators(patch)
+        for module in (fabric_cuda, lightning_cuda):
+            patch.setattr(module, "num_cuda_devices", _always(1), raising=False)
+            for name in ("_check_cuda_matmul_precision", "_clear_cuda_memory"):
+                patch.setattr(module, name, _always(None))
+        patch.setattr(fabric_cuda, "is_cuda_available", _always(True))
+        for module in (torch, torch.amp, torch.amp.autocast_mode):
+            patch.setattr(module, "autocast", Autocast)
+        patch.setattr(torch, "compile", replayed)
+        patch.setattr(torch.compiler, "cudagraph_mark_step_begin", _always(None))  # would import the compiler
+        # Weights that go to the device are other objects there.
+        patch.setattr(
+            torch,
+            "_has_compatible_shallow_copy_type",
+            lambda one, other: is_pretended(one) == is_pretended(other) and compatible(one, other),
+        )
+        # By which an optimizer decides whether one call steps all weights.
+        patch.setattr(optimizers, "_foreach_supported_types", [*optimizers._foreach_supported_types, PretendedTensor])
+        try:
+            yield
+        finally:
+            forget_pinned()
+
+
+def _have_generators(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "Generator", Generator)
+    patch.setattr(torch.cuda, "default_generators", (default,))
+    patch.setattr(torch.cuda, "get_rng_state", lambda device="cuda": default.get_state())
+    patch.setattr(torch.cuda, "set_rng_state", lambda state, device="cuda": default.set_state(state))
+    patch.setattr(torch.cuda, "get_rng_state_all", lambda: [default.get_state()])
+    patch.setattr(torch.cuda, "set_rng_state_all", lambda states: default.set_state(states[0]))
+    for name in ("manual_seed", "manual_seed_all"):
+        patch.setattr(torch.cuda, name, default.manual_seed)
