@@ -1,13 +1,12 @@
 """The configs that come with the package: a folder a paper, a row of its tables a config, and pieces to combine.
 
-A folder with a ``rows.yaml`` is that of a paper or of a study. Every other file in it is a row, whose first line says of which
-table; ``rows.yaml`` has the folder's title and the rows that are nothing but a combination of other configs. All other folders
-hold pieces: ``methods``, ``losses``, ``nets``, ``data``, a paper's ``settings``. A config is found by its bare name, which no
-two share.
+A folder with a ``rows.yaml`` is that of a paper or of a study: its title and the rows of its tables. A row is a combination of
+other configs and of values under their keys of the command line; a row without a ``base`` is the folder's file of its name. All
+other folders hold pieces: ``methods``, ``data``, a paper's ``settings``. A config is found by its bare name, which is unique.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -29,6 +28,7 @@ class Row:
         table: its table or figure, and the setting.
         text: what the row is, such as the method.
         base: the configs that it is a combination of; empty for a file.
+        values: what it sets itself, under keys of the command line such as ``model.optimizer.lr``.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Row:
     table: str
     text: str
     base: tuple[str, ...] = ()
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 def bundled_folder() -> Path:
@@ -76,20 +77,12 @@ def describe_configs() -> str:
 def _rows(path: Path) -> list[Row]:
     """All rows of the folder in which a ``rows.yaml`` lies."""
     content = load_yaml(path.read_text(encoding="utf-8"))
+    return sorted(_of_tables(content), key=lambda row: (row.table, row.name))
+
+
+def _of_tables(content: dict[str, Any]) -> Iterator[Row]:
     paper = f"{content['name']}: {content['title']}"
-    rows = [*_files(path.parent, content["name"], paper), *_combinations(content, paper)]
-    return sorted(rows, key=lambda row: (row.table, row.name))
-
-
-def _files(folder: Path, short: str, paper: str) -> Iterator[Row]:
-    for path in folder.glob("*.yaml"):
-        if path.name != _ROWS:
-            head = path.read_text(encoding="utf-8").partition("\n")[0]
-            table, _, text = head.removeprefix("# ").removeprefix(f"{short}, ").partition(": ")
-            yield Row(path.name, paper, table, text.rstrip("."))
-
-
-def _combinations(content: dict[str, Any], paper: str) -> Iterator[Row]:
-    for table, rows in content.get("combinations", {}).items():
+    for table, rows in content["tables"].items():
         for name, row in rows.items():
-            yield Row(name, paper, table, row["row"], tuple(row["base"]))
+            values = {key: value for key, value in row.items() if key not in ("row", "base")}
+            yield Row(name, paper, table, row["row"], tuple(row.get("base", ())), values)

@@ -1,7 +1,7 @@
 """Config files: found by bare name, put together from pieces.
 
-A file may name others under ``base``: their values hold where it says nothing itself. A bundled config may be a combination of
-others without a file.
+A file may name others under ``base``: their values hold where it says nothing itself. A bundled config may be a row of a table,
+a combination of others without a file.
 """
 
 import difflib
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_folder, bundled_rows
+from fl_lightning.command_line.former_configs import FORMER_CONFIGS
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml, load_yaml
 
 _LONGEST_CHAIN = 50  # of files that are each based on the next
@@ -39,20 +40,47 @@ def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
 
 def _whole(name: str, folder: Path) -> str:
     """The path of a config: its file, or that of a file in ``folder`` where it is put together from several."""
-    paths = _find(name, "config", Path())
-    if len(paths) == 1 and "base" not in _content(paths[0], name):
-        return str(paths[0])
+    path = _file(name, Path())
+    if path is not None and "base" not in _content(path, name):
+        return str(path)
     composed = folder / Path(name).name
-    composed.write_text(yaml.safe_dump(_merged(paths, name), sort_keys=False), encoding="utf-8")
+    composed.write_text(yaml.safe_dump(_values(name, "config", Path(), (), {}), sort_keys=False), encoding="utf-8")
     return str(composed)
 
 
-def _merged(paths: Sequence[Path], name: str) -> dict[str, Any]:
-    """The values of all files that a name means; of two the later wins."""
-    merged, known = {}, {}
-    for path in paths:
-        merged = _merge(merged, _read(path, name if len(paths) == 1 else path.name, (), known))
-    return merged
+def _values(name: str, key: str, folder: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """All values of a config, a file or a row of a table; ``above`` and ``known`` as in :func:`_read`.
+
+    Raises:
+        FileNotFoundError: if there is none of that name, with the nearest one, or what says the same today.
+    """
+    path = _file(name, folder)
+    if path is not None:
+        return _read(path, name, above, known)
+    if name in bundled_rows():
+        row, merged = bundled_rows()[name], {}
+        for base in row.base:
+            merged = _merge(merged, _values(base, f"base in {name}", bundled_folder(), above, known))
+        for option, value in row.values.items():
+            merged = _merge(merged, _nested(option.split("."), value, merged))
+        return merged
+    if name in FORMER_CONFIGS:
+        raise FileNotFoundError(f"{key} is {name}, which is no more: {FORMER_CONFIGS[name]} says the same")
+    close = difflib.get_close_matches(name, bundled_configs(), n=1)
+    cure = f"did you mean {close[0]}?" if close else "fl-lightning configs lists them"
+    raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
+
+
+def _nested(option: Sequence[str], value: Any, config: Any) -> Any:
+    """A value under its key of the command line, as a config has it: arguments of a class under ``init_args``."""
+    if not option:
+        is_class = isinstance(value, str) and isinstance(config, dict) and "class_path" in config
+        return {"class_path": value} if is_class else value
+    if isinstance(config, str):  # a class by its name alone
+        config = {"class_path": config}
+    inner = config.get("init_args", {}) if "class_path" in config else config
+    nested = {option[0]: _nested(option[1:], value, inner.get(option[0], {}))}
+    return {"class_path": config["class_path"], "init_args": nested} if "class_path" in config else nested
 
 
 def _read(path: Path, name: str, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
@@ -71,8 +99,7 @@ def _read(path: Path, name: str, above: tuple[Path, ...], known: dict[Path, dict
     if path not in known:
         content, merged = _content(path, name), {}
         for base in _names(content.pop("base", []), name):
-            for found in _find(base, f"base in {name}", path.parent):
-                merged = _merge(merged, _read(found, base, (*above, path), known))
+            merged = _merge(merged, _values(base, f"base in {name}", path.parent, (*above, path), known))
         known[path] = _merge(merged, content)
     return known[path]
 
@@ -98,22 +125,16 @@ def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[st
     return merged
 
 
-def _find(name: str, key: str, folder: Path) -> list[Path]:
-    """The files that a name means: one in ``folder`` or in the working folder, or those of a bundled config.
+def _file(name: str, folder: Path) -> Path | None:
+    """The file that a name means, if it means one: in ``folder``, in the working folder, or bundled.
 
     A bundled config is based on bundled ones, whatever lies in the working folder.
     """
     if not folder.is_relative_to(bundled_folder()):
         for searched in (folder, Path()):
             if (searched / name).is_file():
-                return [searched / name]
-    if name in bundled_files():
-        return [bundled_files()[name]]
-    if name in bundled_rows():
-        return [path for base in bundled_rows()[name].base for path in _find(base, key, bundled_folder())]
-    close = difflib.get_close_matches(name, bundled_configs(), n=1)
-    cure = f"did you mean {close[0]}?" if close else "fl-lightning configs lists them"
-    raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
+                return searched / name
+    return bundled_files().get(name)
 
 
 def _content(path: Path, name: str) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import torch
 import yaml
 from config_values import read_config
 
-from fl_lightning.command_line import cli
-from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_files, bundled_rows, describe_configs
+from fl_lightning.command_line import cli, config_files
+from fl_lightning.command_line.bundled_configs import Row, bundled_configs, bundled_files, bundled_rows, describe_configs
 from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.command_line.former_configs import FORMER_CONFIGS
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
+from fl_lightning.state.strict_yaml import load_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FITS = [name for name in bundled_configs() if not name.startswith("invert_")]  # the others are of fl-lightning attack
@@ -113,23 +115,50 @@ def test_a_base_is_looked_for_beside_the_file_then_here_then_among_ours(write, t
 def test_a_bundled_config_is_based_on_bundled_ones(write, name):
     """A file and a combination are what they are, though the working folder has files of their pieces' names."""
     whole_one = read_config(name)
-    write(**{piece: {"seed_everything": 7} for piece in ("cifar10", "legate", "loss_tce", "mnist_tasks", "tasks_ewc")})
+    write(**{piece: {"seed_everything": 7} for piece in ("cifar10", "legate", "tce_table1", "mnist_tasks", "tasks_ewc")})
     assert read_config(name) == whole_one
     write(**{name.removesuffix(".yaml"): {"seed_everything": 7}})
     assert read_config(name) == {"seed_everything": 7}  # the file of the working folder comes first
 
 
-@pytest.mark.parametrize("name", ["flashback_femnist_500_fedreg.yaml", "fedweit_noniid50_fedprox_apd.yaml"])
-def test_a_combination_is_several_configs(parser, name):
-    """Its name and the names of its pieces, each after a --config, are the same settings."""
-    parts = bundled_rows()[name].base
-    assert len(parts) > 1
+@pytest.mark.parametrize(
+    "name",
+    ["cifar10_tce.yaml", "cifar10_fedadam.yaml", "flashback_femnist_500_fedreg.yaml", "fedweit_noniid50_fedprox_apd.yaml"],
+)
+def test_a_row_is_its_configs_and_its_values(parser, name):
+    """Its name, and each config after a --config and each value after its key, are the same settings."""
+    row = bundled_rows()[name]
+    values = [word for key, value in row.values.items() for word in (f"--{key}", str(value))]
+    assert len(row.base) > 1 or values
     parsed = []
-    for names in ([name], parts):
-        with whole_configs(["fit", *(word for one in names for word in ("--config", one))]) as arguments:
+    for names, options in (([name], []), (row.base, values)):
+        with whole_configs(["fit", *(word for one in names for word in ("--config", one)), *options]) as arguments:
             parsed.append(parser.parse_args(arguments).fit)
             del parsed[-1]["config"]
     assert parsed[0] == parsed[1]
+
+
+def test_values_of_a_row_are_arguments_of_classes(monkeypatch):
+    """A text in the place of a class is another class; what a class takes lies under its init_args."""
+    values = {"model.net": "B", "model.net.width": 3, "model.optimizer.lr": 0.5, "data.alpha": 0.1, "trainer.max_steps": 2}
+    rows = {
+        "first.yaml": Row("first.yaml", "", "", "", ("digits_fedweit.yaml",), {"model.net": "A", "model.net.depth": 1}),
+        "mine.yaml": Row("mine.yaml", "", "", "", ("first.yaml",), values),
+    }
+    monkeypatch.setattr(config_files, "bundled_rows", lambda: rows)
+    merged = whole("mine.yaml")[0]
+    assert merged["model"]["init_args"]["net"] == {"class_path": "B", "init_args": {"width": 3}}
+    assert merged["model"]["init_args"]["optimizer"] == {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.5}}
+    assert (merged["data"]["alpha"], merged["data"]["source"], merged["trainer"]["max_steps"]) == (0.1, "digits", 2)
+
+
+@pytest.mark.parametrize("name", FORMER_CONFIGS)
+def test_a_former_config_names_the_options_that_say_the_same(write, name):
+    with pytest.raises(FileNotFoundError, match=f"config is {name}, which is no more: --") as raised:
+        whole(name)
+    assert str(raised.value) == f"config is {name}, which is no more: {FORMER_CONFIGS[name]} says the same"
+    configs = re.findall(r"--config (\S+)", FORMER_CONFIGS[name])
+    assert set(configs) <= {*bundled_files(), *bundled_configs()}
 
 
 @pytest.mark.parametrize(
@@ -276,26 +305,50 @@ def test_names_are_unique():
     combinations = [row.name for row in bundled_rows().values() if row.base]
     assert len({*files, *combinations}) == len(files) + len(combinations)
     assert set(bundled_files()) == set(files)
+    tables = [table for path in CONFIGS.glob("*/rows.yaml") for table in load_yaml(path.read_text())["tables"].values()]
+    assert sorted(name for table in tables for name in table) == bundled_configs()
 
 
-def test_every_piece_is_used():
-    """But for methods, which are there to combine with the user's data."""
+def test_every_file_is_a_row_or_a_piece():
+    """A file next to a rows.yaml is a row of it, and a piece is in use, but for methods, which combine with the user's data."""
+    rows = {name for name, row in bundled_rows().items() if not row.base}
+    beside = {path.name for path in CONFIGS.glob("*/*.yaml") if (path.parent / "rows.yaml").is_file()} - {"rows.yaml"}
+    assert rows == beside
     used = {name for row in bundled_rows().values() for name in row.base}
-    for path in bundled_files().values():
-        base = yaml.safe_load(path.read_text()).get("base", [])
-        used |= {base} if isinstance(base, str) else set(base)
-    unused = set(bundled_files()) - set(bundled_configs()) - used
+    used = used.union(*(bases_of(path) for path in bundled_files().values()))
+    unused = set(bundled_files()) - rows - used
     assert {bundled_files()[name].parent.name for name in unused} <= {"methods"}
 
 
-def test_a_file_says_more_than_a_combination():
-    """Nothing but other configs' names stands in rows.yaml."""
+def bases_of(path):
+    base = load_yaml(path.read_text()).get("base", [])
+    return {base} if isinstance(base, str) else set(base)
+
+
+def num_values(content):
+    """How many values a config sets, those in lists included."""
+    if isinstance(content, dict | list):
+        return sum(map(num_values, content.values() if isinstance(content, dict) else content))
+    return 1
+
+
+def test_a_file_says_more_than_one_option():
+    """Less than that stands in the row that needs it."""
     for name, path in bundled_files().items():
-        assert set(yaml.safe_load(path.read_text())) - {"base"}, name
+        content = load_yaml(path.read_text())
+        content.pop("base", None)
+        assert num_values(content) > 1, name
+
+
+def test_bases_lie_two_files_deep_at_most():
+    """A reader of a row opens its settings and those of its paper."""
+    for name, path in bundled_files().items():
+        for base in bases_of(path):
+            assert not bases_of(bundled_files()[base]), f"{name} is based on {base}, which has a base"
 
 
 def test_heads_are_short():
-    """Which row of which table, and where a value departs; the papers' settings say whose they are at length."""
+    """What a row is, and where a value departs; the papers' settings say whose they are at length."""
     for name, row in bundled_rows().items():
         if not row.base:
             lines = bundled_files()[name].read_text().splitlines()
