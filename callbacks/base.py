@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -12,12 +12,12 @@ from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
 from fl_lightning.callbacks.tags import metadata
-from fl_lightning.exchange import CohortModels, RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.training.round_callback import RoundCallback
 
 
-class FederatedCallback(Callback):
-    """A callback with hooks at the seams of a round. It reads, and never changes weights or losses.
+class FederatedCallback(RoundCallback):
+    """A callback with hooks at the seams of a round, in rounds of choice. It reads, and never changes weights or losses.
 
     Args:
         every: do the costly part in rounds that are a multiple of this; 0 for never.
@@ -43,10 +43,6 @@ class FederatedCallback(Callback):
             return round in self.rounds
         return self.every > 0 and round % self.every == 0
 
-    def wants_models(self, round: int) -> bool:
-        """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
-        return False
-
     def on_load_checkpoint(self, trainer: Trainer, module: FederatedModule, checkpoint: dict[str, Any]) -> None:
         """Before ``load_state_dict``, which needs all of the state that ``state_dict`` writes.
 
@@ -59,18 +55,6 @@ class FederatedCallback(Callback):
                 f"ckpt_path was written by an earlier version: its state of the callback {type(self).__name__} lacks "
                 f"{', '.join(missing)}: go on with that version, or begin a new run from its weights with model.initial_weights"
             )
-
-    def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        """Before the cohort is drawn."""
-
-    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        """All clients have trained, the global model is still the old one. Every process must take part in ``predict``."""
-
-    def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        """The new global model stands."""
-
-    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        """The round is over."""
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:

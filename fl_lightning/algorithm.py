@@ -7,7 +7,6 @@ engine runs clients through the hooks on any machine, and :class:`fl_lightning.F
 import copy
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -106,13 +105,6 @@ class FederatedAlgorithm(nn.Module):
         for former, name in _RENAMED.items():
             if former in vars(cls):
                 raise TypeError(f"{cls.__name__}.{former} is now called {name}: rename it")
-        reads = cls.client_result, cls.kept_state, cls.probe
-        cls.needs = replace(
-            cls.needs,
-            client_start=cls.client_start is not FederatedAlgorithm.client_start,
-            each_model=reads != _FEDAVG_READS_NO_MODEL,
-            phases=cls.resting is not FederatedAlgorithm.resting,
-        )
 
     def __init__(
         self,
@@ -486,7 +478,7 @@ class FederatedAlgorithm(nn.Module):
     @property
     def keeps_models(self) -> bool:
         """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
-        keeps_some = self.needs.client_weights or type(self).personal_model is not FederatedAlgorithm.personal_model
+        keeps_some = self.needs.client_weights or bool(overridden(self, FederatedAlgorithm.personal_model))
         return not self.needs.task_streams and (keeps_some or not self.has_global_model)
 
     @property
@@ -520,9 +512,10 @@ class FederatedAlgorithm(nn.Module):
         return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
 
 
-_FEDAVG_READS_NO_MODEL = (FederatedAlgorithm.client_result, FederatedAlgorithm.kept_state, FederatedAlgorithm.probe)
-
-
 def overridden(method: FederatedAlgorithm, *hooks: Callable[..., Any]) -> list[str]:
-    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method has changed."""
+    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method has changed.
+
+    For whoever knows what a default does and need not call it, or cannot vouch for another. That a class defines a hook says so
+    by itself: a declaration next to it could only disagree.
+    """
     return [hook.__name__ for hook in hooks if getattr(type(method), hook.__name__) is not hook]

@@ -42,11 +42,12 @@ from fl_lightning.training.evaluation import EvaluatedModule
 from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
 from fl_lightning.training.personal_evaluation import Adapt, PersonalModels, PersonalScores
 from fl_lightning.training.process_group import ProcessGroup
+from fl_lightning.training.round_callback import round_callbacks
 from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import Settings, check_net_settings, check_settings, run_settings
 from fl_lightning.training.saved_run import build_run, run_config
 from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
-from fl_lightning.training.trainer_settings import callbacks_of, check_trainer
+from fl_lightning.training.trainer_settings import check_trainer
 from fl_lightning.training.undo import UndoableStep
 from fl_lightning.training.warm_start import check_same_net, take_initial_weights, with_present_server_states
 
@@ -148,14 +149,14 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         """One communication round."""
         self.round = round
         self.start_round(round)
-        self._notify("on_round_start", round)
+        watchers = round_callbacks(self.trainer)
+        for watcher in watchers:
+            watcher.on_round_start(self.trainer, self, round)
         visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
-        keep_models = bool(visits) and any(
-            getattr(callback, "wants_models", _never)(round) for callback in callbacks_of(self.trainer)
-        )
-        fit = self.engine.run(round, visits, keep_models)
+        fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
         if fit.models is not None:
-            self._notify("on_cohort_fit_end", round, fit.models)
+            for watcher in watchers:
+                watcher.on_cohort_fit_end(self.trainer, self, round, fit.models)
         report = self._serve(round, fit)
         if round == self.trainer.max_steps or self.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
@@ -163,9 +164,11 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self._lost_rounds.add(report, any(visit.sends for visit in visits))
         for scheduler in self._schedulers():
             scheduler.step()
-        self._notify("on_aggregate_end", round)
+        for watcher in watchers:
+            watcher.on_aggregate_end(self.trainer, self, round)
         self._log_training(report)
-        self._notify("on_round_end", round, report)
+        for watcher in watchers:
+            watcher.on_round_end(self.trainer, self, round, report)
 
     def _serve(self, round: int, fit: CohortFit) -> RoundReport:
         """The server's part of a round; where it makes the model or the server's state non-finite, that of a lost round."""
@@ -479,7 +482,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         """Whether a fit from a checkpoint would be more of the run that wrote it."""
         check_whole(checkpoint)
         rounds = checkpoint["global_step"]
-        if not any(getattr(callback, "only_looks", False) for callback in callbacks_of(self.trainer)):
+        if not any(watcher.only_looks for watcher in round_callbacks(self.trainer)):
             check_settings(checkpoint["federated"].get("settings"), run_settings(self), rounds)
         if rounds > self.trainer.max_steps:
             raise ValueError(
@@ -491,11 +494,6 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def _never_changes(self, name: str) -> bool:
         """Whether one of this module's weights, ``net.<name>``, is not trained."""
         return name.removeprefix("net.") in self._frozen_names
-
-    def _notify(self, hook: str, *arguments: Any) -> None:
-        """Call a round hook on every callback that has it."""
-        for callback in callbacks_of(self.trainer):
-            getattr(callback, hook, _never)(self.trainer, self, *arguments)
 
     def _schedulers(self) -> list:
         schedulers = self.lr_schedulers() or []
@@ -512,11 +510,6 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         is_evaluated = self.validates_after(report.round) or report.round == self.trainer.max_steps
         if every > 0 and (report.round % every == 0 or is_evaluated):
             self.log_round(metrics, report.round)
-
-
-def _never(*arguments: Any) -> bool:
-    """Stands in for a hook that a callback does not have."""
-    return False
 
 
 def _given_arguments(frame: FrameType | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
@@ -20,6 +20,7 @@ from fl_lightning.exchange import Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
 from fl_lightning.state.checkpoint import read_checkpoint
+from fl_lightning.training.round_callback import RoundCallback
 
 _ROUNDING = 1e-3  # of a pixel value in [0, 1], which normalising and going back may cost in half precision
 
@@ -99,7 +100,7 @@ def observe(
     return watch.seen
 
 
-class _Watch(Callback):
+class _Watch(RoundCallback):
     """Looks at the clients' steps once the engine and what clients keep are there, and ends the fit before its round."""
 
     only_looks = True

@@ -213,9 +213,8 @@ class Engine(ABC):
         if local:
             client.received_state = self._global_state | {name: tensor.clone() for name, tensor in self.working_state.items()}
             client.received = tuple(client.received_state[name] for name, _ in self.net.named_parameters())
-        if self.needs.client_start:
-            with self.drawing(client, "client_start"):
-                client.carry = self.method.client_start(self.net, client)
+        with self.drawing(client, "client_start"):
+            client.carry = self.method.client_start(self.net, client)
 
     def leave(self, client: Client, visit: Visit, position: int, loss: Tensor, share: Share) -> None:
         """What the client in the working copy leaves behind: what it sends, what it keeps, and what is read off its model.
@@ -224,11 +223,10 @@ class Engine(ABC):
             loss: (1,), mean over its local steps.
         """
         upload = self.upload(client)
-        if self.needs.each_model:
-            with self.drawing(client, "probe"):
-                probe = self.method.probe(self.net, client)
-            if probe:
-                share.probes[position] = probe
+        with self.drawing(client, "probe"):
+            probe = self.method.probe(self.net, client)
+        if probe:
+            share.probes[position] = probe
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.method.kept_state(client, kept)
         finite = are_finite([tensor[None] for tensor in state.tensors()], 1)
@@ -262,10 +260,7 @@ class Engine(ABC):
 
     def upload(self, client: Client) -> Upload:
         """What the client in the working copy sends, bounded where privacy asks for it."""
-        if self.needs.each_model:
-            with self.drawing(client, "client_result"):
-                upload = self.method.client_result(self.net, client)
-        else:
+        with self.drawing(client, "client_result"):
             upload = self.method.client_result(self.net, client)
         return upload if self.context.protection.bound is None else self.context.protection.bound(upload, client.received_state)
 

@@ -78,8 +78,7 @@ class SequentialEngine(Engine):
 
     def _rests(self, client: Client, step: int) -> Sequence[str]:
         """The weights that a local step leaves as they are, for the hooks of that step and for ``_apply`` at its end."""
-        if self.needs.phases:
-            self._resting = tuple(self.method.resting(client.index, step))
+        self._resting = tuple(self.method.resting(client.index, step))
         return self._resting
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.engines.engine import Engine, Share, num_bytes, set_gradients
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.engines.net_behaviour import draws
@@ -70,6 +70,11 @@ class VectorizedEngine(Engine):
         if draws(self.net, self._two_samples()):
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
         self._local_step = LocalStep(method, self.net, context.protection.estimate)
+        # Stacked clients need not be taken apart for what FedAvg does.
+        fedavg = FederatedAlgorithm
+        self._prepares = bool(overridden(method, fedavg.client_start))
+        reads_models = bool(overridden(method, fedavg.client_result, fedavg.kept_state, fedavg.probe))
+        self._one_by_one = reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
@@ -90,7 +95,7 @@ class VectorizedEngine(Engine):
         for (position, visit), *client_counts in zip(visits.items(), counts, train_counts, strict=True):
             client, local = self.receive(round, visit, *client_counts)
             start = None
-            if local or self.needs.client_start:
+            if local or self._prepares:
                 self.start(client, local)
                 start = {name: tensor.clone() for name, tensor in self.working_state.items()}
             members.append(_Member(position, visit, client, method.client_learning_rate(round, visit.client), start))
@@ -102,12 +107,12 @@ class VectorizedEngine(Engine):
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
         batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
-        phases = [self._resting(client, step) for step in range(client.num_steps)] if self.needs.phases else ()
-        return repr((member.rate, member.start is None, shapes, batches, phases))
+        phases = [self._resting(client, step) for step in range(client.num_steps)]
+        return repr((member.rate, member.start is None, shapes, batches, phases if any(phases) else ()))
 
     def _resting(self, client: Client, step: int) -> Sequence[str]:
         """The weights that a local step leaves as they are."""
-        return tuple(self.method.resting(client.index, step)) if self.needs.phases else ()
+        return tuple(self.method.resting(client.index, step))
 
     def _capacity(self, num_samples: int) -> int:
         """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
@@ -133,7 +138,7 @@ class VectorizedEngine(Engine):
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
         losses /= torch.tensor(steps, device=losses.device)
-        if self.needs.each_model or self.needs.nonzeros_alone or self.context.protection.bound is not None:
+        if self._one_by_one:
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
                 member.client.state = _row(stack.state, row)

@@ -15,9 +15,6 @@ class Needs:
         task_streams: each client learns tasks of its own, those of ``data.tasks``, one after another.
         arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
         initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.
-        client_start: there is something to prepare before a local fit. Follows from the class, as the next two do.
-        each_model: something is read off each client's model after its fit, in addition to its weights and buffers.
-        phases: some local steps leave some weights as they are.
     """
 
     client_weights: bool = False
@@ -27,6 +24,3 @@ class Needs:
     task_streams: bool = False
     arriving_classes: bool = False
     initial_model: bool = False
-    client_start: bool = False
-    each_model: bool = False
-    phases: bool = False
