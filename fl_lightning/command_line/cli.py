@@ -55,6 +55,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.provenance import commit
 from fl_lightning.state.atomic import atomic_write
 from fl_lightning.state.checkpoint import refuse_code
+from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import is_complete, newest_checkpoint, next_version
 from fl_lightning.training.launch import decided_by_first, num_started, tell_failure
 from fl_lightning.training.peers import PeerLost
@@ -169,11 +170,23 @@ class FederatedCLI(LightningCLI):
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """What a command line that begins with a subcommand says; raises a ValueError of one line if it cannot be parsed."""
+        subcommand, *options = arguments
+        parser = self._parser(subcommand)
 
         def known() -> list[str]:
-            return [*parser_options(self._parser(arguments[0])), *class_options(_METHOD, "model")]
+            return [*parser_options(parser), *class_options(_METHOD, "model")]
 
-        return parse(self.parser, arguments, known)
+        if any(option.partition("=")[0] == "--print_config" for option in options):
+            parse(self.parser, arguments, known)  # prints it and exits
+        # The parser of all subcommands would have this one parse, and then go through every value again, in twice the time.
+        return Namespace({"config": None, "subcommand": subcommand, subcommand: parse(parser, options, known)})
+
+    def _dump_config(self) -> None:
+        """As LightningCLI does, but without a further check of values that were just parsed."""
+        if not hasattr(self, "config_dump"):
+            parser, config = self._parser(self.subcommand), self.config[self.subcommand]
+            text = parser.dump(config, format="yaml", skip_unset=False, skip_validation=True, skip_link_targets=False)
+            self.config_dump = load_yaml(text)
 
     def _parse_ckpt_path(self) -> None:
         """Leave the config as it is: the command line wins over what a checkpoint remembers."""

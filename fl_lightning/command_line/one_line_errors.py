@@ -4,6 +4,7 @@ import errno
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -34,13 +35,13 @@ _EXAMPLES = {"data.source": "fl_lightning.data.ImageFolder"}  # of the classes t
 _TYPES = {"Sequence": "list", "Iterable": "list", "collections.abc.Sequence": "list", "collections.abc.Iterable": "list"}
 
 
-def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str] = ()) -> str:
+def error_line(error: Exception, given: Sequence[str] = (), known: Callable[[], Sequence[str]] = tuple) -> str:
     """The message of an error in one line, with the nearest known name where a class or an option was not found.
 
     Args:
         error: of the parser or of anything else.
         given: the command line.
-        known: the options that it may have.
+        known: gives the options that it may have.
     """
     if isinstance(error, OSError) and error.errno in _FULL:
         where = error.filename or "a file or the standard output"
@@ -54,7 +55,7 @@ def error_line(error: Exception, given: Sequence[str] = (), known: Sequence[str]
     if isinstance(error, ArgumentError):
         key = _key_path(text)
         if match := re.search(_UNKNOWN, text):
-            return unknown_option(key, next(filter(None, match.groups())), text, given, known)
+            return unknown_option(key, ".".join(filter(None, match.groups())), text, given, known())
         if match := re.search(_NO_VALUE, message):
             return f"{_without_value(match[1], given)} has no value: give one"
         if option := _before_its_class(key, given):
@@ -82,10 +83,8 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], known: Callable[[], 
     try:
         config = parser.parse_args(arguments)
     except ArgumentError as error:
-        options = parser_options(parser) if known is None else known()
-        raise ValueError(error_line(error, arguments, options)) from error
-    subcommand = config.get("subcommand")
-    _check_finite("", config if subcommand is None else config[subcommand])
+        raise ValueError(error_line(error, arguments, known or partial(parser_options, parser))) from error
+    _check_finite("", config)
     return config
 
 
@@ -147,6 +146,8 @@ def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
         return f"{_is(key, value)} must be one of {', '.join(choices).replace(chr(39), '')}"
     if value.lower().lstrip("+-") in ("nan", "inf", ".nan", ".inf", "infinity"):
         return f"{_is(key, value)} must be a finite number"
+    if key == "seed_everything":  # whose type is Lightning's: true asks it for a random one
+        return f"{_is(key, value)} must be a whole number: a run must be repeatable"
     names: list[str] = [name for name in re.findall(r"Expected an? <class '([\w.]+)'>", match.string) if name != "NoneType"]
     kinds = dict.fromkeys(_TYPES.get(name, name) for name in names)
     return f"{_is(key, value)} must be of type {' or '.join(kinds)}"
@@ -154,10 +155,6 @@ def _wrong_type(key: str, value: str, match: re.Match[str]) -> str:
 
 def _wrong_number(key: str, value: str, match: re.Match[str]) -> str:
     return f"{_is(key, value)} must hold {match[1]} values"
-
-
-def _no_seed(key: str, value: str, match: re.Match[str]) -> str:
-    return f"{match[1]} is {match[2]}, must be a whole number: a run must be repeatable"
 
 
 def _no_class(key: str, value: str, match: re.Match[str]) -> str:
@@ -198,12 +195,11 @@ def _without_value(option: str, given: Sequence[str]) -> str:
 
 _NO_VALUE = r"argument (?:-\w/)?(?:--)?([\w.-]+): expected one argument"
 _UNKNOWN = (
-    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)|Subcommand '\w+' does not accept option '([\w.]+)'"
+    r"(?:Option|Key|Group key) '([\w.]+)' is not (?:accepted|expected)|Group '([\w.]+)' does not accept option '([\w.]+)'"
     r"|unrecognized arguments: (\S+)"
 )
 # What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
 _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
-    r"link '\w+\((\w+)\) --> .*with args \((.*?),?\) failed": _no_seed,
     r"the following arguments are required: ([\w.]+)": _missing,
     r"Multiple subclasses with name (\w+)\..*?: ([\w.]+)": _several_classes,
     r"Expected a dot import path string: (.*?)(?: Expected .*| Given .*)?$": _no_class,

@@ -179,7 +179,7 @@ CONFIGS = [
     ("model: {init_args: {seed: 3}}", "model.init_args.seed", "seed_everything"),
     ("data: {seed: 3}", "data.seed", "seed_everything"),
     ("seed_everything: null", "seed_everything", "whole number"),
-    ("seed_everything: abc", "seed_everything", "must be of type"),
+    ("seed_everything: abc", "seed_everything", "whole number"),
     ("trainer: {max_step: 3}", "trainer.max_step", "did you mean trainer.max_steps?"),
     ("data: {net: MLP}", "data.net", "did you mean model.net?"),
     ("data: {num_client: 3}", "data.num_client", "did you mean data.num_clients?"),
