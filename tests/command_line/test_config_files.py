@@ -133,7 +133,7 @@ def test_a_row_is_its_configs_and_its_values(parser, name):
     parsed = []
     for names, options in (([name], []), (row.base, values)):
         with whole_configs(["fit", *(word for one in names for word in ("--config", one)), *options]) as arguments:
-            parsed.append(parser.parse_args(arguments).fit)
+            parsed.append(parser.parse_args(arguments[1:]))
             del parsed[-1]["config"]
     assert parsed[0] == parsed[1]
 
@@ -186,12 +186,12 @@ class _Stop(Exception):
 
 @pytest.fixture(scope="module")
 def parser():
-    """That of the command line; building it anew for every config would take a minute."""
+    """That of ``fit``; building it anew for every config would take a minute."""
     built = []
 
     class ParserOnly(cli.FederatedCLI):
         def parse_arguments(self, parser, args):
-            built.append(parser)
+            built.append(self._parser("fit"))
             raise _Stop
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Stop):
@@ -203,7 +203,7 @@ def parser():
 @pytest.mark.parametrize("name", FITS)
 def test_bundled_configs_are_what_the_command_line_takes(parser, name):
     with whole_configs(["fit", "--config", name]) as arguments:
-        config = parser.parse_args(arguments).fit
+        config = parser.parse_args(arguments[1:])
     assert config.trainer.max_steps > 0
     assert config.model.class_path.startswith("fl_lightning.")
 
@@ -252,8 +252,8 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
     """On blank images: so many tasks and clients, and a net for the five classes of a task, or two."""
     num_tasks, num_clients, per_class = STREAMS[name]
     with whole_configs(["fit", "--config", name]) as arguments:
-        config = parser.parse_args(arguments).fit
-    data, model = (parser._subcommands_action._name_parser_map["fit"].instantiate(config)[key] for key in ("data", "model"))
+        config = parser.parse_args(arguments[1:])
+    data, model = (parser.instantiate(config)[key] for key in ("data", "model"))
     if isinstance(data.source, Joined):
         data.source.sources = {name: blank(per_class, name, (1, 28, 28)) for name in data.source.sources}
     else:
@@ -273,8 +273,8 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
 def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     """On blank images: 10 tasks of 10 classes for 10 clients, and a net with a row for each of 100."""
     with whole_configs(["fit", "--config", name]) as arguments:
-        config = parser.parse_args(arguments).fit
-    data, model = (parser._subcommands_action._name_parser_map["fit"].instantiate(config)[key] for key in ("data", "model"))
+        config = parser.parse_args(arguments[1:])
+    data, model = (parser.instantiate(config)[key] for key in ("data", "model"))
     data.source = blank(40, "CIFAR100", (3, 32, 32))
     data.setup()
     assert data.class_streams.num_seen == tuple(range(10, 101, 10))
