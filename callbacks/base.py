@@ -12,6 +12,7 @@ from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
 from fl_lightning.callbacks.tags import metadata
+from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
 from fl_lightning.training.round_callback import RoundCallback
 
@@ -32,9 +33,8 @@ class FederatedCallback(RoundCallback):
 
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
-        if every < 0 or min(rounds or (0,)) < 0:
-            name, value = ("every", every) if every < 0 else ("rounds", rounds)
-            raise ValueError(f"{self.key}.{name} is {value}, must be at least 0")
+        check_range(f"{self.key}.every", every, at_least=0)
+        check_each(f"{self.key}.rounds", rounds or (), at_least=0)
         self.every, self.rounds = every, None if rounds is None else frozenset(rounds)
 
     def due(self, round: int) -> bool:

@@ -13,7 +13,7 @@ from rich.table import Table
 from fl_lightning import __version__
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
-from fl_lightning.checks import check_choice
+from fl_lightning.checks import check_choice, check_each
 from fl_lightning.exchange import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
@@ -51,9 +51,7 @@ class RunSummary(FederatedCallback):
 
     def __init__(self, table_uses: TestAccuracy = "last", targets: Sequence[float] = ()) -> None:
         super().__init__(every=1)
-        for target in targets:
-            if not 0 < target <= 1:
-                raise ValueError(f"{self.key}.targets has {target}, must be above 0 and at most 1: 0.9 is 90 %")
+        check_each(f"{self.key}.targets", targets, above=0, at_most=1, hint="0.9 is 90 %")
         check_choice(f"{self.key}.table_uses", table_uses, TestAccuracy)
         self.table_uses, self.targets = table_uses, tuple(targets)
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value

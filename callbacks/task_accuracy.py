@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
+from fl_lightning.checks import check_each
 from fl_lightning.continual import TaskLearner
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
@@ -43,11 +44,7 @@ class TaskAccuracy(FederatedCallback):
         self.clients = list(clients)
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        for client in self.clients:
-            if not 0 <= client < module.data.num_clients:
-                raise ValueError(
-                    f"callbacks.task_accuracy.clients has {client}, must be between 0 and {module.data.num_clients - 1}"
-                )
+        check_each(f"{self.key}.clients", self.clients, at_least=0, at_most=module.data.num_clients - 1)
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not isinstance(module, TaskLearner):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual import FedWeIT
 from fl_lightning.continual.decomposition import part_name
 from fl_lightning.exchange import LearnedTask
@@ -42,8 +42,8 @@ class TaskAttention(FederatedCallback):
         self.num_clients, self.layer = num_clients, layer
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if self.layer is not None and isinstance(module, FedWeIT) and self.layer not in module.layers:
-            raise ValueError(f"{self.key}.layer is {self.layer}, must be one of {', '.join(module.layers)}; null is their mean")
+        if self.layer is not None and isinstance(module, FedWeIT):
+            check_choice(f"{self.key}.layer", self.layer, module.layers, hint="null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         is_over = trainer.should_stop or round == trainer.max_steps

@@ -2,12 +2,46 @@
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 Limits = list[tuple[float, Callable[[Any, Any], bool], str]]
+
+
+class ArgumentError(ValueError):
+    """A refusal of one argument.
+
+    Args:
+        name: of the argument, or its key of the command line.
+        problem: what it is and must be, such as ``is -1, must be at least 0``.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name, self.problem = name, problem
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.problem}"
+
+
+@contextmanager
+def under_keys(keys: Mapping[str, str]) -> Iterator[None]:
+    """Refusals of a function's arguments, in the block, name keys of the command line.
+
+    >>> with under_keys({"alpha": "data.partition.alpha"}):
+    ...     check_range("alpha", 0.0, above=0)
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: data.partition.alpha is 0.0, must be above 0
+
+    Args:
+        keys: by the name of the argument; others keep their names.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        raise ArgumentError(keys.get(error.name, error.name), error.problem) from error
 
 
 def check_range(
@@ -24,55 +58,94 @@ def check_range(
 
     >>> check_range("model.mu", -1, at_least=0, hint="0 is FedAvg")
     Traceback (most recent call last):
-    ValueError: model.mu is -1, must be at least 0: 0 is FedAvg
+    fl_lightning.checks.ArgumentError: model.mu is -1, must be at least 0: 0 is FedAvg
 
     Args:
-        key: of the command line.
+        key: of the command line, or the name of a function's argument.
         value: what it was given.
         at_least, above, at_most, below: the limits; ``below=math.inf`` is any finite number.
         hint: what a value means, or what is usual.
 
     Raises:
-        ValueError: if the value is outside.
+        ArgumentError: if the value is outside; a ValueError.
     """
-    limits: Limits = [
-        (limit, holds, words)
-        for limit, holds, words in (
-            (at_least, operator.ge, "at least"),
-            (above, operator.gt, "above"),
-            (at_most, operator.le, "at most"),
-            (below, operator.lt, "below"),
-        )
-        if limit is not None
-    ]
-    if value is not None and all(holds(value, limit) for limit, holds, _ in limits):
-        return
-    if at_least is not None and at_most is not None:
-        allowed = f"between {at_least:,} and {at_most:,}"
-    else:
-        allowed = " and ".join("finite" if limit == math.inf else f"{words} {limit:,}" for limit, _, words in limits)
-    raise ValueError(f"{key} is {value}, must be {allowed}{f': {hint}' if hint else ''}")
+    check = _Range(at_least, above, at_most, below)
+    if value not in check:
+        raise ArgumentError(key, f"is {value}, must be {check}{f': {hint}' if hint else ''}")
 
 
-def check_choice(key: str, value: object, choices: Any) -> None:
+def check_each(
+    key: str,
+    values: Iterable[float],
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    hint: str = "",
+) -> None:
+    """Refuse a list of numbers of which one is outside of a range.
+
+    >>> check_each("callbacks.summary.targets", [0.5, 90], above=0, at_most=1, hint="0.9 is 90 %")
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: callbacks.summary.targets has 90, must be above 0 and at most 1: 0.9 is 90 %
+
+    Args:
+        key: of the command line, or the name of a function's argument.
+        values: what it was given.
+        at_least, above, at_most, below, hint: as in :func:`check_range`.
+
+    Raises:
+        ArgumentError: naming the first value outside; a ValueError.
+    """
+    check = _Range(at_least, above, at_most, below)
+    for value in values:
+        if value not in check:
+            raise ArgumentError(key, f"has {value}, must be {check}{f': {hint}' if hint else ''}")
+
+
+class _Range(NamedTuple):
+    """What is within its limits, and how a message says it."""
+
+    at_least: float | None
+    above: float | None
+    at_most: float | None
+    below: float | None
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None and all(holds(value, limit) for limit, holds, _ in self._limits)
+
+    def __str__(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"between {self.at_least:,} and {self.at_most:,}"
+        return " and ".join("finite" if limit == math.inf else f"{words} {limit:,}" for limit, _, words in self._limits)
+
+    @property
+    def _limits(self) -> Limits:
+        comparisons = (operator.ge, "at least"), (operator.gt, "above"), (operator.le, "at most"), (operator.lt, "below")
+        return [(limit, *comparison) for limit, comparison in zip(self, comparisons, strict=True) if limit is not None]
+
+
+def check_choice(key: str, value: object, choices: Any, hint: str = "") -> None:
     """Refuse a text that is none of several.
 
     >>> from typing import Literal
     >>> check_choice("model.client_state", "cloud", Literal["memory", "disk"])
     Traceback (most recent call last):
-    ValueError: model.client_state is 'cloud', must be one of memory, disk
+    fl_lightning.checks.ArgumentError: model.client_state is 'cloud', must be one of memory, disk
 
     Args:
-        key: of the command line.
+        key: of the command line, or the name of a function's argument.
         value: what it was given.
-        choices: a ``Literal`` of texts, the type of the argument.
+        choices: a ``Literal`` of texts, the type of the argument; or the texts, where they are known at run time only.
+        hint: what a value means, or what is usual.
 
     Raises:
-        ValueError: if the value is none of them.
+        ArgumentError: if the value is none of them; a ValueError.
     """
-    allowed = get_args(choices)
+    allowed = get_args(choices) or tuple(choices)
     if value not in allowed:
-        raise ValueError(f"{key} is {value!r}, must be one of {', '.join(allowed)}")
+        raise ArgumentError(key, f"is {value!r}, must be one of {', '.join(allowed)}{f': {hint}' if hint else ''}")
 
 
 def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:

@@ -85,8 +85,7 @@ class TaskScores(Metric):
     def update(self, task_just_learned: int, evaluated_task: int, logits: Tensor, targets: Tensor) -> None:
         """Count a batch of logits (B, C) and targets (B,) of one task, tasks counted from 0; B may be 0."""
         for name, task in (("task_just_learned", task_just_learned), ("evaluated_task", evaluated_task)):
-            if not 0 <= task < self.num_tasks:
-                raise ValueError(f"{name} is {task}, must be from 0 to {self.num_tasks - 1}: tasks are counted from 0")
+            check_range(name, task, at_least=0, at_most=self.num_tasks - 1, hint="tasks are counted from 0")
         self.correct[task_just_learned, evaluated_task] += (logits.argmax(dim=-1) == targets).sum()
         self.total[task_just_learned, evaluated_task] += len(targets)
 

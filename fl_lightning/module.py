@@ -30,7 +30,7 @@ from fl_lightning.data.tasks import Tasks
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.selection import Choice, by_measurement, by_rule, start_engine
+from fl_lightning.engines.selection import Choice, EngineName, by_measurement, by_rule, start_engine
 from fl_lightning.exchange import CohortFit, Federation, RoundReport
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
@@ -53,7 +53,6 @@ from fl_lightning.training.warm_start import check_same_net, take_initial_weight
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
-EngineName = Literal["auto", "tune", "sequential", "vectorized", "captured"]
 StorageOfStates = Literal["memory", "disk"]
 
 

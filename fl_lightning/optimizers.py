@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import ArgumentError, check_each, check_range
+
 __all__ = ["FedAdam", "FedYogi"]
 
 OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
@@ -54,6 +56,8 @@ def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torc
     """Build an optimizer; a ValueError for one of its arguments names it as it is given on the command line."""
     try:
         optimizer = build(weights)
+    except ArgumentError as error:
+        raise ArgumentError(f"{key}.{error.name}", error.problem) from error
     except ValueError as error:
         found = re.match(r"Invalid (.+?)(?: value| parameter)?(?: at index \d)?: (.*?)(, must be .*)?$", str(error))
         if found is None:
@@ -91,12 +95,9 @@ class _Adaptive(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         tau: float = 1e-3,
     ) -> None:
-        if not lr > 0:
-            raise ValueError(f"Invalid learning rate: {lr}, must be above 0")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"Invalid betas: {tuple(betas)}, must be at least 0 and below 1")
-        if not tau > 0:
-            raise ValueError(f"Invalid tau: {tau}, must be above 0: the paper uses 1e-3")
+        check_range("lr", lr, above=0)
+        check_each("betas", betas, at_least=0, below=1)
+        check_range("tau", tau, above=0, hint="the paper uses 1e-3")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "tau": tau})
 
     @torch.no_grad()

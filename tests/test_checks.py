@@ -1,11 +1,12 @@
 """What is refused, word by word."""
 
 import math
+import pickle
 from typing import Literal
 
 import pytest
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import ArgumentError, check_choice, check_each, check_range, under_keys
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,38 @@ def test_a_choice_is_one_of_the_type():
         with pytest.raises(ValueError) as caught:
             check_choice("model.client_state", value, Literal["memory", "disk"])
         assert str(caught.value) == f"model.client_state is {value!r}, must be one of memory, disk"
+
+
+def test_a_choice_is_one_of_the_names_that_there_are():
+    """Names that are known at run time only, with a hint."""
+    check_choice("callbacks.x.layer", "a", ["a", "b"])
+    with pytest.raises(ValueError, match=r"^callbacks\.x\.layer is 'c', must be one of a, b: null is their mean$"):
+        check_choice("callbacks.x.layer", "c", ["a", "b"], hint="null is their mean")
+
+
+def test_one_of_several_numbers_outside_of_the_range_is_refused():
+    """The first one is named; none at all is within any range."""
+    check_each("data.std", [], above=0)
+    check_each("data.std", (0.5, 1.0), above=0, at_most=1)
+    for values, found in (([0.5, 2.0, -1.0], "2.0"), ([math.nan], "nan"), ([None], "None")):
+        with pytest.raises(ValueError) as caught:
+            check_each("data.std", values, above=0, at_most=1, hint="as fractions")
+        assert str(caught.value) == f"data.std has {found}, must be above 0 and at most 1: as fractions"
+
+
+def test_an_argument_of_a_function_is_named_by_its_key():
+    """Where the function is called with what the command line was given; others keep their names, and other errors are left."""
+    with (
+        pytest.raises(ArgumentError, match="^data.partition.alpha is 0, must be above 0$"),
+        under_keys({"alpha": "data.partition.alpha"}),
+    ):
+        check_range("alpha", 0, above=0)
+    with pytest.raises(ArgumentError, match="^sigma is 0, must be above 0$"), under_keys({"alpha": "data.partition.alpha"}):
+        check_range("sigma", 0, above=0)
+    with pytest.raises(ValueError, match="^alpha$"), under_keys({"alpha": "data.partition.alpha"}):
+        raise ValueError("alpha")
+
+
+def test_a_refusal_crosses_processes():
+    error = pickle.loads(pickle.dumps(ArgumentError("model.mu", "is -1, must be at least 0")))
+    assert str(error) == "model.mu is -1, must be at least 0"

@@ -245,8 +245,8 @@ def test_task_scores_in_the_middle_of_a_run():
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ((2, 0), "task_just_learned is 2, must be from 0 to 1: tasks are counted from 0"),
-        ((1, -1), "evaluated_task is -1, must be from 0 to 1: tasks are counted from 0"),
+        ((2, 0), "task_just_learned is 2, must be between 0 and 1: tasks are counted from 0"),
+        ((1, -1), "evaluated_task is -1, must be between 0 and 1: tasks are counted from 0"),
     ],
 )
 def test_tasks_that_do_not_exist_are_refused(tasks, message):

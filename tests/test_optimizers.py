@@ -151,8 +151,8 @@ def test_moments_survive_a_checkpoint(fit, toy_data, tmp_path, name):
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr is 0.0, must be above 0"),
-        ({"betas": (1.0, 0.9)}, "betas is (1.0, 0.9), must be at least 0 and below 1"),
-        ({"betas": (0.9, -0.1)}, "betas is (0.9, -0.1), must be at least 0 and below 1"),
+        ({"betas": (1.0, 0.9)}, "betas has 1.0, must be at least 0 and below 1"),
+        ({"betas": (0.9, -0.1)}, "betas has -0.1, must be at least 0 and below 1"),
         ({"tau": 0.0}, "tau is 0.0, must be above 0: the paper uses 1e-3"),
     ],
 )

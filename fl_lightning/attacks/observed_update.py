@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_each, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.exchange import Visit
@@ -188,9 +188,8 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
     check_range("num_images", num_images, at_least=1)
     if not clients:
         raise ValueError("clients is empty: name at least one client, such as [0]")
+    check_each("clients", clients, at_least=0, at_most=data.num_clients - 1)
     for client in clients:
-        if not 0 <= client < data.num_clients:
-            raise ValueError(f"clients has {client}, must be between 0 and {data.num_clients - 1}")
         if num_images > data.num_train(client):
             raise ValueError(
                 f"num_images is {num_images}, but client {client} has {data.num_train(client)} training samples: lower it"

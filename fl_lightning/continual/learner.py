@@ -111,13 +111,9 @@ class TaskLearner(FederatedModule):
         self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
         self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))
         self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-        if not self.first_rate > 0:
-            raise ValueError(f"model.optimizer has the learning rate {self.first_rate}, must be above 0 on task streams")
-        if self.smallest_rate > self.first_rate:
-            raise ValueError(
-                f"model.smallest_rate is {self.smallest_rate}, must be at most the learning rate of model.optimizer, "
-                f"{self.first_rate}: below it a client is done with its task"
-            )
+        check_range("model.optimizer.lr", self.first_rate, above=0, hint="on task streams it is divided")
+        hint = "that is model.optimizer.lr, and below the smallest rate a client is done with its task"
+        check_range("model.smallest_rate", self.smallest_rate, at_most=self.first_rate, hint=hint)
         self._smallest_factor = self.smallest_rate / self.first_rate
 
     # Who is where ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as transforms
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_each, check_range
 
 
 class Augmentation(ABC):
@@ -113,10 +113,9 @@ class Cutout(Augmentation):
     num_draws = 2
 
     def __init__(self, size: int = 16, fill: Sequence[float] | None = None) -> None:
-        if fill is not None and not (len(fill) > 0 and all(0 <= part <= 1 for part in fill)):
-            raise ValueError(
-                f"data.augment Cutout.fill is {list(fill)}, must be numbers in [0, 1], one a channel: null is black"
-            )
+        if fill is not None and len(fill) == 0:
+            raise ValueError("data.augment Cutout.fill is [], must have one number a channel: null is black")
+        check_each("data.augment Cutout.fill", fill or (), at_least=0, at_most=1, hint="one a channel, null is black")
         self.size, self.fill = _check_size("Cutout", size), fill
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:

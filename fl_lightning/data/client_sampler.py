@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fl_lightning.checks import check_range
 from fl_lightning.random_streams import numpy_stream
 
 
@@ -84,16 +85,11 @@ def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
         ValueError: if it is out of range.
     """
     if isinstance(clients_per_round, float):
-        if not 0 < clients_per_round <= 1:
-            raise ValueError(
-                f"data.clients_per_round is {clients_per_round}, must be above 0 and at most 1 as a fraction: "
-                "write a whole number for a count"
-            )
+        hint = "it is a fraction, write a whole number for a count"
+        check_range("data.clients_per_round", clients_per_round, above=0, at_most=1, hint=hint)
         return max(int(clients_per_round * num_clients + 1e-9), 1)
-    if not 1 <= clients_per_round <= num_clients:
-        raise ValueError(
-            f"data.clients_per_round is {clients_per_round}, must be between 1 and data.num_clients, {num_clients}"
-        )
+    hint = f"data.num_clients is {num_clients}"
+    check_range("data.clients_per_round", clients_per_round, at_least=1, at_most=num_clients, hint=hint)
     return clients_per_round
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, under_keys
 from fl_lightning.data.partition_file import read_partition
 from fl_lightning.functional import (
     class_partition,
@@ -22,6 +22,11 @@ from fl_lightning.functional import (
 from fl_lightning.functional.partition import check_alpha, check_min_samples, check_power_law
 
 __all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural", "Partition", "PowerLaw", "Shards"]
+
+_KEYS = {"num_clients": "data.num_clients"} | {
+    name: f"data.partition.{name}" for name in ("alpha", "base", "classes_per_client", "min_samples", "min_size", "sigma")
+}
+"""Of the command line, by the arguments of the functions that deal."""
 
 
 class Partition(ABC):
@@ -38,7 +43,8 @@ class Partition(ABC):
 
     def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
         """The same; for partitions that look at the natural client of every sample, (n,), where it is known."""
-        return self(labels, num_clients, seed)
+        with under_keys(_KEYS):
+            return self(labels, num_clients, seed)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
@@ -53,7 +59,8 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, alpha: float = 0.1) -> None:
-        check_alpha(alpha)  # before any data is read
+        with under_keys(_KEYS):  # before any data is read
+            check_alpha(alpha)
         self.alpha = alpha
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
@@ -117,7 +124,8 @@ class PowerLaw(Partition):
 
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
         _check_classes_per_client(classes_per_client)
-        check_power_law(base, sigma)
+        with under_keys(_KEYS):
+            check_power_law(base, sigma)
         self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
@@ -132,7 +140,8 @@ class Natural(Partition):
     """
 
     def __init__(self, min_samples: int = 1) -> None:
-        check_min_samples(min_samples)
+        with under_keys(_KEYS):
+            check_min_samples(min_samples)
         self.min_samples = min_samples
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
@@ -145,7 +154,8 @@ class Natural(Partition):
                 "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "
                 "or another data.partition"
             )
-        return self(owners, num_clients, seed)
+        with under_keys(_KEYS):
+            return self(owners, num_clients, seed)
 
 
 class IID(Partition):

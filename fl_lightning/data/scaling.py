@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import check_each
 from fl_lightning.data.samples import are_whole
 
 
@@ -115,8 +116,7 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
         raise ValueError(f"data.mean is {list(mean)} and data.std is {list(std)}, must have one value a channel each")
     if not all(map(math.isfinite, mean)):
         raise ValueError(f"data.mean is {list(mean)}, must be finite in every channel")
-    if not all(0 < deviation < math.inf for deviation in std):
-        raise ValueError(f"data.std is {list(std)}, must be above 0 in every channel")
+    check_each("data.std", std, above=0, below=math.inf)
 
 
 def channel_statistics(

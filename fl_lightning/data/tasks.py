@@ -125,12 +125,13 @@ class TaskStream(Tasks):
                 "tasks_per_source out"
             )
         for source, count in tasks_per_source.items():
-            if count < 1:
-                raise ValueError(f"data.tasks.tasks_per_source is {count} for {source}, must be at least 1")
-        if not (test_fraction > 0 and val_fraction > 0 and test_fraction + val_fraction < 1):
+            check_range(f"data.tasks.tasks_per_source.{source}", count, at_least=1)
+        check_range("data.tasks.test_fraction", test_fraction, above=0, below=1, hint="the paper uses 0.2")
+        check_range("data.tasks.val_fraction", val_fraction, above=0, below=1, hint="the paper uses 0.1")
+        if test_fraction + val_fraction >= 1:
             raise ValueError(
-                f"data.tasks.test_fraction is {test_fraction} and val_fraction is {val_fraction}, "
-                "must be above 0 and below 1 together: the paper uses 0.2 and 0.1"
+                f"data.tasks.test_fraction is {test_fraction} and data.tasks.val_fraction is {val_fraction}, must be below 1 "
+                "together: the rest is trained on"
             )
         self.by, self.classes_per_task, self.tasks_per_client = by, classes_per_task, tasks_per_client
         self.tasks_per_source = tasks_per_source

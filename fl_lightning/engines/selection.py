@@ -1,7 +1,7 @@
 """Which engine runs the clients: the one that was asked for, a fixed rule, or what measures fastest."""
 
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -13,12 +13,13 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
 
-ENGINES: dict[str, type[Engine]] = {
-    "sequential": SequentialEngine,
-    "vectorized": VectorizedEngine,
-    "captured": CapturedEngine,
-}
-"""By the value of ``model.engine``; ``auto`` and ``tune`` choose one of these."""
+_Runs = Literal["sequential", "vectorized", "captured"]
+EngineName = Literal["auto", "tune", _Runs]
+"""Of ``model.engine``; ``auto`` and ``tune`` choose one of the others."""
+
+_CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, CapturedEngine)
+ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
+"""By the value of ``model.engine``."""
 
 # Weights times samples of a local step up to which stacking is known to be faster: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7

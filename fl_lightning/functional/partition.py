@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import ArgumentError, check_range
 
 
 def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int) -> list[Tensor]:
@@ -75,11 +75,12 @@ def dirichlet_by_class_partition(
     """
     labels = _checked_labels(labels, num_clients)
     check_alpha(alpha)
-    check_range("data.partition.min_size", min_size, at_least=0, hint="samples that every client gets")
+    check_range("min_size", min_size, at_least=0, hint="samples that every client gets")
     if min_size * num_clients > len(labels):
-        raise ValueError(
-            f"data.partition.min_size is {min_size}, must be at most {len(labels) // num_clients} for {len(labels)} samples "
-            f"and {num_clients} clients: lower it or data.num_clients"
+        raise ArgumentError(
+            "min_size",
+            f"is {min_size}, must be at most {len(labels) // num_clients} for {len(labels)} samples and {num_clients} clients: "
+            "lower it or num_clients",
         )
     rng = np.random.default_rng(seed)
     num_classes = int(labels.max()) + 1
@@ -99,9 +100,10 @@ def dirichlet_by_class_partition(
             owners = np.repeat(np.tile(np.arange(num_clients), num_classes), sizes.ravel())
             parts = _by_client(np.concatenate(pools), owners, num_clients)
             return [torch.from_numpy(rng.permutation(part.numpy())) for part in parts]
-    raise ValueError(
-        f"data.partition.alpha is {alpha}: 1,000 draws left some of the {num_clients} clients with fewer than {min_size} "
-        "samples: raise alpha, lower data.num_clients or lower data.partition.min_size"
+    raise ArgumentError(
+        "alpha",
+        f"is {alpha}: 1,000 draws left some of the {num_clients} clients with fewer than {min_size} samples: raise alpha, "
+        "lower num_clients or lower min_size",
     )
 
 
@@ -129,11 +131,8 @@ def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
     """
     labels = _checked_labels(labels, num_clients)
     num_shards = num_clients * classes_per_client
-    if classes_per_client < 1 or num_shards > len(labels):
-        raise ValueError(
-            f"data.partition.classes_per_client is {classes_per_client}, must be between 1 and "
-            f"{len(labels) // num_clients} for {len(labels)} samples and {num_clients} clients"
-        )
+    hint = f"there are {len(labels)} samples for {num_clients} clients"
+    check_range("classes_per_client", classes_per_client, at_least=1, at_most=len(labels) // num_clients, hint=hint)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     shards = np.array_split(order[np.argsort(labels[order], kind="stable")], num_shards)
@@ -192,9 +191,10 @@ def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
     available, owners = np.bincount(labels), np.bincount(hands.ravel())
     if (available < owners).any():
         label = int((available < owners).argmax())
-        raise ValueError(
-            f"data.num_clients is {num_clients}: class {label} has {available[label]} samples for its {owners[label]} owners: "
-            "lower data.num_clients or data.partition.classes_per_client"
+        raise ArgumentError(
+            "num_clients",
+            f"is {num_clients}: class {label} has {available[label]} samples for its {owners[label]} owners: "
+            "lower num_clients or classes_per_client",
         )
     by_class = np.argsort(hands, axis=None, kind="stable")
     rank = np.empty_like(by_class)  # of every dealt class among its equals
@@ -242,9 +242,10 @@ def power_law_partition(
     rest = available - base * owners
     if (rest < 0).any():
         label = int((rest < 0).argmax())
-        raise ValueError(
-            f"data.partition.base is {base}: class {label} has {available[label]} samples for its {owners[label]} owners: "
-            "lower data.partition.base, data.partition.classes_per_client or data.num_clients"
+        raise ArgumentError(
+            "base",
+            f"is {base}: class {label} has {available[label]} samples for its {owners[label]} owners: "
+            "lower base, classes_per_client or num_clients",
         )
     draws = rng.standard_normal(hands.shape)
     largest = np.full(len(owners), -np.inf)
@@ -283,11 +284,8 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
     borders = np.flatnonzero(np.diff(owners[order])) + 1
     sizes = np.diff(borders, prepend=0, append=len(owners))
     kept = np.flatnonzero(sizes >= min_samples)
-    if not 1 <= num_clients <= len(kept):
-        raise ValueError(
-            f"data.num_clients is {num_clients}, must be between 1 and {len(kept)}, the number of natural clients that have "
-            f"data.partition.min_samples, {min_samples}, or more samples"
-        )
+    hint = f"so many natural clients have min_samples, {min_samples}, or more samples"
+    check_range("num_clients", num_clients, at_least=1, at_most=len(kept), hint=hint)
     if num_clients < len(kept):
         kept = np.sort(np.random.default_rng(seed).choice(kept, num_clients, replace=False))
     parts = torch.from_numpy(order).split(sizes.tolist())
@@ -296,26 +294,25 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
 
 def _checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
     labels = np.asarray(labels).astype(np.int64, copy=False)
-    if not 1 <= num_clients <= len(labels):
-        raise ValueError(f"data.num_clients is {num_clients}, must be between 1 and the number of samples, {len(labels)}")
+    check_range("num_clients", num_clients, at_least=1, at_most=len(labels), hint="so many samples there are")
     return labels
 
 
 def check_alpha(alpha: float) -> None:
     """Raise a ValueError unless ``alpha`` is above 0 and finite."""
     hint = "try 0.1 for strong label skew, 100 for nearly even clients"
-    check_range("data.partition.alpha", alpha, above=0, below=np.inf, hint=hint)
+    check_range("alpha", alpha, above=0, below=np.inf, hint=hint)
 
 
 def check_power_law(base: int, sigma: float) -> None:
     """Raise a ValueError unless ``base`` is at least 1 and ``sigma`` at least 0 and finite."""
-    check_range("data.partition.base", base, at_least=1, hint="the samples of each of its classes a client gets")
-    check_range("data.partition.sigma", sigma, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
+    check_range("base", base, at_least=1, hint="the samples of each of its classes a client gets")
+    check_range("sigma", sigma, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
 
 
 def check_min_samples(min_samples: int) -> None:
     """Raise a ValueError unless ``min_samples`` is at least 1."""
-    check_range("data.partition.min_samples", min_samples, at_least=1, hint="smaller clients are left out")
+    check_range("min_samples", min_samples, at_least=1, hint="smaller clients are left out")
 
 
 def _deal_classes(
@@ -327,14 +324,12 @@ def _deal_classes(
     next lap, that lap begins with classes that the hand does not have.
     """
     num_classes, k = len(classes), classes_per_client
-    if not 1 <= k <= num_classes:
-        raise ValueError(
-            f"data.partition.classes_per_client is {k}, must be between 1 and the number of classes, {num_classes}"
-        )
+    check_range("classes_per_client", k, at_least=1, at_most=num_classes, hint="so many classes there are")
     if num_clients * k < num_classes:
-        raise ValueError(
-            f"data.num_clients is {num_clients}: at {k} a client, some of the {num_classes} classes belong to nobody: "
-            "raise data.num_clients or data.partition.classes_per_client"
+        raise ArgumentError(
+            "num_clients",
+            f"is {num_clients}: at {k} a client, some of the {num_classes} classes belong to nobody: "
+            "raise num_clients or classes_per_client",
         )
     num_laps = -(-num_clients * k // num_classes)
     laps = rng.permuted(np.tile(np.arange(num_classes), (num_laps, 1)), axis=1)

@@ -46,8 +46,7 @@ class FedNova(FedProx):
                     f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova knows plain momentum: leave it out"
                 )
         self._momentum: float = optimizer.defaults["momentum"]
-        if not 0 <= self._momentum < 1:
-            raise ValueError(f"model.optimizer.momentum is {self._momentum}, must be at least 0 and below 1 for FedNova")
+        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova knows no other")
         self._check_pull(optimizer.defaults["lr"])
 
     def _check_pull(self, rate: float) -> None:

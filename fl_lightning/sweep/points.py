@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from fl_lightning.checks import check_range
+
 Point = Mapping[str, str]  # key of the command line -> value as typed
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -85,8 +87,7 @@ def parse_seeds(text: str) -> list[int]:
         raise ValueError(f"--seeds is {text}: {cure}")
     seeds = [int(part) for part in inner.split(",")]
     if inner == text.strip() and len(seeds) == 1:
-        if seeds[0] < 1:
-            raise ValueError(f"--seeds is {text}, must be at least 1: {cure}")
+        check_range("--seeds", seeds[0], at_least=1, hint=cure)
         return list(range(1, seeds[0] + 1))
     if twice := _repeated([str(seed) for seed in seeds]):
         raise ValueError(f"--seeds has {twice} twice: {cure}")

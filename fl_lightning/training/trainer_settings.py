@@ -55,8 +55,8 @@ def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
 
 def _check_rounds(most: int, least: int | None) -> None:
     check_range("trainer.max_steps", most, at_least=1, below=2**31, hint="the number of rounds")
-    if least is not None and not 0 <= least <= most:
-        raise ValueError(f"trainer.min_steps is {least}, must be at least 0 and at most trainer.max_steps, {most}")
+    if least is not None:
+        check_range("trainer.min_steps", least, at_least=0, at_most=most, hint="trainer.max_steps is the most")
 
 
 def _check_cadence(interval: Any) -> None:

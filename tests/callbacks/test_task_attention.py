@@ -49,7 +49,7 @@ def test_a_layer_that_has_no_attention_is_refused(main):
     code, _, error = main("fit", "--config", "digits_fedweit.yaml", *options)
     assert code != 0
     assert error.count("\n") == 1
-    assert "callbacks.task_attention.layer is classifier, must be one of features." in error
+    assert "callbacks.task_attention.layer is 'classifier', must be one of features." in error
 
 
 def test_a_client_without_a_state_has_no_attention():

@@ -51,7 +51,7 @@ SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PIC
         (["--model", "FedBABU", "--model.head", "['*']"], "model.head is ['*'], which leaves no weight of model.net"),
         (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),
         (["--data.clients_per_round", "1.5"], "data.clients_per_round is 1.5, must be above 0 and at most 1"),
-        (["--data.clients_per_round", "21"], "data.clients_per_round is 21, must be between 1 and data.num_clients, 20"),
+        (["--data.clients_per_round", "21"], "data.clients_per_round is 21, must be between 1 and 20: data.num_clients is 20"),
         (["--data.source", "CIFAR11"], "data.source is 'CIFAR11'"),
         (["--data.source", "image_folder", "--data.root", "nowhere"], "data.root is nowhere"),
         (["--trainer.max_steps", "-1"], "trainer.max_steps is -1, must be at least 1"),

@@ -225,8 +225,8 @@ def test_a_smallest_rate_that_nobody_would_train_at_is_refused(tiny):
     with pytest.raises(ValueError) as error:
         tiny.train(FedAvgOnTasks, smallest_rate=0.2)
     assert str(error.value) == (
-        "model.smallest_rate is 0.2, must be at most the learning rate of model.optimizer, 0.1: below it a client is done with "
-        "its task"
+        "model.smallest_rate is 0.2, must be at most 0.1: that is model.optimizer.lr, and below the smallest rate a client is "
+        "done with its task"
     )
 
 

@@ -83,7 +83,7 @@ def test_natural_gives_the_owners_of_the_samples():
     assert [part.tolist() for part in parts] == [list(range(owner, 400, 7)) for owner in range(7)]
     parts = Natural(min_samples=58).partition(LABELS, owners, 1, 0)
     assert parts[0].tolist() == list(range(0, 400, 7))
-    with pytest.raises(ValueError, match=r"data.num_clients is 2, must be between 1 and 1, .*data.partition.min_samples, 58,"):
+    with pytest.raises(ValueError, match=r"data.num_clients is 2, must be between 1 and 1: .*min_samples, 58,"):
         Natural(min_samples=58).partition(LABELS, owners, 2, 0)
 
 

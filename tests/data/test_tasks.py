@@ -240,18 +240,17 @@ def test_without_tasks_there_are_no_streams():
             "data.tasks.tasks_per_source is {'x': 2}, but data.tasks.by is classes: set it to sources, or leave "
             "tasks_per_source out",
         ),
-        (
-            {"by": "sources", "tasks_per_source": {"x": 0}},
-            "data.tasks.tasks_per_source is 0 for x, must be at least 1",
-        ),
+        ({"by": "sources", "tasks_per_source": {"x": 0}}, "data.tasks.tasks_per_source.x is 0, must be at least 1"),
         ({"tasks_per_client": 0}, "data.tasks.tasks_per_client is 0, must be at least 1: null for all tasks"),
         *(
-            (
-                {"test_fraction": test, "val_fraction": validation},
-                f"data.tasks.test_fraction is {test} and val_fraction is {validation}, must be above 0 and below 1 together: "
-                "the paper uses 0.2 and 0.1",
-            )
-            for test, validation in ((0.0, 0.1), (0.2, 0.0), (0.6, 0.4), (-0.1, 0.1), (float("nan"), 0.1))
+            ({"test_fraction": value}, f"data.tasks.test_fraction is {value}, must be above 0 and below 1: the paper uses 0.2")
+            for value in (0.0, -0.1, 1.0, float("nan"))
+        ),
+        ({"val_fraction": 0.0}, "data.tasks.val_fraction is 0.0, must be above 0 and below 1: the paper uses 0.1"),
+        (
+            {"test_fraction": 0.6, "val_fraction": 0.4},
+            "data.tasks.test_fraction is 0.6 and data.tasks.val_fraction is 0.4, must be below 1 together: the rest is trained "
+            "on",
         ),
     ],
 )
