@@ -1,12 +1,19 @@
 """What is refused, word by word."""
 
+import doctest
 import math
 import pickle
 from typing import Literal
 
 import pytest
 
+from fl_lightning import checks
 from fl_lightning.checks import ArgumentError, check_choice, check_each, check_range, under_keys
+
+
+def test_the_examples_in_docstrings_give_what_they_say():
+    failed, tried = doctest.testmod(checks)
+    assert (failed, tried > 8) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
     """A float64 mean in the dtype of what was averaged; integers are truncated.
 
     A mean that misses an integer by rounding alone is that integer: ten counters of 7 average to 7, not to 6.
+
+    Example::
+
+        >>> cast_mean(torch.tensor([7 - 1e-9, 6.9], dtype=torch.float64), torch.int64)
+        tensor([7, 6])
     """
     if dtype.is_floating_point:
         return mean.to(dtype)

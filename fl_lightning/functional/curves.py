@@ -17,6 +17,11 @@ def late_evaluations(accuracy: Mapping[int, float]) -> dict[int, float]:
 
     Returns:
         Accuracies by ascending round, the last one among them; empty if nothing after round 0 is evaluated.
+
+    Example::
+
+        >>> late_evaluations({0: 0.1, 10: 0.5, 20: 0.7, 30: 0.8})  # rounds after 15
+        {20: 0.7, 30: 0.8}
     """
     last = max(accuracy, default=0)
     return {round: accuracy[round] for round in sorted(accuracy) if round > max(last - _WINDOW, last / 2)}

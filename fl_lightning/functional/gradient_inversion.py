@@ -15,6 +15,11 @@ def squared_distance(gradient: Iterable[Tensor], observed: Iterable[Tensor]) -> 
 
     Args:
         gradient, observed: tensors of the same shapes in the same order.
+
+    Example::
+
+        >>> squared_distance([torch.tensor([1.0, 2.0]), torch.tensor(3.0)], [torch.tensor([0.0, 0.0]), torch.tensor(1.0)])
+        tensor(9.)
     """
     return torch.stack([(a - b).square().sum() for a, b in zip(gradient, observed, strict=True)]).sum()
 
@@ -26,6 +31,12 @@ def cosine_distance(gradient: Sequence[Tensor], observed: Sequence[Tensor]) -> T
 
     Args:
         gradient, observed: tensors of the same shapes in the same order.
+
+    Example::
+
+        >>> east, north = [torch.tensor([2.0, 0.0])], [torch.tensor([0.0, 3.0])]
+        >>> cosine_distance(east, north), cosine_distance(east, east)
+        (tensor(1.), tensor(0.))
     """
     product = torch.stack([a.flatten().dot(b.flatten()) for a, b in zip(gradient, observed, strict=True)]).sum()
     norms = [torch.stack([part.norm() for part in parts]).norm() for parts in (gradient, observed)]
@@ -39,6 +50,11 @@ def total_variation(images: Tensor) -> Tensor:
 
     Args:
         images: (n, channels, height, width), height and width at least 2.
+
+    Example::
+
+        >>> total_variation(torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]]))  # 2 from row to row, 1 from column to column
+        tensor(3.)
     """
     return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()
 
@@ -58,6 +74,12 @@ def label_counts_from_bias(bias_gradient: Tensor, probabilities: Tensor, num_ima
 
     Returns:
         (C,) integers that add up to n.
+
+    Example::
+
+        >>> even = torch.full((3,), 1 / 3)  # before training, of a batch with three images of class 0 and one of class 2
+        >>> label_counts_from_bias(even - torch.tensor([3, 0, 1]) / 4, even, num_images=4)
+        tensor([3, 0, 1])
     """
     surely, probably = -num_images * bias_gradient, num_images * (probabilities - bias_gradient)
     counts = torch.zeros_like(bias_gradient, dtype=torch.int64)

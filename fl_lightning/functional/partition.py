@@ -299,19 +299,52 @@ def _checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
 
 
 def check_alpha(alpha: float) -> None:
-    """Raise a ValueError unless ``alpha`` is above 0 and finite."""
+    """Refuse a Dirichlet parameter that is not above 0 and finite.
+
+    Raises:
+        ValueError: naming it, its value and what is usual.
+
+    Example::
+
+        >>> check_alpha(0.1)
+        >>> check_alpha(0.0)
+        Traceback (most recent call last):
+        fl_lightning.checks.ArgumentError: alpha is 0.0, must be above 0 and finite: try 0.1 for strong label skew, ...
+    """
     hint = "try 0.1 for strong label skew, 100 for nearly even clients"
     check_range("alpha", alpha, above=0, below=np.inf, hint=hint)
 
 
 def check_power_law(base: int, sigma: float) -> None:
-    """Raise a ValueError unless ``base`` is at least 1 and ``sigma`` at least 0 and finite."""
+    """Refuse a ``base`` below 1, and a ``sigma`` below 0 or without end.
+
+    Raises:
+        ValueError: naming it, its value and what is usual.
+
+    Example::
+
+        >>> check_power_law(base=1, sigma=2.0)
+        >>> check_power_law(base=1, sigma=-1.0)
+        Traceback (most recent call last):
+        fl_lightning.checks.ArgumentError: sigma is -1.0, must be at least 0 and finite: 0 for even sizes, 2 as in FedProx
+    """
     check_range("base", base, at_least=1, hint="the samples of each of its classes a client gets")
     check_range("sigma", sigma, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
 
 
 def check_min_samples(min_samples: int) -> None:
-    """Raise a ValueError unless ``min_samples`` is at least 1."""
+    """Refuse a ``min_samples`` below 1.
+
+    Raises:
+        ValueError: naming it and its value.
+
+    Example::
+
+        >>> check_min_samples(1)
+        >>> check_min_samples(0)
+        Traceback (most recent call last):
+        fl_lightning.checks.ArgumentError: min_samples is 0, must be at least 1: smaller clients are left out
+    """
     check_range("min_samples", min_samples, at_least=1, hint="smaller clients are left out")
 
 

@@ -13,6 +13,13 @@ def tensor_slots(net: nn.Module) -> Slots:
     """All attributes that hold a net's weights and buffers, by their names in ``named_parameters`` and ``named_buffers``.
 
     A weight that two layers share has two; a layer that is registered under two names counts once.
+
+    Example::
+
+        >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        >>> net[1].weight = net[0].weight
+        >>> tensor_slots(net)
+        {'0.weight': ['0.weight', '1.weight']}
     """
     names: dict[int, str] = {}
     slots: Slots = {}
@@ -31,6 +38,13 @@ def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], argum
         slots: :func:`tensor_slots` of the net.
         tensors: by name; those that are left out stay as they are.
         arguments: of the net.
+
+    Example::
+
+        >>> import torch
+        >>> net = nn.Linear(2, 1, bias=False)
+        >>> call_with(net, tensor_slots(net), {"weight": torch.tensor([[1.0, 2.0]])}, [torch.tensor([3.0, 4.0])])
+        tensor([11.])
     """
     # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones there.
     replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}

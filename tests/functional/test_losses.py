@@ -88,7 +88,7 @@ def test_reductions(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_unknown_reduction_is_named(loss):
     """The error names the argument, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"reduction is 'median', must be 'mean', 'sum' or 'none'"):
+    with pytest.raises(ValueError, match=r"reduction is 'median', must be one of mean, sum, none"):
         loss(*example(), reduction="median")
 
 
