@@ -13,7 +13,7 @@ from fl_lightning.checks import ArgumentError, check_choice, check_each, check_r
 
 def test_the_examples_in_docstrings_give_what_they_say():
     failed, tried = doctest.testmod(checks)
-    assert (failed, tried > 8) == (0, True)
+    assert failed == 0 < tried
 
 
 @pytest.mark.parametrize(
