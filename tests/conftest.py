@@ -1,5 +1,6 @@
 """What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
 
+import functools
 import os
 
 # Before torch counts processors: nets are tiny, and tests run side by side.
@@ -17,6 +18,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from forked import CommandLine
+from lightning.pytorch.trainer.connectors import callback_connector
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
@@ -26,6 +28,15 @@ from fl_lightning.data import FederatedDataModule, from_arrays
 def _own_cache(tmp_path_factory, monkeypatch):
     """Decoded data of tests stays with the tests."""
     monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_read_once():
+    """Every trainer reads the entry points of all packages for callbacks, which takes longer than many a toy round."""
+    with pytest.MonkeyPatch.context() as patch:
+        read_once = functools.cache(callback_connector._load_external_callbacks)
+        patch.setattr(callback_connector, "_load_external_callbacks", read_once)
+        yield
 
 
 @pytest.fixture
@@ -51,6 +62,15 @@ def fit() -> Callable[..., pl.Trainer]:
         return trainer
 
     return run
+
+
+@pytest.fixture
+def traced(monkeypatch) -> Iterator[None]:
+    """Captured steps are traced to graphs which run as they are, operator by operator: compiling takes seconds."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

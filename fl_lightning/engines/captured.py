@@ -43,15 +43,17 @@ class CapturedEngine(SequentialEngine):
         if client is not self._client:
             self._client, self._facts = client, _without_aliases(facts_of(client, self.dtype))
             client.state = self._facts["state"]
+            # As numbers, every round and every step would be another graph.
+            self._round = torch.tensor(client.round, device=self.context.device)
             self._position = torch.zeros((), dtype=torch.int64, device=self.context.device)
         else:
-            self._position = self._position + 1  # a number would be another graph for every step
+            self._position = self._position + 1
         client.resting = self._rests(client, step)  # one graph a phase
         torch.compiler.cudagraph_mark_step_begin()
         trained = {name: self.working_state[name] for name in self.trained}
         untrained = {name: self.working_state[name] for name in self._untrained}
         facts = {**self._facts, "state": client.state}
-        result = self._captured(trained, untrained, batch, client.round, self._position, facts, client.resting)
+        result = self._captured(trained, untrained, batch, self._round, self._position, facts, client.resting)
         self.load(result.untrained)
         client.state = tree_map(torch.clone, result.state)
         self._apply(result.gradients)

@@ -60,7 +60,7 @@ class LocalStep:
         trained: State,
         untrained: State,
         batch: Batch,
-        round: int,
+        round: int | Tensor,
         step: int | Tensor,
         facts: dict[str, Any],
         resting: Sequence[str] = (),
@@ -100,9 +100,8 @@ class LocalStep:
             return tuple(gradients.values()), loss
 
         client = Client(
-            **{**facts, "state": _copied(facts["state"])},
+            **{**facts, "round": round, "state": _copied(facts["state"])},
             received=tuple(facts["received_state"][name] for name in self._weight_names),
-            round=round,
             step=step,
             data=None,
             differentiate=differentiate,

@@ -8,6 +8,7 @@ clients' states lie (``model.client_state``), and what the run is computed on (`
 is learned or measured, and stays. Objects tell what they are; what they keep to themselves a config tells, where there is one.
 """
 
+import functools
 import inspect
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,12 +160,16 @@ def _shortened(value: Any) -> str:
 
 def _options(thing: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of an object's class that it keeps as attributes of the same names."""
-    names = dict.fromkeys(
-        name for kind in type(thing).__mro__ if kind is not object for name in inspect.signature(kind.__init__).parameters
-    )
-    for name in names:
+    for name in _arguments(type(thing)):
         if hasattr(thing, name) and name != "self":
             yield name, getattr(thing, name)
+
+
+@functools.lru_cache
+def _arguments(kind: type) -> dict[str, None]:
+    """Names of the arguments of a class and of those that it derives from, in order."""
+    kinds = (one for one in kind.__mro__ if one is not object)
+    return dict.fromkeys(name for one in kinds for name in inspect.signature(one.__init__).parameters)
 
 
 def _options_of_method(method: EvaluatedModule) -> Iterator[tuple[str, Any]]:

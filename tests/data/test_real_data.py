@@ -58,8 +58,11 @@ def labels_by_walking(root, part, classes):
 
 @pytest.mark.parametrize(
     ("name", "mean"),
-    [("cifar10", (0.4914, 0.4822, 0.4465)), ("cifar100", (0.5071, 0.4865, 0.4409))],
-    ids=["CIFAR-10", "CIFAR-100"],
+    [
+        # Unpacking its archive takes most of the time of these tests.
+        pytest.param("cifar10", (0.4914, 0.4822, 0.4465), id="CIFAR-10", marks=pytest.mark.slow),
+        pytest.param("cifar100", (0.5071, 0.4865, 0.4409), id="CIFAR-100"),
+    ],
 )
 def test_real_cifar(some_images, name, mean):
     """Classes and labels of the folders, 32x32 in colour, pixels as Pillow reads them, mean of the channels as known to .02."""

@@ -14,16 +14,9 @@ from fl_lightning.data import RandomCrop, from_arrays
 from fl_lightning.engines.selection import ENGINES
 from fl_lightning.models import MLP
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 WAITS = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::masked_select", "aten::unique2")
-
-
-@pytest.fixture(autouse=True)
-def _trace_only(monkeypatch):
-    """Captured steps are traced but not compiled, which takes seconds; their operators run one by one and can be counted."""
-    compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
-    yield
-    torch._dynamo.reset()
 
 
 class PersonalHead(FedAvg):
@@ -198,14 +191,14 @@ def live_bytes():
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def test_captured_graphs_do_not_grow_with_rounds_or_clients(fit):
-    """Ragged shards: a graph more for every round or shape would cost seconds each."""
+def test_a_captured_step_is_compiled_once(fit):
+    """For all rounds, and all clients of ragged shards: one more graph would cost seconds, on a GPU a minute."""
     graphs = []
-    for rounds, sizes in ((3, [3, 5, 7]), (8, [3, 5, 7]), (3, [3, 5, 7, 8, 10, 11])):
+    for rounds, sizes in ((3, [3, 5, 7]), (2, [3, 5, 7, 8, 10, 11])):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         clients = [part.tolist() for part in torch.arange(sum(sizes)).split(sizes)]
         data = from_arrays(torch.randn(sum(sizes), 4), torch.arange(sum(sizes)) % 3, clients, batch_size=4, monitor_test=0)
         fit(FedAvg(lambda shape, classes: MLP(shape, classes, (5,)), engine="captured"), data, rounds)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs[0] == graphs[1] == graphs[2] > 0
+    assert graphs == [1, 1]

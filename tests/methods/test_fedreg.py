@@ -1,7 +1,6 @@
 """FedReg against its five steps in a plain loop over weights as one vector."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -170,10 +169,8 @@ def test_the_loss_does_not_underflow():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
-def test_weights_that_count_twice(tied, monkeypatch, engine):
+def test_weights_that_count_twice(tied, traced, engine):
     """Two rounds to 1e-9, and the net is left with parameters, not with the tensors that it held in between."""
-    trace = partial(torch.compile, backend="eager", fullgraph=True)
-    monkeypatch.setattr(torch, "compile", lambda step, **_: trace(step))
     cohorts = [[0, 1], [1]]
     settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}
     method, net = tied.train(FedReg, tied.new_data(cohorts=cohorts), engine=engine, **settings), tied.new_net()
@@ -182,7 +179,6 @@ def test_weights_that_count_twice(tied, monkeypatch, engine):
         net.load_state_dict(tied.mean(fits, uniform=True))
     tied.assert_same(method.net, net)
     assert all(isinstance(weight, nn.Parameter) for weight in method.engine.net.parameters())
-    torch._dynamo.reset()
 
 
 def assert_modified_rounds(tiny, data, engine):
@@ -203,12 +199,9 @@ def test_modified_gradients_equal_the_equation(tiny, engine):
     assert_modified_rounds(tiny, tiny.new_data(), engine)
 
 
-def test_modified_gradients_in_captured_steps(tiny, monkeypatch):
+def test_modified_gradients_in_captured_steps(tiny, traced):
     """Two rounds of the client with 10 samples, whose third batch is filled up."""
-    trace = partial(torch.compile, backend="eager", fullgraph=True)  # as it is, but for the seconds that compiling takes
-    monkeypatch.setattr(torch, "compile", lambda step, **_: trace(step))
     assert_modified_rounds(tiny, tiny.new_data(cohorts=[[1], [1]]), "captured")
-    torch._dynamo.reset()
 
 
 def test_modified_gradients_are_orthogonal_to_the_semantic_direction(tiny):

@@ -76,7 +76,7 @@ def test_frozen_weights_are_constants(tiny, name, engine):
     assert_alike(tiny, *both(tiny, name, engine=engine))
 
 
-def test_under_the_captured_engine(tiny):
+def test_under_the_captured_engine(tiny, traced):
     assert_alike(tiny, *both(tiny, "SCAFFOLD", engine="captured"))
 
 
