@@ -71,7 +71,7 @@ class TaskAccuracy(FederatedCallback):
 
     @staticmethod
     def _counts(module: TaskLearner) -> dict[str, Tensor]:
-        learned, values = module.position.double().mean(), module.model_values.double().sum()
+        learned, values = module.clocks.position.double().mean(), module.model_values.double().sum()
         return {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * values}
 
 

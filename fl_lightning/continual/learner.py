@@ -8,23 +8,22 @@ so that synchronous and asynchronous streams, and resumed ones, run through the 
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from fl_lightning.algorithm import ServerWeighting
-from fl_lightning.checks import check_choice, check_range
-from fl_lightning.continual.clock import Clock
+from fl_lightning.checks import check_range
+from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
 from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
-
-Schedule = Literal["synchronous", "asynchronous"]
 
 
 class TaskLearner(FederatedModule):
@@ -60,9 +59,8 @@ class TaskLearner(FederatedModule):
 
     needs = Needs(client_weights=True, task_streams=True)
 
-    position: Tensor  # (N,), in each client's sequence; T: done
-    rounds_in_task: Tensor  # (N,)
-    rate_factor: Tensor  # (N,)
+    clocks: TaskClocks
+    """Where every client is in its sequence."""
     task_accuracy: Tensor
     """(N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured."""
     model_values: Tensor  # (N,), that a client's model consists of
@@ -82,13 +80,8 @@ class TaskLearner(FederatedModule):
         **common: Any,
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-        for name, value in (("rounds_per_task", rounds_per_task), ("patience", patience), ("evaluate_every", evaluate_every)):
-            check_range(f"model.{name}", value, at_least=1)
-        check_choice("model.schedule", schedule, Schedule)
-        check_range("model.rate_divisor", rate_divisor, above=1, hint="the paper uses 3")
-        check_range("model.smallest_rate", smallest_rate, at_least=0, hint="0 never ends a task early")
-        self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
-        self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
+        self.pace = Pace(rounds_per_task, schedule, patience, rate_divisor, smallest_rate)
+        check_range("model.evaluate_every", evaluate_every, at_least=1)
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
         self.reset_adam_each_round = reset_adam_each_round
         self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
@@ -102,19 +95,13 @@ class TaskLearner(FederatedModule):
                 f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: call "
                 "its class layer classifier"
             )
-        if hasattr(self, "position"):  # a second fit goes on
+        if hasattr(self, "clocks"):  # a second fit goes on
             return
         num_clients, num_tasks = self.data.streams.order.shape
-        self.register_buffer("position", torch.zeros(num_clients, dtype=torch.int64))
-        self.register_buffer("rounds_in_task", torch.zeros(num_clients, dtype=torch.int64))
-        self.register_buffer("rate_factor", torch.ones(num_clients, dtype=torch.float64))
+        self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+        self.clocks = TaskClocks(num_clients, num_tasks, self.pace, self.first_rate)
         self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
         self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))
-        self.first_rate: float = self.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-        check_range("model.optimizer.lr", self.first_rate, above=0, hint="on task streams it is divided")
-        hint = "that is model.optimizer.lr, and below the smallest rate a client is done with its task"
-        check_range("model.smallest_rate", self.smallest_rate, at_most=self.first_rate, hint=hint)
-        self._smallest_factor = self.smallest_rate / self.first_rate
 
     # Who is where ---------------------------------------------------------------------------------------------------
 
@@ -124,13 +111,17 @@ class TaskLearner(FederatedModule):
 
     @property
     def is_over(self) -> bool:
-        return min(self.positions) == self.data.streams.num_tasks
+        return self.clocks.is_over
 
     def read_clocks(self) -> None:
         """Clients' positions on the host, for what is decided there, and for the data module."""
-        self.positions: list[int] = self.position.tolist()
-        self._factors, self._rounds_in_task = self.rate_factor.tolist(), self.rounds_in_task.tolist()
+        self.clocks.read()
         self.data.present_shards.go_to(self.positions)
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each client's task in its sequence."""
+        return self.clocks.positions
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
@@ -142,15 +133,11 @@ class TaskLearner(FederatedModule):
         return [
             Visit(client, receives=client in sampled, sends=client in sampled)
             for client in range(self.data.num_clients)
-            if self._learns(client) and (client in sampled or self.train_unsampled or not self.federated)
+            if self.clocks.learns(client) and (client in sampled or self.train_unsampled or not self.federated)
         ]
 
-    def _learns(self, client: int) -> bool:
-        in_stream = self.positions[client] < self.data.streams.num_tasks
-        return in_stream and self._factors[client] >= self._smallest_factor
-
     def client_learning_rate(self, round: int, client: int) -> float:
-        return self._factors[client] * super().client_learning_rate(round, client)
+        return self.clocks.factors[client] * super().client_learning_rate(round, client)
 
     # A visit --------------------------------------------------------------------------------------------------------
 
@@ -207,21 +194,18 @@ class TaskLearner(FederatedModule):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         position = self.positions[client.index]
         loss = self._validation_loss(net, client, position)
-        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.patience, self.rate_divisor)
+        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
         client.state["clock"] = clock.to_tensor(client.label_counts.device)
-        if self._is_last_visit(client, clock):
+        if self.clocks.is_last_visit(client.index, clock, partial(self._is_visited_within, client)):
             self.end_task(net, client, position)
         return super().client_result(net, client)
 
-    def _is_last_visit(self, client: Client, clock: Clock) -> bool:
-        """Whether a client that is at this point will not be visited again in its task."""
-        left = self.rounds_per_task - self._rounds_in_task[client.index] - 1
-        if clock.factor < self._smallest_factor or left <= 0:
+    def _is_visited_within(self, client: Client, rounds: int) -> bool:
+        """Whether a client is visited in one of so many next rounds."""
+        if self.train_unsampled or not self.federated:
             return True
-        if self.schedule == "asynchronous" or self.train_unsampled or not self.federated:
-            return False
-        last = client.round + left if self.data.cohorts is None else min(client.round + left, len(self.data.cohorts))
-        return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
+        last = client.round + rounds if self.data.cohorts is None else min(client.round + rounds, len(self.data.cohorts))
+        return any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     def _validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
         inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, position, "validation"))
@@ -291,20 +275,11 @@ class TaskLearner(FederatedModule):
         super().after_server_step(probes)
         for probe in probes:
             client = int(probe["client"])
-            self.rate_factor[client] = probe["rate_factor"]
             if not probe["task_accuracy"].isnan().all():
                 self.task_accuracy[client, self.positions[client]] = probe["task_accuracy"].to(self.device)
             self.model_values[client] = probe["model_values"]
-        synchronous, num_tasks = self.schedule == "synchronous", self.data.streams.num_tasks
-        # Those whose update was not finite too, who sent no probe: they might never come to their end.
         visited = [visit.client for visit in self.cohort(self.round)]
-        self.rounds_in_task[slice(None) if synchronous else visited] += 1
-        stopped = self.rate_factor < self._smallest_factor
-        done = (self.rounds_in_task >= self.rounds_per_task) | (stopped.all() if synchronous else stopped)
-        done &= self.position < num_tasks
-        self.position += done
-        self.rounds_in_task.masked_fill_(done, 0)
-        self.rate_factor.masked_fill_(done, 1.0)
+        self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
         self.read_clocks()
 
     def after_undo(self) -> None:
@@ -319,6 +294,10 @@ class TaskLearner(FederatedModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_same_tasks(checkpoint, self._streams_in_short())
+        stored = checkpoint["state_dict"]
+        for name, _ in self.clocks.named_buffers():
+            if name in stored:  # where the clocks were no part of their own
+                stored[f"clocks.{name}"] = stored.pop(name)
         super().on_load_checkpoint(checkpoint)
 
     def _streams_in_short(self) -> dict[str, Any]:

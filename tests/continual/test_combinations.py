@@ -141,7 +141,7 @@ def test_clocks_of_a_round_that_is_undone(tiny, monkeypatch):
     monkeypatch.setattr(UndoableStep, "is_sound", lambda step: step.is_undone or step._module.trainer.global_step < 3)
     run = tiny.train(Quick, schedule="asynchronous", smallest_rate=0.05, rounds_per_task=2)
     assert [report.undone for report in run.seen.rounds] == [False, False, True, True]
-    assert run.position.tolist() == [3, 3, 3]
+    assert run.clocks.position.tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -160,7 +160,7 @@ def test_an_asynchronous_client_that_is_not_finite_comes_to_its_end(tiny):
     """The rounds that it spoiled count: the run ends with the others', and it has learned nothing."""
     method = tiny.train(continual.FedAvgOnTasks, poisoned=1, schedule="asynchronous")
     assert [report.nonfinite for report in method.seen.rounds] == [[1]] * 6
-    assert method.position.tolist() == [3, 3, 3]
+    assert method.clocks.position.tolist() == [3, 3, 3]
     assert method.task_accuracy[1].isnan().all()
 
 

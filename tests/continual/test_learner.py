@@ -10,6 +10,7 @@ from torch import nn
 from fl_lightning import FedAvg
 from fl_lightning.continual import EWC, FedAvgOnTasks, FedProxOnTasks, FedWeIT, SingleTask, TaskLearner, TaskStream
 from fl_lightning.continual.clock import Clock
+from fl_lightning.state.atomic import atomic_save
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
 
@@ -19,7 +20,7 @@ def test_all_tasks_equal_a_plain_loop(tiny):
     method, expected = tiny.train(FedAvgOnTasks), tiny.plain()
     tiny.assert_plain(method, expected)
     tiny.assert_moved(expected.server, tiny.body)
-    assert method.position.tolist() == [3, 3, 3]
+    assert method.clocks.position.tolist() == [3, 3, 3]
     assert len(method.seen.rounds) == 6
 
 
@@ -49,7 +50,7 @@ def test_a_task_that_a_client_never_comes_to_is_left_out(tiny):
 def test_cohorts_by_name_may_end_before_the_tasks_do(tiny):
     """Nobody looks for visits that have no cohort."""
     method = tiny.train(FedAvgOnTasks, tiny.new_data(cohorts=tiny.cohorts[:3]))
-    assert method.position.tolist() == [1, 1, 1]
+    assert method.clocks.position.tolist() == [1, 1, 1]
 
 
 def test_the_rate_decays_from_round_to_round_where_that_is_asked_for(tiny):
@@ -121,7 +122,7 @@ def test_each_goes_on_by_itself(tiny):
     assert [report.clients for report in method.seen.rounds] == [[0, 1, 2]] * 6 + [[1, 2]] * 3
     assert [positions[0] for positions in method.seen.positions] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
     assert [positions[1] for positions in method.seen.positions] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert method.rate_factor.tolist() == [1.0] * 3
+    assert method.clocks.rate_factor.tolist() == [1.0] * 3
     measured = ~method.task_accuracy.isnan()
     assert torch.equal(measured, torch.ones(3, 3).tril().bool().expand(3, 3, 3))
 
@@ -151,15 +152,15 @@ def test_asynchronous_clients_count_the_rounds_that_they_trained_in(tiny, train_
     """R = 2 visits to a task. Client 2 comes to three of six rounds."""
     data = tiny.new_data(cohorts=[[0, 1, 2], [0, 1], [0, 1], [0, 1, 2], [0, 1], [0, 1, 2]])
     method = tiny.train(FedAvgOnTasks, data, schedule="asynchronous", train_unsampled=train_unsampled)
-    assert method.position.tolist() == ([3, 3, 3] if train_unsampled else [3, 3, 1])
-    assert method.rounds_in_task[2] == (0 if train_unsampled else 1)
+    assert method.clocks.position.tolist() == ([3, 3, 3] if train_unsampled else [3, 3, 1])
+    assert method.clocks.rounds_in_task[2] == (0 if train_unsampled else 1)
 
 
 def test_max_steps_is_a_bound(tiny):
     """Four of six rounds."""
     method = tiny.train(FedAvgOnTasks, rounds=4)
     assert len(method.seen.rounds) == 4
-    assert method.position.tolist() == [2, 2, 2]
+    assert method.clocks.position.tolist() == [2, 2, 2]
 
 
 def test_accuracies_at_other_times(tiny):
@@ -267,6 +268,15 @@ def test_other_rounds_a_task_are_refused_on_resume(tiny, tmp_path):
     tiny.train(FedAvgOnTasks, rounds=3, rounds_per_task=5).trainer.save_checkpoint(tmp_path / "3.ckpt")
     with pytest.raises(ValueError, match=r"model.rounds_per_task is \d, 5 in the run"):
         tiny.train(FedAvgOnTasks, rounds=5, ckpt_path=tmp_path / "3.ckpt")
+
+
+def test_clocks_come_back_from_a_checkpoint_that_calls_them_otherwise(tiny, tmp_path):
+    """Where they were buffers of the method, not of a part of it."""
+    whole = tiny.train(FedAvgOnTasks, checkpoints=tmp_path)
+    former = torch.load(tmp_path / "step=3.ckpt", weights_only=True)
+    former["state_dict"] = {name.removeprefix("clocks."): tensor for name, tensor in former["state_dict"].items()}
+    atomic_save(former, tmp_path / "former.ckpt")
+    tiny.assert_same_end(tiny.train(FedAvgOnTasks, ckpt_path=tmp_path / "former.ckpt"), whole)
 
 
 @pytest.mark.parametrize("method", [TaskLearner, FedProxOnTasks, EWC])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fl_lightning.continual import FedAvgStableSGD, FedProxStableSGD, StableSGD
+from fl_lightning.continual.clock import TaskClocks
 
 
 def momentum(weights):
@@ -30,9 +31,10 @@ def test_the_papers_rates(tiny):
     (group,) = method.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups
     assert (group["lr"], group["momentum"]) == (0.1, 0.8)
     method.first_rate = group["lr"]
-    rates = []
+    method.clocks, rates = TaskClocks(1, 61, method.pace, group["lr"]), []
     for position in (0, 1, 4, 60):
-        method.positions = [position]
+        method.clocks.position.fill_(position)
+        method.clocks.read()
         rates.append(0.1 * method.client_learning_rate(1, 0))
     assert rates == pytest.approx([0.08, 0.064, 0.1 * 0.8**5, 5e-5])
 

@@ -144,7 +144,7 @@ class Bytes(FederatedCallback):
         self.positions, self.rounds = [], []
 
     def on_round_start(self, trainer, module, round):
-        self.positions = module.position.tolist()
+        self.positions = module.clocks.position.tolist()
 
     def on_round_end(self, trainer, module, round, report):
         self.rounds.append((report, self.positions, dict(module.newest)))
