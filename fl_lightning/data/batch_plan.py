@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.random_streams import random_bits, stream_seed
+from fl_lightning.transfers import on_device
 
 _EPOCH = 1 << 32  # draws of a stream that one epoch may take
 
@@ -86,4 +87,4 @@ class Visits:
         return drawn if isinstance(chosen, slice) else order.index_copy(0, chosen, drawn)
 
     def _column(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
+        return on_device(values, self.device, torch.int64)

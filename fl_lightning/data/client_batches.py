@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
 
-import torch
-
 from fl_lightning.data.batch_plan import Step, Visits
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.exchange import Batch
+from fl_lightning.transfers import on_device
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ShardBatches:
     def _read(self, visits: Visits, planned: Iterator[Step], changes: str) -> Iterator[Batch]:
         """The batches of planned steps, augmented and normalised; ``changes`` names the draws of augmentation."""
         indices, preparation = self.shards.train, self.samples.preparation
-        start = torch.tensor(visits.starts, device=indices.device)[:, None] if self.sample_indices else None
+        start = on_device(visits.starts, indices.device)[:, None] if self.sample_indices else None
         keys = visits.keys(changes).to(preparation.device) if preparation.augment else None
         planned, ahead = tee(planned)
         stored = self.samples.train.read(indices[step.indices] for step in ahead)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.functional.aggregation import State
+from fl_lightning.transfers import on_device
 
 
 class Weighted(NamedTuple):
@@ -94,7 +95,7 @@ class Reduction:
         }
         for sent in upload.values():
             if isinstance(sent, Gathered):
-                admissible = admissible & are_finite([tensor[None] for tensor in sent.tensors.values()], 1)[0]
+                admissible = admissible & are_finite([tensor[None] for tensor in sent.tensors.values()], 1, self._device)[0]
         return self.add_stacked(stacked, admissible[None])
 
     def add_stacked(self, uploads: dict[str, tuple[State, list[float]]], admissible: Tensor) -> Tensor:
@@ -104,12 +105,14 @@ class Reduction:
             ValueError: for a weight that :func:`check_weight` refuses.
         """
         sent = [tensor for tensors, _ in uploads.values() for tensor in tensors.values()]
-        counted = (admissible & are_finite(sent, len(admissible)).to(admissible.device)).to(self._device)
+        counted = (admissible & are_finite(sent, len(admissible), self._device)).to(self._device)
         self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
-        for name, (tensors, weights) in uploads.items():
+        for name, (_, weights) in uploads.items():
             for weight in weights:
                 check_weight(f"an upload's {name!r} has the weight", weight)
-            factors = torch.tensor(weights, dtype=torch.float64, device=self._device) * counted
+        all_weights = on_device([weights for _, weights in uploads.values()], self._device, torch.float64)
+        for (name, (tensors, _)), weights in zip(uploads.items(), all_weights, strict=True):
+            factors = weights * counted
             self._totals[name].weight.add_(factors.sum())
             for key, total in self._totals[name].tensors.items():
                 _add_weighted(total, tensors[key], factors, counted)
@@ -148,17 +151,18 @@ class Reduction:
         return {key: tensor / total.weight for key, tensor in total.tensors.items()}
 
 
-def are_finite(tensors: Iterable[Tensor], num_clients: int) -> Tensor:
+def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device | None = None) -> Tensor:
     """Whether each client's values are all finite, (M,) booleans on their device; true without tensors.
 
     Args:
         tensors: (M, ...) each.
         num_clients: M.
+        device: of the answer where there is no tensor.
     """
     # Minimum and maximum pass a NaN on, and need no copy of the values in another precision.
     values = [value.reshape(num_clients, -1) for value in tensors if value.is_floating_point() and value.numel() > 0]
     if not values:
-        return torch.ones(num_clients, dtype=torch.bool)
+        return torch.ones(num_clients, dtype=torch.bool, device=device)
     largest = torch.stack([value.amax(dim=1) for value in values])
     smallest = torch.stack([value.amin(dim=1) for value in values])
     return torch.maximum(largest, -smallest).amax(dim=0).isfinite()
