@@ -1,7 +1,7 @@
 """What torch and Lightning ask of a machine, answered as one with a single GPU would."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ import lightning.fabric.accelerators.cuda as fabric_cuda
 import lightning.pytorch.accelerators.cuda as lightning_cuda
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode
 
 from pretended.counts import as_one_launch, wait
 from pretended.generators import Generator, default
@@ -70,6 +71,7 @@ def pretended_gpu() -> Iterator[None]:
             patch.setattr(torch.cuda, name, _always(answer))
         patch.setattr(torch.cuda, "synchronize", lambda device=None: wait("synchronize"))
         patch.setattr(torch.accelerator, "current_device_index", _always(0))
+        patch.setattr(torch.accelerator, "current_stream", _always(SimpleNamespace(is_capturing=_always(False))))
         _have_generators(patch)
         for module in (fabric_cuda, lightning_cuda):
             patch.setattr(module, "num_cuda_devices", _always(1), raising=False)
@@ -78,6 +80,7 @@ def pretended_gpu() -> Iterator[None]:
         patch.setattr(fabric_cuda, "is_cuda_available", _always(True))
         for module in (torch, torch.amp, torch.amp.autocast_mode):
             patch.setattr(module, "autocast", Autocast)
+        patch.setattr(torch.autograd, "_engine_run_backward", _with_mode(torch.autograd._engine_run_backward))
         patch.setattr(torch, "compile", replayed)
         patch.setattr(torch.compiler, "cudagraph_mark_step_begin", _always(None))  # would import the compiler
         # Weights that go to the device are other objects there.
@@ -92,6 +95,16 @@ def pretended_gpu() -> Iterator[None]:
             yield
         finally:
             forget_pinned()
+
+
+def _with_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A mode is off while it handles a call, such as that of a backward pass, whose hooks call torch all the same."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with nullcontext() if _get_current_function_mode() is not None else PretendedGPU():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _have_generators(patch: pytest.MonkeyPatch) -> None:

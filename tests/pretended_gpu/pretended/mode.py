@@ -116,7 +116,8 @@ def _made(function: Callable[..., Any], name: str, args: tuple, kwargs: dict[str
 def _made_of_tensors(function: Callable[..., Any], name: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     first = args[0]
     if function in FROM_VALUES and isinstance(first, Tensor):
-        return first.to(DEVICE, kwargs.get("dtype") or first.dtype)
+        dtype = kwargs.get("dtype") or first.dtype
+        return first.to(dtype) if is_pretended(first) else _Up.apply(first, dtype, torch.preserve_format, False)
     if function in FROM_VALUES:
         wait(f"{name} of tensors")
         return PretendedTensor(function(*values(args), **kwargs))

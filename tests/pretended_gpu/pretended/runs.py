@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, continual, methods
-from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule, RandomCrop, RandomHorizontalFlip
+from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule, Joined, RandomCrop, RandomHorizontalFlip
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.selection import ENGINES
@@ -22,9 +22,11 @@ from pretended.tensor import values
 # What some methods cannot do without: of the data, of the rest.
 NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FedSGD": ({"batch_size": None}, {"local_epochs": 1, "local_steps": None}),
-    "FedDF": ({"public_size": 8}, {"distillation_steps": 2}),
+    "FedDF": ({"public_size": 10}, {"distillation_steps": 2}),
     "Flashback": ({"public_size": 8}, {}),
-    "FedReg": ({}, {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),
+    "ICaRL": ({}, {"memory": 4}),
+    "Replay": ({}, {"memory": 4}),
+    "FedReg": ({}, {"num_perturbations": 2, "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),
 }
 
 
@@ -34,7 +36,7 @@ class Net(nn.Module):
     def __init__(self, norm: str, num_classes: int) -> None:
         super().__init__()
         layer = nn.GroupNorm(2, 4) if norm == "group" else nn.BatchNorm2d(4)
-        self.features = nn.Sequential(nn.Conv2d(2, 4, 3, bias=norm == "group"), layer, nn.Tanh(), nn.Flatten())
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, bias=norm == "group"), layer, nn.Tanh(), nn.Flatten())
         self.classifier = nn.Linear(4 * 9, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -47,12 +49,14 @@ def new_net(norm: str = "group", num_classes: int = 4) -> nn.Module:
         return Net(norm, num_classes)
 
 
-def new_data(num_classes: int = 4, samples: int = 60, **settings: Any) -> FederatedDataModule:
-    """Images of 2 x 5 x 5, four clients of which three come in a round."""
+def new_data(num_classes: int = 4, samples: int = 60, domains: Sequence[str] = (), **settings: Any) -> FederatedDataModule:
+    """Images of 3 x 5 x 5, four clients of which three come in a round."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (samples + 24, 2, 5, 5), dtype=torch.uint8, generator=generator)
+    images = torch.randint(0, 256, (samples + 24, 3, 5, 5), dtype=torch.uint8, generator=generator)
     targets = torch.arange(samples + 24) % num_classes
     source = Arrays(images[:samples], targets[:samples], images[samples:], targets[samples:])
+    if domains:
+        source = Joined(dict.fromkeys(domains, source), size=5)
     common = {
         "num_clients": 4,
         "clients_per_round": 3,
@@ -77,6 +81,8 @@ def new_method(
         "local_steps": 2,
         "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
     }
+    if kind.needs.task_streams or kind.needs.arriving_classes:
+        common["rounds_per_task"] = 1
     own = NEEDS.get(str(name), ({}, {}))[1]
     return kind(new_net(norm, num_classes), **{**common, **own, **settings})
 

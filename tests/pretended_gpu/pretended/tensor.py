@@ -170,7 +170,7 @@ def parse_to(args: tuple, kwargs: dict[str, Any]) -> tuple:
     """Device, dtype, whether not to wait, and memory format that ``Tensor.to`` is asked for; None where it is not."""
     other = kwargs.get("other", args[0] if args and isinstance(args[0], Tensor) else None)
     if other is not None:
-        return other.device, other.dtype, False, None
+        return DEVICE if is_pretended(other) else other.device, other.dtype, False, None
     return torch._C._nn._parse_to(*args, **kwargs)
 
 

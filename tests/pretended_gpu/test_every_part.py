@@ -1,0 +1,112 @@
+"""Every method, task stream, callback, storage, precision and defence on the pretended GPU ends as on the CPU."""
+
+import pytest
+import torch
+from pretended.runs import assert_same, both, both_loops, fit
+
+from fl_lightning import callbacks, continual, methods
+from fl_lightning.continual import ClassLearner, ClassStream, DomainStream, TaskLearner, TaskStream
+from fl_lightning.privacy import DPSGD, UserLevelDP
+
+pytestmark = pytest.mark.slow
+ENGINES = ["sequential", "vectorized", "captured"]
+AT_THE_SERVER = ["FedDF", "Flashback"]
+OF_CLIENTS = ["APFL", "FedCurv"]
+# Of a federated method with a learner of tasks those with the most state.
+TASKS = {"APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "FedAvgOnTasks", "SCAFFOLDEWC", "FedCurvAPD", "FedProxStableSGD"}
+
+
+def learners(kind: type) -> list[str]:
+    """Public names of the methods that derive from a class, without it."""
+    public = {name: getattr(continual, name) for name in continual.__all__}
+    return sorted(name for name, value in public.items() if issubclass(value, kind) and value is not kind)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", methods.__all__)
+def test_methods(name, engine):
+    both_loops(name=name, engine=engine)
+
+
+@pytest.mark.parametrize("name", [*AT_THE_SERVER, *OF_CLIENTS])
+def test_methods_under_a_trainer(name):
+    both(name=name)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", sorted(TASKS & set(learners(TaskLearner))))
+def test_methods_on_task_streams(name, engine):
+    """Two tasks of a round each."""
+    both(name=name, engine=engine, num_classes=2, data={"tasks": TaskStream(classes_per_task=2), "augment": ()})
+
+
+@pytest.mark.parametrize("name", learners(ClassLearner))
+def test_methods_on_arriving_classes(name):
+    both(name=name, data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0})
+
+
+def test_methods_on_arriving_domains():
+    data = {"domains": ["ink", "paint"], "tasks": DomainStream(), "val_fraction": 0.0, "augment": ()}
+    both(name="ServerEWC", data=data)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
+def test_batch_norm(engine, buffers):
+    both_loops(norm="batch", engine=engine, batch_norm_buffers=buffers)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
+def test_optimizers(optimizer, engine):
+    kind = getattr(torch.optim, optimizer)
+    both_loops(engine=engine, optimizer=lambda weights: kind(weights, lr=0.01), atol=1e-4)
+
+
+@pytest.mark.parametrize("storage", ["device", "stream"])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_storage(storage, engine):
+    both(engine=engine, data={"storage": storage})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("precision", "atol"), [("64-true", 1e-12), ("bf16-mixed", 0.05), ("bf16-true", 0.05)])
+def test_precision(precision, atol, engine):
+    both(engine=engine, precision=precision, atol=atol)
+
+
+WATCHED = {
+    "ClientForgetting": {},
+    "RoundForgetting": {},
+    "LossIncrease": {},
+    "LabelCounts": {},
+    "Communication": {},
+    "PerClassAccuracy": {"clients_every": 1},
+    "PersonalAccuracy": {"fine_tune": True, "fine_tuning_epochs": 1, "new_clients": 1},
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_callbacks(name):
+    watched = "FedPer" if name == "PersonalAccuracy" else "FedAvg"
+    both(name=watched, watch=lambda: [getattr(callbacks, name)(every=1, **WATCHED[name])])
+
+
+@pytest.mark.parametrize(
+    ("defence", "engine"), [(DPSGD, "sequential"), (UserLevelDP, "sequential"), (UserLevelDP, "vectorized")]
+)
+def test_defences(defence, engine):
+    settings = {"server_weighting": "uniform", "loss": torch.nn.CrossEntropyLoss()}
+    both(engine=engine, privacy=defence(noise_multiplier=1.0), **settings, data={"augment": ()})
+
+
+@pytest.mark.parametrize(("first", "second"), [("cpu", "gpu"), ("gpu", "cpu"), ("gpu", "gpu")])
+@pytest.mark.parametrize(("name", "client_state"), [("FedAvg", "memory"), ("SCAFFOLD", "memory"), ("SCAFFOLD", "disk")])
+def test_a_run_goes_on_elsewhere(first, second, name, client_state, tmp_path, monkeypatch):
+    """From a checkpoint with the momentum of the server and what clients keep."""
+    monkeypatch.chdir(tmp_path)
+    settings = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)} if name == "FedAvg" else {}
+    settings |= {"name": name, "client_state": client_state}
+    whole = fit("cpu", rounds=3, **settings)
+    fit(first, rounds=2, save=tmp_path / "2.ckpt", **settings)
+    assert_same(fit(second, rounds=3, ckpt_path=tmp_path / "2.ckpt", **settings), whole)
