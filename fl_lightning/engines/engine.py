@@ -35,6 +35,7 @@ from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
 from fl_lightning.random_streams import seeded_layers
+from fl_lightning.transfers import on_device
 
 
 @dataclass
@@ -56,9 +57,10 @@ class Share:
         norms: Tensor,
     ) -> None:
         """Fill the rows of some visits; ``counts`` are bytes down, bytes up, whether there is a state and a weight above 0."""
-        rows = torch.tensor(counts, dtype=self.stats.dtype, device=self.stats.device)
+        table = [(position, *row) for position, row in zip(positions, counts, strict=True)]
+        places, rows = on_device(table, self.stats.device, self.stats.dtype).split([1, 4], dim=1)
         losses, finite, norms = (column.to(self.stats)[:, None] for column in (losses, finite, norms))
-        self.stats[list(positions)] = torch.cat([losses, finite, rows, norms], dim=1)
+        self.stats[places[:, 0].long()] = torch.cat([losses, finite, rows, norms], dim=1)
 
 
 class Engine(ABC):
@@ -229,15 +231,15 @@ class Engine(ABC):
             share.probes[position] = probe
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.method.kept_state(client, kept)
-        finite = are_finite([tensor[None] for tensor in state.tensors()], 1)
+        finite = are_finite([tensor[None] for tensor in state.tensors()], 1, self.context.device)
         weight = self.weight(client) if visit.sends else 0.0
         if state:
             share.keep_state(position, state)
-        norm, sent = torch.zeros(1), {}
+        norm, sent = torch.zeros(1, device=self.context.device), {}
         if visit.sends:
             finite = share.reduced.add(upload, finite[0])
             sent = {name: part.tensors for name, part in upload.items() if not part.derived}
-            norm = update_norm(sent, self.origins)
+            norm = update_norm(sent, self.origins, self.context.device)
             gathered = {name: part.tensors for name, part in upload.items() if isinstance(part, Gathered)}
             if gathered:
                 share.reduced.keep(client.index, gathered)

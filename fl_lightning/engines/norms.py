@@ -16,22 +16,24 @@ _CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the 
 
 
 @torch.no_grad()
-def update_norm(sent: Mapping[str, State], origins: Mapping[str, State]) -> Tensor:
-    """Euclidean norm of what one client's update changes, (1,) float64."""
+def update_norm(sent: Mapping[str, State], origins: Mapping[str, State], device: torch.device | None = None) -> Tensor:
+    """Euclidean norm of what one client's update changes, (1,) float64; 0 on ``device`` where nothing can change."""
     parts = [part for change in _changes(sent, origins) for part in _blocks(_as_it_lies(change), dim=0)]
     if not parts:
-        return torch.zeros(1, dtype=torch.float64)
+        return torch.zeros(1, dtype=torch.float64, device=device)
     # One call for all, which counts where visits are short.
     norms = torch._foreach_norm(parts, 2, torch.float64)  # pyright: ignore[reportPrivateImportUsage]
     return torch.linalg.vector_norm(torch.stack(norms), dim=0, keepdim=True)
 
 
 @torch.no_grad()
-def update_norms(sent: Mapping[str, State], origins: Mapping[str, State], num_clients: int) -> Tensor:
-    """Norms of M clients' updates, (M,) float64, from tensors (M, ...)."""
+def update_norms(
+    sent: Mapping[str, State], origins: Mapping[str, State], num_clients: int, device: torch.device | None = None
+) -> Tensor:
+    """Norms of M clients' updates, (M,) float64, from tensors (M, ...); 0 on ``device`` where nothing can change."""
     changes = [change.reshape(num_clients, -1) for change in _changes(sent, origins)]
     if not changes:
-        return torch.zeros(num_clients, dtype=torch.float64)
+        return torch.zeros(num_clients, dtype=torch.float64, device=device)
     parts = [part for change in changes for part in _blocks(change, dim=1)]
     return torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).norm(dim=0)
 

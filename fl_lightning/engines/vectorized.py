@@ -19,6 +19,7 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.exchange import Batch, Client, ClientState, Visit
 from fl_lightning.exchange.reduction import are_finite
 from fl_lightning.functional.aggregation import State
+from fl_lightning.transfers import on_device
 
 # Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if by an optimizer a client.
 ELEMENTWISE = (
@@ -89,7 +90,7 @@ class VectorizedEngine(Engine):
     def _members(self, round: int, visits: dict[int, Visit]) -> list[_Member]:
         """Everyone received and prepared, in the order of the cohort."""
         method, data = self.method, self.data
-        clients = [visit.client for visit in visits.values()]
+        clients = on_device([visit.client for visit in visits.values()], self.context.device, torch.int64)
         counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
         members = []
         for (position, visit), *client_counts in zip(visits.items(), counts, train_counts, strict=True):
@@ -137,7 +138,7 @@ class VectorizedEngine(Engine):
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
-        losses /= torch.tensor(steps, device=losses.device)
+        losses /= on_device(steps, losses.device)
         if self._one_by_one:
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
@@ -173,15 +174,15 @@ class VectorizedEngine(Engine):
 
     def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
-        data, indices = self.data, [client.index for client in clients]
-        column = partial(torch.tensor, device=self.context.device)
+        numbers = [[getattr(client, name) for client in clients] for name in ("index", "num_train", "num_steps")]
+        indices, num_train, num_steps = on_device(numbers, self.context.device)
         facts: dict[str, Any] = {
-            "index": column(indices),
-            "num_train": column([client.num_train for client in clients]),
-            "num_steps": column([client.num_steps for client in clients]),
-            "learning_rate": column([learning_rate] * len(clients), dtype=self.dtype),
-            "label_counts": data.label_counts[indices],
-            "train_label_counts": data.train_label_counts[indices],
+            "index": indices,
+            "num_train": num_train,
+            "num_steps": num_steps,
+            "learning_rate": torch.full((len(clients),), learning_rate, dtype=self.dtype, device=self.context.device),
+            "label_counts": self.data.label_counts[indices],
+            "train_label_counts": self.data.train_label_counts[indices],
         }
         dims: dict[str, Any] = dict.fromkeys(facts, 0)
         for name in ("received_state", "broadcast", "carry"):
@@ -193,21 +194,22 @@ class VectorizedEngine(Engine):
         """``leave`` for all members at once, where the method reads nothing off single models."""
         method = self.method
         state = ClientState(stack.state, self.kept_weights(stack.tensors))
-        finite = are_finite(state.tensors(), len(members)).to(self.context.device)
+        finite = are_finite(state.tensors(), len(members), self.context.device)
         norms = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
         # What the default sends are the tensors of the net: here, those of all members.
         upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
         sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
         rows, weighted = [row for row, member in enumerate(members) if member.visit.sends], set()
         if rows:
-            chosen = slice(None) if len(rows) == len(members) else torch.tensor(rows, device=self.context.device)
+            chosen = slice(None) if len(rows) == len(members) else on_device(rows, self.context.device)
             weights = [self.weight(members[row].client) for row in rows]
             uploads = {
                 name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
                 for name, part in upload.items()
             }
             finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
-            norms[chosen] = update_norms({name: tensors for name, (tensors, _) in uploads.items()}, self.origins, len(rows))
+            sent_by_name = {name: tensors for name, (tensors, _) in uploads.items()}
+            norms[chosen] = update_norms(sent_by_name, self.origins, len(rows), self.context.device)
             weighted = {row for row, weight in zip(rows, weights, strict=True) if weight > 0}
         counts = []
         for row, member in enumerate(members):

@@ -50,8 +50,9 @@ class EvaluatedModule(LightningModule):
         """Log scalars to every logger with the round as their step, in one transfer from the device; kept in ``newest``."""
         if not metrics:
             return
-        values = [torch.as_tensor(value, device=self.device, dtype=torch.float64) for value in metrics.values()]
-        numbers = dict(zip(metrics, torch.stack(values).tolist(), strict=True))
+        tensors = {name: value.double() for name, value in metrics.items() if isinstance(value, Tensor)}
+        read = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True)) if tensors else {}
+        numbers = {name: read[name] if name in read else float(value) for name, value in metrics.items()}
         self.newest.update(numbers)
         for logger in self.trainer.loggers:
             logger.log_metrics(numbers, step=round)

@@ -10,13 +10,13 @@ from fl_lightning import FedAvg
 from fl_lightning.data import FederatedDataModule
 
 ENGINES = ["sequential", "vectorized", "captured"]
-MOST_WAITS = {"sequential": 38, "vectorized": 22, "captured": 50}
+MOST_WAITS = 1  # for the report: no trainer looks whether the model is finite
 
 
 def check(method: type[FedAvg], engine: str) -> None:
     """A round on the device, within its budget of waits."""
     _, counts = loop("gpu", method, engine)
-    assert counts.waits.total() <= MOST_WAITS[engine], str(counts)
+    assert counts.waits.total() <= MOST_WAITS, str(counts)
 
 
 class LabelCountsOnTheCPU(FedAvg):
