@@ -27,6 +27,14 @@ class Counts:
         return f"{self.launches.total()} launches, {self.copies.total()} copies, {self.waits.total()} waits{waits}"
 
 
+    def busiest_lines(self, most: int) -> list[tuple[str, int]]:
+        """The lines that launch most, and how often."""
+        by_line: Counter = Counter()
+        for (_, line), number in self.launches.items():
+            by_line[line] += number
+        return by_line.most_common(most)
+
+
 _open: list[Counts] = []
 
 
