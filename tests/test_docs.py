@@ -7,6 +7,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ import torch.nn.functional as F
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import FedAvg, FederatedModule
+from fl_lightning import FedAvg, FederatedModule, losses, models, privacy
+from fl_lightning.data import partitions
+from fl_lightning.engines.selection import EngineName
 
 ROOT = Path(__file__).parent.parent
 
@@ -128,13 +131,27 @@ def test_the_documented_partition_runs(partitions_page, main, tmp_path):
 
 def test_documented_partitions_are_keys(partitions_page, main):
     """Every partition of ours has its line, and the line is understood."""
-    from fl_lightning.data import partitions
-
     lines = re.findall(r"^--data.partition .*$", partitions_page, re.MULTILINE)
     assert {line.split()[1] for line in lines} == set(partitions.__all__) - {"Partition"}
     for line in lines:
         code, _, error = main("partition", "--config", "digits_tce.yaml", *line.split(), "--print_config")
         assert code == 0, error
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("--model.net", {*models.__all__} - {"Network", "TorchvisionModel"}),
+        ("--model.loss", {*losses.__all__} - {"Loss"}),
+        ("--data.partition", {*partitions.__all__} - {"Partition"}),
+        ("--model.engine", {*get_args(EngineName)}),
+        ("--model.privacy", {*privacy.__all__} - {"Privacy"}),
+    ],
+)
+def test_the_readme_names_every_choice(key, names):
+    """In the row of its key; what is no class of ours has a dot."""
+    row = re.search(rf"^\| `{key}` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)[1]
+    assert set(re.findall(r"`(\w+)`", row)) == names
 
 
 def test_documented_hooks_exist():

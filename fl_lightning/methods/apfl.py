@@ -23,6 +23,13 @@ class APFL(FederatedModule):
 
     ``v <- v - eta share g`` and ``share <- share - eta <v - w, g>``, clipped to [0, 1], with g at the mixture.
 
+    Round:
+        clients: F_k(w); and for itself F_k(alpha v + (1 - alpha) w) over v and alpha
+        server: mean of w^k
+        a client keeps: P + 1
+        a client uses: a mixture of personal and global weights
+        the server has: a global model
+
     Args:
         share: alpha that clients begin with, in [0, 1]; 1 is training alone, 0 FedAvg, where it stays so.
         share_steps: when the share moves: at the first local step of a ``visit``, as in the authors' code, at each ``step``, or

@@ -8,4 +8,9 @@ from fl_lightning.module import FederatedModule
 
 
 class FedAvg(FederatedModule):
-    """:class:`FederatedModule` with its defaults."""
+    """:class:`FederatedModule` with its defaults.
+
+    Round:
+        clients: F_k(w)
+        server: mean of w^k
+    """

@@ -16,6 +16,14 @@ from fl_lightning.module import FederatedModule, Net
 class FedBABU(FederatedModule):
     """FedAvg with the initial head for all; :class:`~fl_lightning.callbacks.PersonalAccuracy` fine-tunes at the end of a run.
 
+    Round:
+        clients: F_k(body, initial head)
+        server: mean of the bodies
+        more down: -P_head
+        more up: -P_head
+        a client uses: the global model, fine-tuned; its head was never trained before
+        the server has: a global model
+
     Args:
         head: name patterns (``fnmatch``) of the weights that stay as they are.
 

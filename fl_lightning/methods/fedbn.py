@@ -17,6 +17,15 @@ class FedBN(FederatedModule):
     """FedAvg of all but the BatchNorm layers, of which weights and running statistics stay with their client.
 
     On a net without BatchNorm, of which a warning tells, it is FedAvg.
+
+    Round:
+        clients: F_k(w, personal BatchNorm)
+        server: mean of the rest
+        more down: -P_bn
+        more up: -P_bn
+        a client keeps: P_bn and statistics
+        a client uses: the shared net with personal BatchNorm layers
+        the server has: all but these
     """
 
     def configure_model(self) -> None:

@@ -27,6 +27,13 @@ class FedCurv(FederatedModule):
     theta_j are the weights that client j sent, F_j its empirical Fisher information there. The server keeps the sums of F and
     of ``F theta``, and a client takes its terms out.
 
+    Round:
+        clients: F_k(w) + lambda sum over j, i of F_ji (w_i - theta_ji)^2
+        server: mean; sums of F and F theta
+        more down: 2P
+        more up: P
+        a client keeps: 2P
+
     Args:
         penalty: lambda, at least 0; 0 is FedAvg.
         remember: whose terms count: of the ``last_round`` alone, as the FedReg paper's code has it, or the latest of ``all``

@@ -23,6 +23,10 @@ class FedDF(FederatedModule):
 
     Wants ``data.public_size``.
 
+    Round:
+        clients: F_k(w)
+        server: mean, then distillation from all models on public samples
+
     Args:
         distillation_steps: at most so many; the rate falls along a cosine over them.
         distillation_rate: of Adam.

@@ -16,6 +16,10 @@ from fl_lightning.module import FederatedModule, Net, Update
 class FedGMA(FederatedModule):
     """Each entry of the mean change is scaled by how far the clients' signs agree, where that is less than ``threshold``.
 
+    Round:
+        clients: F_k(w)
+        server: mean, entries scaled by the agreement of signs
+
     Args:
         threshold: of the agreement ``|mean of the signs|``, in [0, 1]; 0 is FedAvg.
 

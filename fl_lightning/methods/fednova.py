@@ -25,6 +25,11 @@ class FedNova(FedProx):
     A client divides its change by ``a``, how often its gradients count in it: the number of local steps for plain SGD. With
     equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
 
+    Round:
+        clients: F_k(w), with `mu` plus mu/2 |w - w_t|^2
+        server: w_t - (sum p_k a_k) sum p_k (w_t - w^k)/a_k
+        more up: 4 bytes
+
     Args:
         mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 is without.
 

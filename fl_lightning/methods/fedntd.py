@@ -18,6 +18,10 @@ from fl_lightning.module import FederatedModule, Net
 class FedNTD(FederatedModule):
     """The loss plus ``beta * tau^2 * KL`` between the received and the local model over the not-true classes.
 
+    Round:
+        clients: F_k(w) + beta tau^2 KL over the not-true classes
+        server: mean
+
     Args:
         beta: weight of the distillation, at least 0; 0 is FedAvg exactly.
         temperature: tau, above 0.

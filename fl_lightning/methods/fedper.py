@@ -14,6 +14,15 @@ from fl_lightning.module import FederatedModule, Net
 class FedPer(FederatedModule):
     """Clients train all layers together, send the shared ones and keep the personal ones.
 
+    Round:
+        clients: F_k(body, personal head)
+        server: mean of the bodies
+        more down: -P_head
+        more up: -P_head
+        a client keeps: P_head
+        a client uses: the shared body, a personal head
+        the server has: a body
+
     Args:
         personal: name patterns (``fnmatch``) of the weights and buffers that stay with their client; by default those of the
             class layer, ``classifier.*``.

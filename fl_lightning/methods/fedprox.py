@@ -18,6 +18,10 @@ from fl_lightning.module import FederatedModule, Net
 class FedProx(FederatedModule):
     """Clients minimise ``F_k(w) + mu/2 * ||w - w_t||^2``; weights that stay with their client are not pulled.
 
+    Round:
+        clients: F_k(w) + mu/2 |w - w_t|^2
+        server: mean
+
     Args:
         mu: strength of the pull, at least 0; 0 is FedAvg exactly. Papers that leave out the half give half of this.
 

@@ -36,6 +36,10 @@ class FedReg(FederatedModule):
     of them as soft labels; perturbed data after much smaller steps, with the true labels. ``loss`` is what true labels are
     compared by.
 
+    Round:
+        clients: two projections after each step, from pseudo and perturbed data
+        server: uniform mean
+
     Args:
         gamma: where the gradient is taken, ``gamma * w + (1 - gamma) * w_t``, in [0, 1].
         pseudo_step: eta_s, length of a step towards pseudo data, above 0.

@@ -17,6 +17,15 @@ from fl_lightning.module import Net
 class FedRep(FedPer):
     """First local steps on the head, ``personal``, while the body rests; then ``local_steps`` or ``local_epochs`` on the body.
 
+    Round:
+        clients: F_k first over the head, then over the body
+        server: mean of the bodies
+        more down: -P_head
+        more up: -P_head
+        a client keeps: P_head
+        a client uses: the shared body, a personal head, trained one after the other
+        the server has: a body
+
     Args:
         head_epochs: passes over the client's shard on the head, at least 0.
         head_steps: or local steps; by default the epochs count.

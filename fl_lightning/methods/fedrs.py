@@ -18,6 +18,10 @@ from fl_lightning.module import FederatedModule, Net
 class FedRS(FederatedModule):
     """The loss of logits ``alpha_c z_c``, with ``alpha_c = alpha`` for the classes that the client has no sample of, else 1.
 
+    Round:
+        clients: F_k(w) of logits of which those of absent classes are scaled by alpha
+        server: mean
+
     Args:
         alpha: in [0, 1]; 1 is FedAvg exactly.
 

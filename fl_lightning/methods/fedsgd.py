@@ -12,6 +12,10 @@ from fl_lightning.module import FederatedModule, Net
 class FedSGD(FederatedModule):
     """One local step on a client's whole shard: wants ``data.batch_size: null``.
 
+    Round:
+        clients: one step on the whole shard
+        server: mean of w^k
+
     Raises:
         ValueError: if local steps, epochs or a batch size are set.
     """

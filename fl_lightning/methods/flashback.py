@@ -26,6 +26,12 @@ class Flashback(FederatedModule):
     What a teacher's word on a class weighs is its label count there against those of the student and all teachers; the global
     model is credited with the label counts of the clients that trained it. Wants ``data.public_size``, samples with labels.
 
+    Round:
+        clients: F_k(w) + dynamic distillation from w_t
+        server: mean, then dynamic distillation from all models
+        more down: 4C bytes
+        more up: 4C bytes once
+
     Args:
         gamma: share of a client's label counts that each of its visits credits the global model with, in (0, 1].
         distillation_epochs: passes over the public samples a round.

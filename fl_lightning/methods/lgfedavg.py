@@ -17,6 +17,15 @@ from fl_lightning.module import FederatedModule, Net
 class LGFedAvg(FederatedModule):
     """Clients train all layers together, send the shared ones and keep all others.
 
+    Round:
+        clients: F_k(personal body, head)
+        server: mean of the heads
+        more down: -P_body
+        more up: -P_body
+        a client keeps: P_body
+        a client uses: a personal body, the shared head
+        the server has: a head
+
     Args:
         shared: name patterns (``fnmatch``) of the weights and buffers that are shared.
 

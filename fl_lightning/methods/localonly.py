@@ -8,6 +8,15 @@ class LocalOnly(FederatedModule):
     """Each client trains a personal model from the initial one, in the rounds in which it is sampled.
 
     So the curves of a federated method and of this one have the same local steps in each round.
+
+    Round:
+        clients: F_k(v), from v of its last visit
+        server: nothing
+        more down: -P
+        more up: -P
+        a client keeps: P
+        a client uses: a model that it trains alone
+        the server has: the initial net
     """
 
     needs = Needs(client_weights=True)

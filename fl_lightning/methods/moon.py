@@ -19,6 +19,11 @@ from fl_lightning.module import FederatedModule, Net
 class MOON(FederatedModule):
     """The loss plus ``mu`` times the model-contrastive loss of the net's features, what its ``classifier`` sees.
 
+    Round:
+        clients: F_k(w) + mu contrast(z; z_global, z_previous)
+        server: mean
+        a client keeps: P
+
     Args:
         net: with ``features`` and ``classifier``, as all of ours.
         mu: weight of the contrast, at least 0; 0 is FedAvg exactly.

@@ -21,6 +21,13 @@ class PFedMe(FederatedModule):
 
     A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server.
 
+    Round:
+        clients: min over theta of F_k(theta) + lambda/2 |theta - w|^2
+        server: w_t + beta (mean - w_t)
+        a client keeps: P
+        a client uses: a second model within the reach of the global one
+        the server has: a global model
+
     Args:
         penalty: lambda, above 0. ``penalty`` times the local learning rate should be below 1, times ``inner_rate`` below 2.
         inner_steps: K, of theta on a batch.

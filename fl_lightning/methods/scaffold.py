@@ -23,6 +23,13 @@ Option = Literal["I", "II"]
 class SCAFFOLD(FederatedModule):
     """Local steps along ``g - c_i + c``, where the variates c_i of a client and c of the server estimate their gradients.
 
+    Round:
+        clients: g - c_k + c
+        server: mean; c + 1/N sum of changes of c_k
+        more down: P
+        more up: P
+        a client keeps: P
+
     Args:
         option: how a client renews its variate: ``II``, from how far it came, ``c_i - c + (x - y) / (K lr)``; or ``I``, the
             gradient on all its samples at the received weights, one more pass.

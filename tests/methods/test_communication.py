@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from written_pages import round_of
 
 from fl_lightning import methods
 from fl_lightning.optimizers import FedAdam
@@ -51,6 +52,29 @@ TABLE = {
     "Flashback": Row(down=(1, 0, 4 * 4), server=(0, 0, 4 * 4 + 8 * 5), first_up=4 * 4),  # four classes, five clients
 }
 TABLE |= {name: Row() for name in methods.__all__ if name not in TABLE}  # the others exchange models alone
+
+SAID = {  # in the section Round of a docstring, of what is sent more than by FedAvg
+    "": 0,
+    "P": WEIGHTS,
+    "2P": 2 * WEIGHTS,
+    "-P": -WEIGHTS - STATISTICS,
+    "-P_head": -HEAD,
+    "-P_body": HEAD - WEIGHTS - STATISTICS,
+    "-P_bn": -NORM,
+    "4 bytes": 4,
+    "4C bytes": 4 * 4,
+    "4C bytes once": 0,
+}
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_docstrings_say_what_is_sent(name):
+    """The rows above, which are measured below."""
+    said = round_of(name)
+    for key, (models, weights, more) in (("more down", TABLE[name].down), ("more up", TABLE[name].up)):
+        sent = (models - 1) * (WEIGHTS + STATISTICS) + weights * WEIGHTS + more
+        assert sent == SAID[said.get(key, "")], key
+    assert ("once" in said.get("more up", "")) == (TABLE[name].first_up > 0)
 
 
 def num_bytes(tensors):

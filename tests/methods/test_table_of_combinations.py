@@ -1,6 +1,6 @@
 """Every method with every loss, net, optimizer, precision, engine and process: it trains, or is refused before training.
 
-docs/combinations.md is what these tests found. The last one compares; with WRITE_COMBINATIONS=1 it writes the page anew.
+docs/combinations.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page anew.
 """
 
 import importlib.util
@@ -19,12 +19,12 @@ import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_leaves_with_path
+from written_pages import hold_page
 
 from fl_lightning import FederatedModule, losses, methods, optimizers
 from fl_lightning.engines.selection import ENGINES
 from fl_lightning.optimizers import FedAdam, FedYogi
 
-PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
 ROUNDS = 2
 
 
@@ -340,7 +340,7 @@ def fit_all_as_rank(rank: int, port: int, folder: Path) -> None:
 HEAD = """\
 # What combines with what
 
-Written by `WRITE_COMBINATIONS=1 pytest tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
+Written by `WRITE_PAGES=1 pytest tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
 where this page says something else.
 
 Each cell is a run of two rounds on a tiny federation that differs in one thing from the base: cross entropy, a net without norm
@@ -384,7 +384,4 @@ def test_the_page_says_what_was_found(known):
     missing = [cell for cell in CELLS if cell not in known]
     if missing:
         pytest.skip(f"{len(missing)} of {len(CELLS)} cells have not been tried, or failed")
-    text = render(known)
-    if os.environ.get("WRITE_COMBINATIONS"):
-        PAGE.write_text(text)
-    assert PAGE.read_text() == text, "not what was found: the command in the page's first line writes it anew"
+    hold_page("combinations.md", render(known))
