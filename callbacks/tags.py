@@ -31,7 +31,7 @@ _PERSONAL = (
 _BYTES = "Weights, buffers and whatever else a method sends."
 
 # The first pattern that fits the whole tag counts.
-_DESCRIPTIONS = {
+DESCRIPTIONS = {
     r"test/accuracy|Overview/test_accuracy": f"Accuracy of the global model on the test set{_OR_OWN} "
     "No model is chosen by it.",
     r"val/accuracy|Overview/validation_accuracy": "Accuracy of the global model on clients' joined validation samples"
@@ -108,7 +108,7 @@ _DESCRIPTIONS = {
 
 def metadata(tag: str, plugin: str) -> SummaryMetadata:
     """For TensorBoard's plugin: what a tag means; without a description for tags of others."""
-    text = next((text for pattern, text in _DESCRIPTIONS.items() if re.fullmatch(pattern, tag)), "")
+    text = next((text for pattern, text in DESCRIPTIONS.items() if re.fullmatch(pattern, tag)), "")
     return SummaryMetadata(summary_description=text, plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
 
 

@@ -1,0 +1,68 @@
+"""Puts the site's sources together: the repository's pages where they lie there, pages written from the code, and the contents.
+
+The pages of the repository are taken as they are, so that their links lead to the same files in the repository and on the site.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import yaml
+from api_pages import api_pages
+from lists_of_code import callbacks_page, configs_page, tags_page
+from method_pages import method_pages
+from pictures import draw
+
+_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
+_LINK = re.compile(r"(?<!!)\[([^]]*)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
+
+Contents = list["str | dict[str, Contents]"]
+
+
+def assemble(root: Path, source: Path) -> None:
+    """Write the source folder of the site.
+
+    Args:
+        root: of the repository.
+        source: the folder to write, which does not exist yet.
+    """
+    shutil.copytree(root / "docs", source / "docs", ignore=shutil.ignore_patterns("site", "__pycache__"))
+    for page in _PAGES:
+        (source / page).parent.mkdir(exist_ok=True)
+        shutil.copy(root / page, source / page)
+    shutil.copy(root / "docs" / "site" / "index.md", source / "index.md")
+    draw(source / "docs" / "images")
+    written = {**method_pages(root), **api_pages(), **configs_page(), **callbacks_page(), **tags_page()}
+    for page, text in written.items():
+        (source / page).parent.mkdir(parents=True, exist_ok=True)
+        (source / page).write_text(text, encoding="utf-8")
+    for path in source.rglob("*.md"):
+        path.write_text(_with_files(path, root / path.relative_to(source), root), encoding="utf-8")
+    _add_contents(source, "index.md", yaml.safe_load((root / "docs" / "site" / "contents.yaml").read_text(encoding="utf-8")))
+
+
+def _with_files(path: Path, original: Path, root: Path) -> str:
+    """The text of a page; a file of the repository that is no page is copied to be downloaded, a folder is its name alone."""
+
+    def keep(link: re.Match[str]) -> str:
+        target, there = path.parent / link[2], original.parent / link[2]
+        if not target.exists() and there.is_file() and there.resolve().is_relative_to(root):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(there, target)
+        return link[1] if there.is_dir() else link[0]
+
+    return _LINK.sub(keep, path.read_text(encoding="utf-8"))
+
+
+def _add_contents(source: Path, page: str, children: Contents) -> None:
+    """Add a table of contents, which the page does not show, to a page and to all below it."""
+    names: list[str] = []
+    for child in children:
+        for name, below in child.items() if isinstance(child, dict) else [(child, None)]:
+            found = sorted(source.glob(f"{name}.md")) if name.endswith("*") else [source / name]
+            names += [str(path.relative_to(source)) for path in found]
+            if below is not None:
+                _add_contents(source, name, below)
+    entries = "\n".join(f"/{name}" for name in names)
+    with (source / page).open("a", encoding="utf-8") as file:
+        file.write(f"\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n")

@@ -1,0 +1,55 @@
+"""Sphinx: Markdown by MyST, docstrings by autodoc, formulas as MathML, which a browser shows without a script."""
+
+import sys
+from pathlib import Path
+
+import fl_lightning
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "fl-lightning"
+author = "The fl-lightning authors"
+release = fl_lightning.__version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "mathml",
+]
+html_math_renderer = "mathml"
+root_doc = "index"
+highlight_language = "none"
+
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+python_display_short_literal_types = True
+python_maximum_signature_line_length = 88
+
+html_theme = "pydata_sphinx_theme"
+html_title = "fl-lightning"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_theme_options = {
+    "logo": {"text": "fl-lightning"},
+    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "footer_start": [],
+    "footer_end": ["theme-version"],
+}
+copybutton_prompt_text = "$ "

@@ -1,0 +1,80 @@
+"""Pages that list what the code has: configs by paper, callbacks, and the tags that runs log."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from pieces import described_arguments, first_sentence, table
+
+from fl_lightning import callbacks
+from fl_lightning.callbacks.tags import DESCRIPTIONS
+from fl_lightning.command_line.bundled_configs import bundled_files, bundled_folder, bundled_rows
+
+
+def configs_page() -> dict[str, str]:
+    """docs/configs.md: every row under its paper and table, then the pieces."""
+    text = [
+        "# Configs by paper\n",
+        "`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Pieces come after the config of a setting: "
+        "`--config mnist_tasks.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) says how a config of yours builds on "
+        "them.\n",
+    ]
+    for paper, of_paper in groupby(bundled_rows().values(), lambda row: row.paper):
+        short, _, title = paper.partition(": ")
+        text.append(f"## {short}\n\n{title[0].upper()}{title[1:]}.\n")
+        for setting, of_setting in groupby(of_paper, lambda row: row.table):
+            rows = [[f"`{row.name}`", row.text] for row in of_setting]
+            text.append(f"### {setting}\n\n{table(['config', 'row'], rows)}")
+    text.append("## Pieces\n")
+    pieces = [path for name, path in bundled_files().items() if name not in bundled_rows()]
+    for folder, paths in groupby(sorted(pieces), lambda path: path.parent.relative_to(bundled_folder()).as_posix()):
+        rows = [[f"`{path.name}`", path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")] for path in paths]
+        text.append(f"### {folder}\n\n{table(['config', 'what'], rows)}")
+    return {"docs/configs.md": "\n".join(text)}
+
+
+def callbacks_page() -> dict[str, str]:
+    """docs/callbacks.md: every callback with the keys of its arguments."""
+    text = [
+        "# Callbacks\n",
+        "What is watched during a run; none of it changes a weight. Those with a key `--callbacks.<name>` are part of every "
+        "run, the others are added by `--trainer.callbacks+=<Name>`.\n",
+    ]
+    for name in callbacks.__all__:
+        value = getattr(callbacks, name)
+        described = described_arguments(value)
+        rows = [
+            [f"`{getattr(value, 'key', 'trainer.callbacks')}.{parameter}`", f"`{one.default}`", described.get(parameter, "")]
+            for parameter, one in inspect.signature(value).parameters.items()
+            if one.default is not one.empty
+        ]
+        link = f"{{py:obj}}`Details <fl_lightning.callbacks.{name}>`"
+        keys = table(["key", "default", "what"], rows) if rows else ""
+        text.append(f"## {name}\n\n{first_sentence(value)} {link}\n\n{keys}")
+    return {"docs/callbacks.md": "\n".join(text)}
+
+
+def tags_page() -> dict[str, str]:
+    """docs/tags.md: every tag with what TensorBoard says of it."""
+    rows = [[", ".join(f"`{name}`" for name in _readable(pattern)), text] for pattern, text in DESCRIPTIONS.items()]
+    head = (
+        "# Tags\n\nWhat a run logs, by its tag, with the words that TensorBoard has for it. `N` is a number, `*` any name, "
+        "such as that of a class; what is in brackets may be missing.\n"
+    )
+    return {"docs/tags.md": f"{head}\n{table(['tag', 'what'], rows)}"}
+
+
+def _readable(pattern: str) -> Iterator[str]:
+    """The names that a pattern of tags stands for, with signs that a reader knows."""
+    optional = re.sub(r"\((\w+)\)\?", r"[\1]", pattern)
+    plain = optional.replace(r"(\w+)", "*").replace(r"\d+", "N").replace(".*", "*")
+    for alternative in re.split(r"\|(?![^(]*\))", plain):
+        yield from _expanded(alternative)
+
+
+def _expanded(name: str) -> list[str]:
+    choice = re.search(r"\(([^()]*)\)", name)
+    if choice is None:
+        return [name]
+    return [one for option in choice[1].split("|") for one in _expanded(name.replace(choice[0], option, 1))]

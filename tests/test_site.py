@@ -1,0 +1,111 @@
+"""The documentation site: what is written from the code is complete, and broken links are found.
+
+``python docs/site`` builds it, which needs the extra ``docs``; these tests do not.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "docs" / "site"
+
+
+@pytest.fixture(autouse=True)
+def _tools(monkeypatch):
+    monkeypatch.syspath_prepend(SITE)
+
+
+def test_every_method_has_a_page():
+    """Each of fl_lightning.methods with its row of docs/methods.md, what it does, its keys and its class."""
+    from method_pages import method_pages
+
+    from fl_lightning import methods
+
+    pages = method_pages(ROOT)
+    for name in methods.__all__:
+        page = pages[f"docs/methods/{name}.md"]
+        assert "| method | clients minimise" in page, name
+        for section in ("## What it does", "## Keys", "## Class"):
+            assert section in page, f"{name}: {section}"
+    assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]
+    assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
+
+
+def test_every_config_callback_and_public_name_is_listed():
+    from api_pages import api_pages
+    from lists_of_code import callbacks_page, configs_page
+
+    import fl_lightning
+    from fl_lightning.command_line.bundled_configs import bundled_files, bundled_rows
+
+    configs = configs_page()["docs/configs.md"]
+    assert [name for name in {**bundled_files(), **bundled_rows()} if f"`{name}`" not in configs] == []
+    callbacks = callbacks_page()["docs/callbacks.md"]
+    assert [name for name in fl_lightning.callbacks.__all__ if f"## {name}\n" not in callbacks] == []
+    assert "| `callbacks.client_forgetting.every` | `100` |" in callbacks
+    api = "".join(api_pages().values())
+    modules = [getattr(fl_lightning, name) for name in ("callbacks", "data", "functional", "losses", "models", "privacy")]
+    names = [name for module in (fl_lightning, *modules) for name in module.__all__ if name not in vars(fl_lightning)]
+    assert [name for name in names if f"`{name}" not in api and f".{name}\n" not in api] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r"(test|val)/loss", ["test/loss", "val/loss"]),
+        (r"forgetting/(round|every_\d+)|Overview/x", ["forgetting/round", "forgetting/every_N", "Overview/x"]),
+        (r"personal/(\w+)/(fine_tuned_)?mean", ["personal/*/[fine_tuned_]mean"]),
+        (r"communication/(total_)?down", ["communication/[total_]down"]),
+    ],
+)
+def test_a_pattern_of_tags_is_readable(pattern, names):
+    from lists_of_code import _readable
+
+    assert list(_readable(pattern)) == names
+
+
+def test_pictures_show_what_the_page_says(tmp_path):
+    """The page's code draws each of its pictures, and prints the numbers of its comments."""
+    from pictures import draw
+
+    printed = draw(tmp_path)
+    page = (ROOT / "docs" / "how_forgetting_is_measured.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == set(re.findall(r"\(images/(\w+\.png)\)", page))
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", printed)]
+    assert numbers == pytest.approx([-0.15, -0.1, -0.35, 0.3, 0.3, 0.2, 0.2, 0.5, -0.25], abs=1e-4)
+
+
+def test_every_page_is_in_the_contents():
+    """Every page of docs/ that lies in the repository has its place on the site, and every place of the repository its page."""
+    contents = yaml.safe_load((SITE / "contents.yaml").read_text())
+
+    def names(entries):
+        for entry in entries:
+            for name, below in entry.items() if isinstance(entry, dict) else [(entry, [])]:
+                yield name
+                yield from names(below)
+
+    listed = [name for name in names(contents) if not name.endswith("*")]
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if SITE not in path.parents}
+    assert there - set(listed) - {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "papers").iterdir()} == set()
+    written = {"docs/api.md", "docs/configs.md", "docs/callbacks.md", "docs/tags.md"}
+    assert [name for name in listed if name not in written and not (ROOT / name).is_file()] == []
+
+
+def test_broken_links_and_assets_from_elsewhere_are_found(tmp_path):
+    from link_check import broken_links
+
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">A</h1><a href="#top">.</a><a href="#missing">.</a><a href="b.html#part">.</a><a href="c.html">.</a>'
+        '<a href="https://example.org">.</a><script src="https://example.org/x.js"></script><img src="b.png">'
+    )
+    (tmp_path / "b.html").write_text('<p id="part">B</p>')
+    assert sorted(broken_links(tmp_path)) == [
+        "index.html: #missing leads to no place on its page",
+        "index.html: b.png is no file",
+        "index.html: c.html is no file",
+        "index.html: https://example.org/x.js comes from the internet",
+    ]
