@@ -6,7 +6,7 @@ import sys
 import threading
 
 
-def _end_with_the_sweep() -> None:
+def end_with_the_sweep() -> None:
     """Wait until the pipe at standard input closes, as it does when the sweep is gone, kill -9 included."""
     os.read(sys.stdin.fileno(), 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)  # and what this run started; checkpoints are whole at any time
@@ -14,7 +14,7 @@ def _end_with_the_sweep() -> None:
 
 if __name__ == "__main__":
     # A thread, as only waiting sees the pipe's end. Before the slow imports, which a sweep may not survive either.
-    threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    threading.Thread(target=end_with_the_sweep, daemon=True).start()
     from fl_lightning.command_line.cli import main
 
     sys.exit(main())

@@ -8,17 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         *("fl_lightning.command_line.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
-        *("opacus", "sklearn.datasets"),  # which the package imports where it uses them
+        *("opacus", "sklearn.datasets", "optuna"),  # which the package imports where it uses them
     ]
 )
 
@@ -33,7 +35,7 @@ def start(folder: Path, *arguments: str) -> BaseProcess:
 class CommandLine:
     """``fl-lightning`` in a folder, with what tests ask of a ``subprocess.Popen``.
 
-    Lightning's launcher starts the other processes of ``--trainer.devices`` from forks too.
+    Lightning's launcher starts the other processes of ``--trainer.devices`` from forks too, and a sweep its runs.
 
     Args:
         arguments: of the command line.
@@ -76,6 +78,47 @@ class CommandLine:
         return out, error
 
 
+class SweepRun:
+    """A run of a sweep, with what the sweep's worker asks of a ``subprocess.Popen``.
+
+    Args:
+        command: what the worker would start.
+        stdin: a pipe, whatever it says: the run ends when this process has.
+        stdout: the file of the run's output.
+        stderr: goes there too.
+        env: all of the environment.
+        start_new_session: what it does in any case.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: TextIO,
+        stderr: int,
+        env: Mapping[str, str],
+        start_new_session: bool,
+    ) -> None:
+        reader, self._writer = multiprocessing.Pipe(duplex=False)
+        arguments = list(command[command.index("fit") :])
+        given = (arguments, os.getcwd(), stdout.name, dict(env), reader)
+        self._process = SERVER.Process(target=_run_of_sweep, args=given)
+        self._process.start()
+        reader.close()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    poll = returncode.fget
+
+
+# In the place of the worker's subprocess: sweeps fork their runs.
+FORKED_RUNS = SimpleNamespace(Popen=SweepRun, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
+
+
 def _start(arguments: Sequence[str], folder: Path, out: Path, error: Path, environment: dict[str, str]) -> BaseProcess:
     process = SERVER.Process(target=_main, args=(list(arguments), str(folder), (str(out), str(error)), environment))
     process.start()
@@ -90,6 +133,23 @@ def _main(arguments: list[str], folder: str, outputs: tuple[str, str], environme
             os.dup2(file.fileno(), stream.fileno())
     if "--trainer.devices" in arguments:
         _fork_for_launcher(int(arguments[arguments.index("--trainer.devices") + 1]) - 1)
+    if arguments[0] == "sweep":
+        from fl_lightning.sweep import worker
+
+        worker.subprocess = FORKED_RUNS
+    _run(arguments, environment)
+
+
+def _run_of_sweep(arguments: list[str], folder: str, output: str, environment: dict[str, str], sweep: Connection) -> None:
+    os.setsid()
+    os.chdir(folder)
+    os.dup2(sweep.fileno(), sys.stdin.fileno())
+    with open(output, "a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    from fl_lightning.command_line.run_of_sweep import end_with_the_sweep
+
+    threading.Thread(target=end_with_the_sweep, daemon=True).start()
     _run(arguments, environment)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from forked import FORKED_RUNS
 from options import NO_PICTURES
 from optuna.trial import TrialState, create_trial
 
@@ -25,16 +26,15 @@ NAMES = ["loss=CrossEntropy/seed_1", "loss=TruncatedCrossEntropy/seed_1"]
 
 
 def children(folder: Path) -> list[int]:
-    """Processes that train in a folder of this name."""
+    """Runs that a sweep started in this folder: each leads a session."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
+        number = int(process.name)
         try:
-            command = (process / "cmdline").read_bytes()
-            here = (process / "cwd").resolve() == folder
+            if os.getsid(number) == number and (process / "cwd").resolve() == folder:
+                found.append(number)
         except OSError:
             continue
-        if here and b"fl_lightning.command_line.run_of_sweep" in command:
-            found.append(int(process.name))
     return found
 
 
@@ -94,7 +94,7 @@ def test_a_sweep_survives_its_workers(sweep, tmp_path):
 
 def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeypatch):
     """Ctrl-C ends the run and says what to do; the same command goes on; what fails at run time is recorded, exit code 1."""
-    (tmp_path / "random.py").write_text("raise SystemExit('the file of the user, not the library')")
+    monkeypatch.setattr("fl_lightning.sweep.worker.subprocess", FORKED_RUNS)
     command = [*SWEEP, "--trainer.max_steps", "40", "--set", "data.num_clients=20,2000"]
     folder = tmp_path / "out" / "num_clients=20" / "seed_1"
     version = folder / "digits_tce" / "version_0"
@@ -111,7 +111,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
 
     code, out, error = main(*command)
     assert code == 1
-    why = "data.num_clients is 2000, must be between 1 and the number of samples, 1437"
+    why = "data.num_clients is 2000, must be between 1 and 1,437"
     assert "num_clients=20/seed_1: goes on from its checkpoint" in out
     assert f"num_clients=2000/seed_1: failed: {why}" in out
     assert "1 of 2 runs failed: --retry-failed tries again" in error
@@ -129,7 +129,11 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
 
 
 def test_a_poor_run_is_pruned(main, tmp_path):
-    """Five earlier runs were better in every round than a run can be: the sixth is ended, and the sweep has not failed."""
+    """Five earlier runs were better in every round than a run can be: the sixth is ended, and the sweep has not failed.
+
+    It is a new interpreter, in which a file of the folder does not stand in for a library's.
+    """
+    (tmp_path / "random.py").write_text("raise SystemExit('the file of the user, not the library')")
     SweepStudy(tmp_path / "out")
     study = optuna.load_study(study_name="runs", storage=f"sqlite:///{tmp_path / 'out' / 'study.db'}")
     for seed in range(1, 6):
