@@ -28,7 +28,7 @@ SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PIC
     [
         (["--data.partition.alpha", "0"], "data.partition.alpha is 0.0, must be above 0"),
         (["--data.partition.alpha", "-1"], "data.partition.alpha is -1.0, must be above 0"),
-        (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and the number of samples, 1437"),
+        (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and 1,437"),
         (
             ["--data.num_clients", "1437"],
             "data.val_fraction is 0.3, which leaves client 0 of 1 samples without a training sample",
