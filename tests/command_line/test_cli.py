@@ -18,6 +18,8 @@ from options import NO_PICTURES
 
 from fl_lightning.callbacks import Dashboard, RunSummary
 
+pytestmark = pytest.mark.usefixtures("one_parser")
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = ["fit", "--config", "digits_tce.yaml"]
 SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PICTURES]
