@@ -99,7 +99,7 @@ def test_many_clients_are_drawn_too(main, tmp_path):
         (["--data.partition.alpha", "0"], "data.partition.alpha is 0.0, must be above 0"),
         (["--data.partition", "Natural"], "data.partition is Natural, but data.source has no natural clients"),
         (["--data.partition", "Naturl"], "which is no class that can be imported: did you mean Natural?"),
-        (["--data.partition", "Classes", "--data.partition.classes_per_client", "11"], "must be between 1 and 10: so many classes"),
+        (["--data.partition", "Classes", "--data.partition.classes_per_client", "11"], "must be between 1 and 10: so many"),
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and 1,437"),
         ([*FIXED], "data.partition.clients is partition.json, which does not exist"),
         (["--data.num_client", "3"], "data.num_client is no option here"),
