@@ -19,7 +19,7 @@ class Ditto(FederatedModule):
     """FedAvg, and with it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
 
     Round:
-        clients: F_k(w); and for itself F_k(v) + lambda/2 |v - w_t|^2
+        clients: ``F_k(w)``; and for itself ``F_k(v) + lambda/2 |v - w_t|^2``
         server: mean of w^k
         a client keeps: P
         a client uses: a second model, which the global one pulls

@@ -19,7 +19,7 @@ class FedDyn(FederatedModule):
     """Clients minimise ``F_k(w) - <g_k, w> + alpha/2 * ||w - w_t||^2``, g_k the gradient that their last visit ended with.
 
     Round:
-        clients: F_k(w) - <g_k, w> + alpha/2 |w - w_t|^2
+        clients: ``F_k(w) - <g_k, w> + alpha/2 |w - w_t|^2``
         server: mean less h/alpha
         a client keeps: P
 

@@ -26,7 +26,7 @@ class FedNova(FedProx):
     equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
 
     Round:
-        clients: F_k(w), with `mu` plus mu/2 |w - w_t|^2
+        clients: ``F_k(w)``, with ``mu`` plus ``mu/2 |w - w_t|^2``
         server: w_t - (sum p_k a_k) sum p_k (w_t - w^k)/a_k
         more up: 4 bytes
 

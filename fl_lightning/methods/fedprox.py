@@ -19,7 +19,7 @@ class FedProx(FederatedModule):
     """Clients minimise ``F_k(w) + mu/2 * ||w - w_t||^2``; weights that stay with their client are not pulled.
 
     Round:
-        clients: F_k(w) + mu/2 |w - w_t|^2
+        clients: ``F_k(w) + mu/2 |w - w_t|^2``
         server: mean
 
     Args:

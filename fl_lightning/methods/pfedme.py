@@ -22,7 +22,7 @@ class PFedMe(FederatedModule):
     A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server.
 
     Round:
-        clients: min over theta of F_k(theta) + lambda/2 |theta - w|^2
+        clients: min over theta of ``F_k(theta) + lambda/2 |theta - w|^2``
         server: w_t + beta (mean - w_t)
         a client keeps: P
         a client uses: a second model within the reach of the global one
