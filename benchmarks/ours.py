@@ -18,7 +18,7 @@ from benchmarks.protocol import Driver, option_parser
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import Workload, load, random_images, random_labels
 from fl_lightning import FederatedDataModule, FederatedModule
-from fl_lightning.engines.engine import num_bytes
+from fl_lightning.exchange.client_state import num_bytes
 
 _ENDLESS = 10**9  # rounds; the driver says when it is over
 _TEST_SAMPLES = 10_000

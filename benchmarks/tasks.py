@@ -21,7 +21,7 @@ from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import random_images
 from fl_lightning.continual import FedProxOnTasks, FedWeIT, TaskLearner, TaskStream
 from fl_lightning.data import Arrays, FederatedDataModule
-from fl_lightning.engines.engine import num_bytes
+from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.models import LeNet
 
 ROUNDS_PER_TASK, REPETITIONS, MIB = 3, 3, 2**20

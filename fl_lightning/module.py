@@ -112,11 +112,9 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             )
         check_choice("model.engine", self.engine_name, EngineName)
         check_choice("model.client_state", self.client_state, StorageOfStates)
-        if not self._protection().stackable and self.engine_name not in ("auto", "sequential"):
-            raise ValueError(
-                f"model.engine is {self.engine_name}, but DP-SGD clips sample by sample with hooks in the layers: "
-                "set model.engine to sequential"
-            )
+        reason = self._protection().one_by_one
+        if reason is not None and self.engine_name not in ("auto", "sequential"):
+            raise ValueError(f"model.engine is {self.engine_name}, but {reason}: set model.engine to sequential")
 
     def write_to(self, folder: Path) -> None:
         """Name the folder that this run alone writes to, as the command line does; by default that of its logger."""
@@ -482,7 +480,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         check_whole(checkpoint)
         rounds = checkpoint["global_step"]
         if not any(watcher.only_looks for watcher in round_callbacks(self.trainer)):
-            check_settings(checkpoint["federated"].get("settings"), run_settings(self), rounds)
+            check_settings(checkpoint["federated"]["settings"], run_settings(self), rounds)
         if rounds > self.trainer.max_steps:
             raise ValueError(
                 f"trainer.max_steps is {self.trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: raise it"

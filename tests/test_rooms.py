@@ -26,7 +26,7 @@ ROOMS = [
     {"exchange"},
     {"models", "losses", "metrics", "optimizers"},
     {"functional", "random_streams"},
-    {"checks", "provenance", "transfers"},
+    {"checks", "memory", "provenance", "transfers"},
 ]
 
 

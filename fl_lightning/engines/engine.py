@@ -31,6 +31,7 @@ from fl_lightning.exchange import (
     Visit,
     predict_in_batches,
 )
+from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
@@ -402,13 +403,6 @@ def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], re
             weight.grad = None
         else:
             weight.grad = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
-
-
-def num_bytes(tensors: dict[str, Any]) -> int:
-    """Bytes of some tensors, by name or by group and name."""
-    if not tensors:
-        return 0
-    return sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(tensors))
 
 
 def _tensors(net: nn.Module) -> State:

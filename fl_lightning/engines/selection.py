@@ -71,8 +71,8 @@ def _rehearsed(method: FederatedAlgorithm, context: RunContext, choice: Choice, 
 
 def by_rule(method: FederatedAlgorithm, context: RunContext) -> Choice:
     """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device."""
-    if not context.protection.stackable:
-        return Choice("sequential", "DP-SGD clips with hooks in the layers")
+    if context.protection.one_by_one is not None:
+        return Choice("sequential", context.protection.one_by_one)
     if method.needs.client_moments:
         return Choice("sequential", "clients keep their optimizer's state")
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]

@@ -14,12 +14,13 @@ class Protection:
 
     Args:
         estimate: how a gradient is made of a batch's samples.
-        stackable: whether ``estimate`` works for many clients at once, and where it is compiled.
+        one_by_one: why ``estimate`` works for one client at a time, and not where it is compiled, in words that end a sentence;
+            None: it works for many at once.
         poisson_batches: whether every sample is in a batch by an independent draw.
         bound: bounds what a client sends, from the upload and what the client received; None: it is sent as it is.
     """
 
     estimate: GradientEstimator = mean_gradient
-    stackable: bool = True
+    one_by_one: str | None = None
     poisson_batches: bool = False
     bound: Callable[[Upload, State], Upload] | None = None

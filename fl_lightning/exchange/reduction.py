@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.finite import finite_rows
 from fl_lightning.transfers import on_device
 
 
@@ -159,13 +160,7 @@ def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device
         num_clients: M.
         device: of the answer where there is no tensor.
     """
-    # Minimum and maximum pass a NaN on, and need no copy of the values in another precision.
-    values = [value.reshape(num_clients, -1) for value in tensors if value.is_floating_point() and value.numel() > 0]
-    if not values:
-        return torch.ones(num_clients, dtype=torch.bool, device=device)
-    largest = torch.stack([value.amax(dim=1) for value in values])
-    smallest = torch.stack([value.amin(dim=1) for value in values])
-    return torch.maximum(largest, -smallest).amax(dim=0).isfinite()
+    return finite_rows(tensors, num_clients, device).all(dim=0)
 
 
 def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:

@@ -27,6 +27,7 @@ from fl_lightning.random_streams import stream_seed
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision
+_ONE_BY_ONE = "DP-SGD clips sample by sample with hooks in the layers"
 _KNOWN_LAYERS = "use Linear, Conv, GroupNorm, LayerNorm or Embedding layers"
 
 
@@ -76,7 +77,7 @@ class DPSGD(Privacy):
 
     def protection(self, seed: int) -> Protection:
         estimate = NoisyGradient(self.noise_multiplier, self.clipping_norm, seed)
-        return Protection(estimate, stackable=False, poisson_batches=self.accounting)
+        return Protection(estimate, _ONE_BY_ONE, poisson_batches=self.accounting)
 
     def charges(
         self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]

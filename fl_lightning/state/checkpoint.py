@@ -25,7 +25,7 @@ _FEDERATED = {
     "evaluated_round": int,
     "rounds_without_update": int,
 }
-_SINCE_THEN = {"settings": dict, "layout": int}  # older ones lack it
+_SINCE_THEN = {"settings": dict, "inputs": dict}  # those of earlier layouts may lack it
 LAYOUT = 2  # of clients' and servers' states in checkpoints; those without a number have the first
 
 
@@ -85,7 +85,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
         _first_misfit(checkpoint, _LAYOUT)
         or _first_misfit(checkpoint, {k: v for k, v in _OF_FITS.items() if k in checkpoint})
         or _first_misfit(checkpoint["federated"], _FEDERATED)
-        or _first_misfit(checkpoint["federated"], {k: v for k, v in _SINCE_THEN.items() if k in checkpoint["federated"]})
+        or _first_misfit(checkpoint["federated"], _SINCE_THEN if has_present_layout(checkpoint) else {})
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
     )
     if misfit is not None:

@@ -5,7 +5,6 @@ a state is never overwritten: each write makes a new file, a checkpoint stores o
 no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints.
 """
 
-import math
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fl_lightning.exchange.client_state import ClientState
+from fl_lightning.memory import machine_memory
 from fl_lightning.state.atomic import atomic_save, atomic_write, checked_load
 
 _FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
@@ -132,9 +132,7 @@ class MemoryStates(ClientStates):
         self._written = {}
 
     def require_space(self, num_clients: int, bytes_per_client: int) -> str:
-        has_sysconf = hasattr(os, "sysconf")  # Windows has not, and says nothing
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if has_sysconf else math.inf
-        need = _product(num_clients, bytes_per_client)
+        memory, need = machine_memory(), _product(num_clients, bytes_per_client)
         if num_clients * bytes_per_client > memory:
             raise MemoryError(
                 f"model.client_state is memory, but up to {need} do not fit into this machine's {_readable(memory)}: "

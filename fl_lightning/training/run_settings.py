@@ -16,7 +16,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -100,21 +99,17 @@ def check_net_settings(saved: Settings | None, method: EvaluatedModule) -> None:
         raise ValueError(f"ckpt_path is of a run with another net: {_listed(differing)}: give the run's")
 
 
-def check_settings(saved: Settings | None, present: Settings, rounds: int) -> None:
+def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
     """Whether a fit with the settings ``present`` is more of the run that saved ``saved``.
 
     What only one of the two has, as of an option that the package has gained since, is not compared.
 
     Args:
-        saved: None for a checkpoint from before settings were stored, of which a line warns.
         rounds: that the run has behind it.
 
     Raises:
         ValueError: naming each key that differs, with both values.
     """
-    if saved is None:
-        rank_zero_only(print)("The checkpoint does not say what its run was made with: nothing holds the settings to it")
-        return
     shared = {key: (value, saved[key]) for key, value in present.items() if key in saved}
     differing = {key: pair for key, pair in shared.items() if not _same(*_compared(key, pair, rounds))}
     for key, cause in ((_LAYERS, "model.net"), (_HOLDERS, "data.")):

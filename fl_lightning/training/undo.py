@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.finite import finite_rows
 
 Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the weight has not been stepped
 
@@ -88,10 +89,5 @@ def _is_checked(value: Any) -> bool:
 
 
 def _are_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Whether each tensor's values are all finite, on their device; integers and empty ones are."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 0]
-    if not floats:
-        return torch.ones(0, dtype=torch.bool)
-    # Minimum and maximum pass a NaN on, and on a CPU are many times as fast as a norm or a mask of the values.
-    largest, smallest = (torch.stack([reduce(t).double() for t in floats]) for reduce in (torch.amax, torch.amin))
-    return largest.isfinite() & smallest.isfinite()
+    """Whether the values of each tensor are all finite, on their device; without integers and empty ones."""
+    return finite_rows((tensor[None] for tensor in tensors), 1)

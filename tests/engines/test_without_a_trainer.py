@@ -15,9 +15,11 @@ from fl_lightning import FedAvg
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.selection import by_rule
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
 from fl_lightning.exchange import Client, ClientState, Needs
+from fl_lightning.exchange.protection import Protection
 from fl_lightning.state.client_states import MemoryStates
 
 
@@ -155,6 +157,16 @@ def test_the_seed_of_a_run_is_that_of_its_context(toy_data):
         ends.append(method.net[2].bias.detach())
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
+
+
+def test_a_protection_says_by_itself_why_clients_run_one_by_one(toy_data):
+    """Where a net as small as this would be stacked; DP-SGD is one reason of many."""
+    method, data = FederatedAlgorithm(net(), local_steps=1), toy_data()
+    data.setup()
+    method.join(data)
+    assert by_rule(method, RunContext()).name == "vectorized"
+    protection = Protection(one_by_one="the enclave holds one client")
+    assert by_rule(method, RunContext(protection=protection)) == ("sequential", "the enclave holds one client")
 
 
 def test_a_method_without_data_says_so():

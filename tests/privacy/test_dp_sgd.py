@@ -440,7 +440,7 @@ def test_engines_that_hooks_do_not_work_under_are_refused(engine):
 def test_auto_means_sequential(fit, toy_data, capsys):
     """Where a net as small as this would be stacked."""
     fit(FedAvg(nn.Linear(4, 3).double(), privacy=DPSGD(1.0)), toy_data(), 1, precision="64-true")
-    assert "Engine: sequential (DP-SGD clips with hooks in the layers)" in capsys.readouterr().out
+    assert "Engine: sequential (DP-SGD clips sample by sample with hooks in the layers)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])

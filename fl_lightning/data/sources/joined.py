@@ -9,12 +9,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_range
-from fl_lightning.data.memory import check_memory
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.source import Source
+from fl_lightning.memory import check_memory
 
 
 class Joined(Source):

@@ -1,0 +1,29 @@
+"""Which rows of which tensors are finite, against every value asked by itself."""
+
+import math
+
+import pytest
+import torch
+
+from fl_lightning.functional.finite import finite_rows
+
+
+def plain(tensors, num_rows):
+    return [[all(map(math.isfinite, tensor[row].flatten().tolist())) for row in range(num_rows)] for tensor in tensors]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_every_place_of_a_bad_value_is_seen(layout):
+    """NaN and both infinities, in matrices, in vectors of rows, and in images that lie channels last."""
+    values = [math.nan, math.inf, -math.inf]
+    images = [torch.ones(3, 2, 4, 4).contiguous(memory_format=layout) for _ in values]
+    for row, (image, value) in enumerate(zip(images, values, strict=True)):
+        image[row, 1, 3, 0] = value
+    tensors = [*images, torch.tensor([1.0, math.nan, 3e38]), torch.full((3, 5), -3e38), torch.ones(3, 1, dtype=torch.float64)]
+    assert finite_rows(tensors, 3).tolist() == plain(tensors, 3)
+
+
+def test_integers_and_nothing_are_left_out():
+    rows = finite_rows([torch.ones(2, 3, dtype=torch.int64), torch.empty(2, 0), torch.ones(2, 1)], 2)
+    assert rows.tolist() == [[True, True]]
+    assert finite_rows([], 4).shape == (0, 4)
