@@ -16,9 +16,10 @@ import torch
 
 pytestmark = pytest.mark.slow
 RECORD = Path(__file__).parent / "same_bits.json"
-# Relative to a tensor's norm, far above what rounding changes: ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 shows that of
-# another processor.
+# Relative to a tensor's norm, ten times and more what the kernels of another processor change, as those that
+# ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 chooses. BatchNorm, with few samples, magnifies it.
 ROUNDING = 1e-4
+MAGNIFIED = {"batch_norm_local": 5e-3}
 DIGITS = (
     "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.num_clients 20 --data.clients_per_round 5 "
     "--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.enable_progress_bar false "
@@ -111,10 +112,11 @@ def check(name: str, weights: dict[str, torch.Tensor]) -> None:
     recorded = stored["runs"][name]
     if stored["calibration"] == calibration():
         assert measured["digest"] == recorded["digest"]
+    rounding = MAGNIFIED.get(name, ROUNDING)
     here, there = measured["norm and projection"], recorded["norm and projection"]
     assert here.keys() == there.keys()
     for tensor, values in there.items():
-        assert here[tensor] == pytest.approx(values, rel=0, abs=ROUNDING * values[0]), tensor
+        assert here[tensor] == pytest.approx(values, rel=0, abs=rounding * values[0]), tensor
 
 
 @pytest.mark.parametrize("name", [*RUNS, *RESUMED])
