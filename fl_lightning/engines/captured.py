@@ -44,7 +44,7 @@ class CapturedEngine(SequentialEngine):
             self._client, self._facts = client, _without_aliases(facts_of(client, self.dtype))
             client.state = self._facts["state"]
             # As numbers, every round and every step would be another graph.
-            self._round = torch.tensor(client.round, device=self.context.device)
+            self._round = torch.full((), client.round, dtype=torch.int64, device=self.context.device)
             self._position = torch.zeros((), dtype=torch.int64, device=self.context.device)
         else:
             self._position = self._position + 1
