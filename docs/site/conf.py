@@ -34,7 +34,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Round", "Notes")]
+napoleon_custom_sections = ["Round"]
 python_display_short_literal_types = True
 python_maximum_signature_line_length = 88
 
