@@ -6,9 +6,9 @@ engine runs clients through the hooks on any machine, and :class:`fl_lightning.F
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatch
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -97,6 +97,9 @@ class FederatedAlgorithm(nn.Module):
     needs: Needs = Needs()
     """What the method needs of the engine; of a class, or of an object whose arguments decide."""
 
+    also_called: Mapping[str, str] = {}
+    """Second names of arguments, for classes that are combined with one that has an argument of the first name."""
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for former, name in _FORMER.items():
@@ -105,6 +108,8 @@ class FederatedAlgorithm(nn.Module):
         for former, name in _RENAMED.items():
             if former in vars(cls):
                 raise TypeError(f"{cls.__name__}.{former} is now called {name}: rename it")
+        if "needs" not in vars(cls):
+            cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, FederatedAlgorithm)))
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.command_line.closed_output import ending_quietly, is_closed
 from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.command_line.known_classes import make_named
 from fl_lightning.command_line.one_line_errors import error_line, parse
 from fl_lightning.command_line.partition import check_out, report_partition
 from fl_lightning.command_line.plain_help import PlainHelpParser
@@ -171,6 +172,7 @@ class FederatedCLI(LightningCLI):
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """What a command line that begins with a subcommand says; raises a ValueError of one line if it cannot be parsed."""
         subcommand, *options = arguments
+        make_named(options)
         parser = self._parser(subcommand)
 
         def known() -> list[str]:

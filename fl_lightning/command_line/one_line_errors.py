@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from fl_lightning.command_line.known_classes import known_classes
+from fl_lightning.command_line.known_classes import known_classes, known_names, why_not
 from fl_lightning.command_line.unknown_option import did_you_mean, parser_options, unknown_option
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
@@ -168,6 +168,10 @@ def _several_classes(key: str, value: str, match: re.Match[str]) -> str:
     return f"{key} is {match[1]}, a name that several classes have: give a full import path, such as {match[2]}"
 
 
+def _cannot_be(key: str, value: str, match: re.Match[str]) -> str:
+    return f"{_is(key, value)} {match[1]}"
+
+
 def _no_such_class(key: str, value: str, match: re.Match[str]) -> str:
     return f"{_is(key, value)} which is no class that fits here: {_near_class(key, value)}"
 
@@ -200,6 +204,7 @@ _UNKNOWN = (
 )
 # What jsonargparse says, as patterns, and what we say instead; the first that matches is taken.
 _REPHRASED: dict[str, Callable[[str, str, re.Match[str]], str]] = {
+    r"(\w+ cannot be: .*?)(?: Given value: .*)?$": _cannot_be,
     r"the following arguments are required: ([\w.]+)": _missing,
     r"Multiple subclasses with name (\w+)\..*?: ([\w.]+)": _several_classes,
     r"Expected a dot import path string: (.*?)(?: Expected .*| Given .*)?$": _no_class,
@@ -216,4 +221,5 @@ def _near_class(key: str, name: str) -> str:
     names = known_classes(key)
     if not names:
         return f"give its full import path, such as {_EXAMPLES.get(key, 'torch.optim.SGD')}"
-    return did_you_mean(name, names) or f"there are {', '.join(names)}, or give a full import path"
+    nearest = why_not(key, name) or did_you_mean(name, known_names(key))
+    return nearest or f"there are {', '.join(names)}, or give a full import path"

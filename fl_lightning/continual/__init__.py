@@ -9,8 +9,7 @@ from fl_lightning.continual.classes.lwf import FedLwF
 from fl_lightning.continual.classes.mfcl import MFCL
 from fl_lightning.continual.classes.replay import Replay
 from fl_lightning.continual.ewc import EWC
-from fl_lightning.continual.federated import COMBINATIONS
-from fl_lightning.continual.federated import ScaffoldOnTasks as ScaffoldOnTasks
+from fl_lightning.continual.federated import combined
 from fl_lightning.continual.fedweit import FedWeIT
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.single_task import SingleTask
@@ -37,12 +36,11 @@ __all__ = [
     "StableSGD",
     "TaskLearner",
     "TaskStream",
-    *COMBINATIONS,
 ]
 
 
 def __getattr__(name: str) -> type[TaskLearner]:
-    """``FedProxEWC`` and the like."""
-    if name in COMBINATIONS:
-        return COMBINATIONS[name]
+    """``FedProxEWC`` and the like: a method of :mod:`fl_lightning.methods` and a local learner, made when it is asked for."""
+    if (kind := combined(name)) is not None:
+        return kind
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

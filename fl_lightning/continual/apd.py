@@ -45,10 +45,9 @@ class APD(TaskLearner):
         ValueError: if a value is out of range.
     """
 
-    federated = False
+    learns_alone = True
     per_task: Sequence[str] = ("classifier.*", "*.bias", "*.mask", "*.adaptive")
     drawn_anew = ("classifier.*", "*.mask")
-    personal: Sequence[str] = ("*.earlier",)
 
     def __init__(
         self,
@@ -74,6 +73,9 @@ class APD(TaskLearner):
     def is_per_task(self, name: str) -> bool:
         """What is not decomposed is of each task too, such as norms with their running statistics: nothing else holds it."""
         return super().is_per_task(name) or not name.startswith(tuple(f"{layer}." for layer in self.layers))
+
+    def is_personal(self, name: str) -> bool:
+        return super().is_personal(name) or name in {part_name(layer, "earlier") for layer in self.layers}
 
     @property
     def num_earlier(self) -> int:

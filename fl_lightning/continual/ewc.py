@@ -30,7 +30,7 @@ class EWC(TaskLearner):
         ValueError: if ``penalty`` is negative.
     """
 
-    federated = False
+    learns_alone = True
 
     def __init__(self, net: Net, penalty: float = 1.0, **common: Any) -> None:
         super().__init__(net, **common)

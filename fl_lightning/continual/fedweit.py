@@ -64,9 +64,8 @@ class FedWeIT(APD):
         ValueError: if a value is out of range, or the server has an optimizer of another kind or a schedule.
     """
 
-    federated = True
+    learns_alone = False
     per_task = (*APD.per_task, "*.attention")
-    personal = ("*",)  # B goes through broadcast and client_result: the server's does not replace it, but is worked in
     needs = replace(APD.needs, nonzeros_alone=True)
 
     served: Tensor
@@ -114,6 +113,10 @@ class FedWeIT(APD):
         self.layers = decompose(
             self.net, mask=self.mask, adaptive=self.adaptive, num_earlier=self.num_earlier, num_foreign=self.num_foreign
         )
+
+    def is_personal(self, name: str) -> bool:
+        """All: B goes through broadcast and client_result, as the server's does not replace it, but is worked in."""
+        return True
 
     @property
     def num_earlier(self) -> int:

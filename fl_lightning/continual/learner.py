@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
+from fl_lightning.continual.composition import check_composed, federations
 from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
@@ -48,8 +49,12 @@ class TaskLearner(FederatedModule):
         ValueError: if a value is out of range.
     """
 
+    learns_alone: bool = False
+    """Whether clients train alone in every round, without receiving or sending, unless the class has a federation among its
+    bases, as ``class MineEWC(EWC, Mine)`` has."""
+
     federated: bool = True
-    """Whether clients receive and send at all; if not, all of them train alone in every round."""
+    """Whether clients receive and send at all: follows from the bases."""
 
     per_task: Sequence[str] = ("classifier.*",)
     """Name patterns of weights of which each task has a copy."""
@@ -64,6 +69,13 @@ class TaskLearner(FederatedModule):
     task_accuracy: Tensor
     """(N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured."""
     model_values: Tensor  # (N,), that a client's model consists of
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "federated" in vars(cls):
+            raise TypeError(f"{cls.__name__}.federated follows from its bases: leave it out, or declare learns_alone")
+        check_composed(cls, TaskLearner)
+        cls.federated = not cls.learns_alone or bool(federations(cls, TaskLearner))
 
     def __init__(
         self,
@@ -94,6 +106,12 @@ class TaskLearner(FederatedModule):
             raise ValueError(
                 f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: call "
                 "its class layer classifier"
+            )
+        shared = [name for name in self.trained_weights(self.net) if not self.is_personal(name)]
+        if federations(type(self), TaskLearner) and not shared:
+            raise ValueError(
+                f"{type(self).__name__} leaves no weight of model.net to share, as all of them stay with clients or belong to "
+                "single tasks: share more of them, or use a learner without a federation"
             )
         if hasattr(self, "clocks"):  # a second fit goes on
             return
@@ -148,6 +166,10 @@ class TaskLearner(FederatedModule):
             device = client.label_counts.device
             client.state["position"] = torch.tensor(position, device=device)
             client.state["clock"] = Clock().to_tensor(device)
+            # What the task began with counts as received, for hooks that compare the net with it.
+            fresh = {name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()}
+            client.received_state = client.received_state | fresh
+            client.received = tuple(client.received_state[name] for name, _ in net.named_parameters())
         return super().client_start(net, client)
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:

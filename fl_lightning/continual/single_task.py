@@ -10,5 +10,5 @@ from fl_lightning.continual.learner import TaskLearner
 class SingleTask(TaskLearner):
     """Each task has a net to itself: nothing is shared between tasks, and nothing sent."""
 
-    federated = False
+    learns_alone = True
     per_task = ("*",)

@@ -30,7 +30,7 @@ class StableSGD(TaskLearner):
         ValueError: if ``task_decay`` or ``lowest_rate`` is out of range.
     """
 
-    federated = False
+    learns_alone = True
 
     def __init__(
         self,

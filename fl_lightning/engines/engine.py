@@ -187,6 +187,7 @@ class Engine(ABC):
             evaluate=self.evaluate,
             apply=self.apply,
             estimate=self.context.protection.estimate,
+            sends=visit.sends,
             expected_batch_size=self.samples.expected_size(visit.client),
             broadcast=method.broadcast(visit.client) if visit.receives else {},
             state=state.method,

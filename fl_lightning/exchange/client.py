@@ -110,6 +110,7 @@ class Client:
     """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
     apply: Callable[[Sequence[Tensor]], None]  # the local optimizer's step with these gradients, once a local step, at its end
     estimate: GradientEstimator = mean_gradient
+    sends: bool = True  # in this visit; else it trains for itself
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit; set once client_start is done

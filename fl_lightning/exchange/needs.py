@@ -1,6 +1,7 @@
 """What a method needs of the engine that runs it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Needs:
         nonzeros_alone: only what is not 0 is sent, up and down, and counted as bytes: values, without their positions.
         task_streams: each client learns tasks of its own, those of ``data.tasks``, one after another.
         arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
+        public_samples: the server trains on public samples, those of ``data.public_size``.
         initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.
     """
 
@@ -23,4 +25,9 @@ class Needs:
     nonzeros_alone: bool = False
     task_streams: bool = False
     arriving_classes: bool = False
+    public_samples: bool = False
     initial_model: bool = False
+
+    def __or__(self, other: Self) -> Self:
+        """What two methods need that are combined into one."""
+        return type(self)(*(getattr(self, need.name) or getattr(other, need.name) for need in fields(self)))

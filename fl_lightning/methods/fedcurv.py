@@ -18,6 +18,8 @@ from fl_lightning.module import FederatedModule, Net, Update
 
 _KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
 
+_PENALTY = 1e-4
+
 Remembered = Literal["last_round", "all"]
 
 
@@ -38,17 +40,34 @@ class FedCurv(FederatedModule):
         penalty: lambda, at least 0; 0 is FedAvg.
         remember: whose terms count: of the ``last_round`` alone, as the FedReg paper's code has it, or the latest of ``all``
             clients that ever took part, as the paper has it.
+        others_penalty: lambda by the name that it has in combination with a method whose ``penalty`` is another, such as EWC;
+            by default ``penalty``.
 
     Raises:
-        ValueError: if ``penalty`` is negative or ``remember`` unknown.
+        ValueError: if a penalty is negative or given by both names, or ``remember`` unknown.
     """
 
-    def __init__(self, net: Net, penalty: float = 1e-4, remember: Remembered = "last_round", **common: Any) -> None:
+    also_called = {"penalty": "others_penalty"}
+
+    def __init__(
+        self,
+        net: Net,
+        penalty: float = _PENALTY,
+        remember: Remembered = "last_round",
+        others_penalty: float | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, at_least=0, hint="0 is FedAvg")
         check_choice("model.remember", remember, Remembered)
-        # A method that has another penalty as well keeps them apart.
-        self.penalty = self.others_penalty = penalty
+        if others_penalty is not None:
+            check_range("model.others_penalty", others_penalty, at_least=0, hint="0 leaves FedCurv's term out")
+            if penalty != _PENALTY:
+                raise ValueError(
+                    f"model.penalty is {penalty} and model.others_penalty {others_penalty}, two names of FedCurv's lambda: "
+                    "give one"
+                )
+        self.others_penalty = penalty if others_penalty is None else others_penalty
         self.remember = remember
 
     def configure_model(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, predict_in_batches
+from fl_lightning.exchange import Batch, Client, Needs, predict_in_batches
 from fl_lightning.functional import ensemble_distillation
 from fl_lightning.module import FederatedModule, Net
 
@@ -37,6 +37,8 @@ class FedDF(FederatedModule):
     Raises:
         ValueError: if a value is out of range or there are no public samples.
     """
+
+    needs = Needs(public_samples=True)
 
     _CHECK_EVERY = 100  # steps
     _LARGEST_NORM = 5.0  # of a gradient

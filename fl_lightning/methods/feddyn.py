@@ -46,11 +46,16 @@ class FedDyn(FederatedModule):
         gradients, loss = super().client_gradients(net, batch, client)
         accumulated, pulled = client.state.get("g", {}), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
+            if self.is_personal(name):
+                pulled.append(gradient)
+                continue
             gradient = gradient.add(weight.detach() - client.received_state[name], alpha=self.alpha)
             pulled.append(gradient.sub_(accumulated[name]) if name in accumulated else gradient)
         return pulled, loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
+        if not client.sends:  # h follows what clients keep
+            return super().client_result(net, client)
         change = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
         moved = {name: change[name] for name in self.server_state("h")}
         accumulated = client.state.get("g", {})

@@ -10,6 +10,7 @@ pass before the fit, where augmentation may have shown it otherwise than now.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,17 +106,18 @@ class FedReg(FederatedModule):
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the gradients that make pseudo and perturbed data and those on them")
 
-    def client_start(self, net: nn.Module, client: Client) -> State:
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""
+        carry = super().client_start(net, client)
         net.eval()
         rows = [self._perturbed(net, batch, client) for batch in client.epoch("pseudo data")]
         net.train()
-        carry = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        rehearsal = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         if self.modified_gradients:
             # Where the pseudo data of each sample are, by its index in the shard: samples that only fill up come last.
-            indices = torch.where(carry["real"], carry.pop("sample_indices"), torch.iinfo(torch.int64).max)
-            carry["found_at"] = indices.flatten().argsort()
-        return carry
+            indices = torch.where(rehearsal["real"], rehearsal.pop("sample_indices"), torch.iinfo(torch.int64).max)
+            rehearsal["found_at"] = indices.flatten().argsort()
+        return {**carry, "rehearsal": rehearsal}
 
     def _perturbed(self, net: nn.Module, batch: Batch, client: Client) -> State:
         pseudo, perturbed = (self._climb(net, batch, client, length) for length in (self.pseudo_step, self.perturbed_step))
@@ -148,7 +150,8 @@ class FedReg(FederatedModule):
         rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
         weights = [weight.detach() for weight in self.trained_weights(net).values()]
         slow = [self.gamma * weight + (1 - self.gamma) * start for weight, start in zip(weights, received, strict=True)]
-        gradient, loss = self.loss_gradients(net, batch, client, at=slow)
+        losses, penalty = partial(self.client_loss, net, batch, client), partial(self.client_penalty, net, client)
+        gradient, loss = client.estimate(net, batch, client, losses, penalty, at=slow)
         if self.modified_gradients and len(batch.targets) > 0:  # Poisson batches may have none
             gradient = self._without_semantics(gradient, net, batch, client, slow)
         moved = [weight - rate * g for weight, g in zip(weights, gradient, strict=True)]
@@ -179,8 +182,8 @@ class FedReg(FederatedModule):
         Without augmentation a sample's pseudo data depend on it and the received weights alone, so those made when the visit
         began are the batch's.
         """
-        found_at = client.carry["found_at"].index_select(0, batch.sample_indices)
-        pseudo = client.carry["pseudo"].flatten(0, 1).index_select(0, found_at)
+        found_at = client.carry["rehearsal"]["found_at"].index_select(0, batch.sample_indices)
+        pseudo = client.carry["rehearsal"]["pseudo"].flatten(0, 1).index_select(0, found_at)
 
         def uniform_loss() -> Tensor:
             return -_log_probabilities(net(pseudo)).mean(dim=-1)
@@ -199,8 +202,8 @@ class FedReg(FederatedModule):
 
     def _row(self, client: Client) -> State:
         """The pseudo and perturbed data of this step: row after row, from the start again after the last."""
-        num_rows = len(client.carry["real"])
-        carry = {name: rows for name, rows in client.carry.items() if name != "found_at"}
+        carry = {name: rows for name, rows in client.carry["rehearsal"].items() if name != "found_at"}
+        num_rows = len(carry["real"])
         if isinstance(client.step, int):
             return {name: rows[client.step % num_rows] for name, rows in carry.items()}
         row = (client.step % num_rows).reshape(1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import Batch, Client, Upload, Weighted, predict_in_batches
+from fl_lightning.exchange import Batch, Client, Needs, Upload, Weighted, predict_in_batches
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net, Update
@@ -43,6 +43,8 @@ class Flashback(FederatedModule):
     Raises:
         ValueError: if a value is out of range or there are no public samples.
     """
+
+    needs = Needs(public_samples=True)
 
     global_label_counts: Tensor  # (C,), pi
     visits: Tensor  # (N,), rounds in which each client took part

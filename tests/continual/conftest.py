@@ -201,6 +201,8 @@ class Tiny:
         cohorts: Sequence[Sequence[int]] | None = None,
         train_unsampled: bool = False,
         rate: Callable[[int], float] = lambda position: RATE,
+        of_batch: Callable[[SimpleNamespace, Weights, Tensor], Tensor | float] = lambda visit, weights, inputs: 0.0,
+        after_server: Callable[[Weights], None] = lambda server: None,
     ) -> SimpleNamespace:
         """FedAvg, clients of equal weight, or local training, with weights of single tasks.
 
@@ -215,6 +217,8 @@ class Tiny:
             federated: whether it does, all but the weights of single tasks.
             per_task: names of the weights of which each task has a copy.
             rate: from a position.
+            of_batch: added to the mean loss; from a visit, the weights and the inputs of a batch.
+            after_server: changes the server's averaged weights.
 
         Returns:
             ``server``, weights; ``now`` by client; ``kept`` by client and position; ``outputs`` as of :meth:`train`.
@@ -236,7 +240,9 @@ class Tiny:
                     received,
                     client,
                     round,
-                    lambda weights, inputs, targets, visit=visit: self.loss(weights, inputs, targets) + penalty(visit, weights),
+                    lambda weights, inputs, targets, visit=visit: (
+                        self.loss(weights, inputs, targets) + penalty(visit, weights) + of_batch(visit, weights, inputs)
+                    ),
                     lambda name, gradient, visit=visit: correct(visit, name, gradient),
                     rate(position),
                 )
@@ -248,6 +254,7 @@ class Tiny:
                     outputs[client, round, seen] = self.logits(weights, self.samples(client, seen, "test")[0])
             for name in server.keys() - set(per_task) if federated else ():
                 server[name] = sum(now[client][name] for client in cohort) / len(cohort)
+            after_server(server)
             after_round()
         return SimpleNamespace(server=server, now=now, kept=kept, outputs=outputs)
 

@@ -10,10 +10,11 @@ from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
 from fl_lightning.exchange import Gathered, Reduction, Weighted
 from fl_lightning.training.undo import UndoableStep
 
-# Of SCAFFOLD and FedCurv with a learner those with the most state.
-LIKEWISE = {"SCAFFOLDEWC", "SCAFFOLDStableSGD", "FedCurvStableSGD", "FedCurvAPD"}
-PUBLIC = {name: getattr(continual, name) for name in continual.__all__ if name not in {"TaskLearner", *LIKEWISE}}
-NAMES = sorted(name for name, kind in PUBLIC.items() if issubclass(kind, continual.TaskLearner))
+LEARNERS = [name for name in continual.__all__ if isinstance(getattr(continual, name), type) and name != "TaskLearner"]
+# Of SCAFFOLD and FedCurv those with the most state; every other pair is tried in test_composition.
+PAIRS = [f"{federation}{learner}" for federation in ("FedAvg", "FedProx") for learner in ("OnTasks", "EWC", "StableSGD", "APD")]
+PAIRS += ["SCAFFOLDOnTasks", "SCAFFOLDAPD", "FedCurvOnTasks", "FedCurvEWC"]
+NAMES = sorted([*(name for name in LEARNERS if issubclass(getattr(continual, name), continual.TaskLearner)), *PAIRS])
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
 FEDERATED = [name for name in NAMES if name not in LOCAL]
 

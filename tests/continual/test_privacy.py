@@ -7,8 +7,10 @@ from fl_lightning import continual
 from fl_lightning.continual import FedAvgOnTasks
 from fl_lightning.privacy import DPSGD, UserLevelDP
 
+FORMS = ("OnTasks", "EWC", "StableSGD", "APD")
 PUBLIC = {name: getattr(continual, name) for name in continual.__all__ if name != "TaskLearner"}
-NAMES = sorted(name for name, kind in PUBLIC.items() if issubclass(kind, continual.TaskLearner))
+LEARNERS = [name for name, kind in PUBLIC.items() if issubclass(kind, continual.TaskLearner)]
+NAMES = sorted([*LEARNERS, *(f"{one}{form}" for one in ("FedAvg", "FedProx", "SCAFFOLD", "FedCurv") for form in FORMS)])
 DECOMPOSED = [name for name in NAMES if issubclass(getattr(continual, name), continual.APD)]
 
 

@@ -1,0 +1,223 @@
+"""Any federation with any learner: every pair runs, two against plain loops, and what does not combine is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg, FederatedModule, continual, methods
+from fl_lightning.continual import APD, EWC, ClassLearner, TaskLearner
+from fl_lightning.continual.federated import combined_names
+from fl_lightning.exchange import Needs
+from fl_lightning.methods import Ditto, FedBABU, FedDF, Flashback, LocalOnly
+
+# What a pair needs in addition to its defaults, by federation.
+WANTED = {
+    "FedSGD": ({"batch_size": None}, {}),
+    "LGFedAvg": ({}, {"shared": ["classifier.*", "hidden.*"]}),
+    "FedReg": ({}, {"num_perturbations": 1}),
+}
+
+
+class Features(nn.Module):
+    """The tiny net, whose features can be asked for."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.conv, self.hidden, self.classifier = net.conv, net.hidden, net.classifier
+
+    def features(self, inputs):
+        return self.hidden(self.conv(inputs).tanh().flatten(1)).tanh()
+
+    def forward(self, inputs):
+        return self.classifier(self.features(inputs))
+
+
+def plain_sgd(weights):
+    return torch.optim.SGD(weights, lr=0.05)
+
+
+@pytest.mark.filterwarnings("ignore:model.net has no BatchNorm")
+@pytest.mark.parametrize("name", combined_names())
+def test_every_pair_runs(tiny, tmp_path, name):
+    """Two tasks and a round, some clients alone; what came back from a checkpoint ends bit for bit as one run."""
+    federation = next(one for one in sorted(methods.__all__, key=len, reverse=True) if name.startswith(one))
+    of_data, options = WANTED.get(federation, ({}, {}))
+    settings = {"optimizer": plain_sgd, "train_unsampled": True, **options}
+    settings |= {"l2": 1.0, "l1": 0.02} if name.endswith("APD") else {}
+    kind = getattr(continual, name)
+    assert kind.federated
+    data = {"cohorts": tiny.cohorts, **of_data}
+    whole, resumed = (
+        tiny.train(
+            kind, tiny.new_data(**data), Features(tiny.new_net()), rounds=5, checkpoints=folder, ckpt_path=path, **settings
+        )
+        for folder, path in ((tmp_path, None), (None, tmp_path / "step=3.ckpt"))
+    )
+    tiny.assert_same_end(resumed, whole)
+    assert not any(report.undone or report.nonfinite for report in whole.seen.rounds)
+    assert any(report.bytes_up > 0 for report in whole.seen.rounds)
+    hidden = "hidden.parametrizations.weight.original" if name.endswith("APD") else "hidden.weight"
+    assert (whole.net.get_parameter(hidden) - tiny.weights["hidden.weight"]).abs().max() > 1e-3
+
+
+ALPHA, EARLIER, MU = 0.3, 5.0, 0.8
+
+
+@pytest.mark.parametrize("train_unsampled", [False, True])
+def test_feddyn_with_ewc(tiny, train_unsampled):
+    """``g + alpha (w - w_received) - g_k`` on the body and EWC's penalty; h over all three clients.
+
+    Who does not send keeps its g_k; heads are neither pulled nor accumulated.
+    """
+    zeros = {name: torch.zeros_like(tiny.weights[name]) for name in tiny.body}
+    h, g, moved, learned, present = dict(zeros), {c: dict(zeros) for c in range(3)}, [], {}, {}
+
+    def penalty(visit, weights):
+        present.update(weights)
+        earlier = [learned[visit.client, j] for j in range(visit.position) if (visit.client, j) in learned]
+        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in tiny.body)
+
+    def correct(visit, name, gradient):
+        if name not in zeros:
+            return gradient
+        return gradient + ALPHA * (present[name].detach() - visit.received[name]) - g[visit.client][name]
+
+    def after_fit(visit, weights):
+        if visit.is_last:
+            learned[visit.client, visit.position] = (tiny.fisher(weights, visit.client), dict(weights))
+        if visit.sampled:
+            change = {n: weights[n] - visit.received[n] for n in tiny.body}
+            moved.append(change)
+            g[visit.client] = {n: g[visit.client][n] - ALPHA * change[n] for n in tiny.body}
+
+    def serve(server):
+        for name in tiny.body:
+            h[name] = h[name] - ALPHA * sum(change[name] for change in moved) / 3
+            server[name] = server[name] - h[name] / ALPHA
+        moved.clear()
+
+    expected = tiny.plain(
+        penalty, correct, after_fit, cohorts=tiny.cohorts, train_unsampled=train_unsampled, after_server=serve
+    )
+    method = tiny.train(
+        continual.FedDynEWC,
+        tiny.new_data(cohorts=tiny.cohorts),
+        alpha=ALPHA,
+        penalty=EARLIER,
+        train_unsampled=train_unsampled,
+    )
+    tiny.assert_plain(method, expected)
+    tiny.assert_same(method.server_state("h"), h)
+
+
+def test_moon_with_ewc(tiny):
+    """The contrast of features with those received and those of the visit before, and EWC's penalty."""
+    learned, previous = {}, {}
+
+    def features(weights, inputs):
+        hidden = torch.nn.functional.conv2d(inputs, weights["conv.weight"], weights["conv.bias"]).tanh().flatten(1)
+        return torch.nn.functional.linear(hidden, weights["hidden.weight"], weights["hidden.bias"]).tanh()
+
+    def penalty(visit, weights):
+        earlier = [learned[visit.client, j] for j in range(visit.position)]
+        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in tiny.body)
+
+    def contrast(visit, weights, inputs):
+        z, z_global, z_previous = (
+            features(one, inputs) for one in (weights, visit.received, previous.get(visit.client, visit.received))
+        )
+        near, far = (torch.cosine_similarity(z, other, dim=1) / 0.5 for other in (z_global, z_previous))
+        return MU * (torch.logaddexp(near, far) - near).mean()
+
+    def after_fit(visit, weights):
+        previous[visit.client] = dict(weights)
+        if visit.is_last:
+            learned[visit.client, visit.position] = (tiny.fisher(weights, visit.client), dict(weights))
+
+    expected = tiny.plain(penalty, after_fit=after_fit, of_batch=contrast)
+    method = tiny.train(continual.MOONEWC, net=Features(tiny.new_net()), mu=MU, penalty=EARLIER)
+    tiny.assert_plain(method, expected)
+    tiny.assert_moved(expected.server, tiny.body)
+
+
+# What follows from the bases ------------------------------------------------------------------------------------------
+
+
+class Mine(FederatedModule):
+    """A method of a user's."""
+
+    needs = Needs(sample_indices=True)
+
+    def __init__(self, net, strength: float = 1.0, **common):
+        super().__init__(net, **common)
+        self.strength = strength
+
+
+def test_one_line_makes_a_users_method_learn_tasks(tiny):
+    """Nothing but the bases: it is federated, needs what both need and takes the arguments of both."""
+
+    class MineEWC(EWC, Mine): ...
+
+    class MineAPD(APD, Mine): ...
+
+    assert MineEWC.federated
+    assert not EWC.federated
+    assert MineEWC.needs == Needs(client_weights=True, task_streams=True, sample_indices=True)
+    run = tiny.train(MineEWC, rounds=3, strength=2.0, penalty=3.0)
+    assert (run.strength, run.penalty) == (2.0, 3.0)
+    assert all(report.bytes_up > 0 for report in run.seen.rounds)
+
+
+@pytest.mark.parametrize("base", [Ditto, LocalOnly, FedBABU, FedDF, Flashback, ClassLearner])
+@pytest.mark.parametrize("learner", [TaskLearner, EWC])
+def test_what_does_not_combine_is_refused(base, learner):
+    """By what the method declares: personal models, public samples, tasks of another kind."""
+    with pytest.raises(TypeError, match=rf"^Pair cannot be: {base.__name__} \w+ .*: use one .*FedAvg$"):
+        type("Pair", (learner, base), {})
+
+
+def test_arguments_of_one_name_are_refused():
+    """Unless one of the two has a second name."""
+
+    class Penalised(FedAvg):
+        def __init__(self, net, penalty: float = 1.0, **common):
+            super().__init__(net, **common)
+
+    with pytest.raises(TypeError, match=r"^Two cannot be: EWC and Penalised have an argument penalty each: rename one"):
+        type("Two", (EWC, Penalised), {})
+
+    type("Two", (EWC, methods.FedCurv), {})
+
+
+def test_the_federation_stands_behind_the_learner():
+    """One line with the right order."""
+    with pytest.raises(TypeError, match=r"write class Turned\(EWC, FedProx\)$"):
+        type("Turned", (methods.FedProx, EWC), {})
+
+
+def test_a_federation_that_shares_nothing_is_refused(tiny):
+    """LG-FedAvg shares the class layer alone, which belongs to single tasks."""
+    with pytest.raises(ValueError, match=r"^LGFedAvgEWC leaves no weight of model.net to share, as all of them"):
+        tiny.train(continual.LGFedAvgEWC)
+
+
+def test_two_names_of_one_penalty_are_told_apart(tiny):
+    """FedCurv's lambda by both names."""
+    with pytest.raises(ValueError, match=r"^model.penalty is 0.5 and model.others_penalty 0.7, two names .*: give one$"):
+        methods.FedCurv(tiny.new_net(), penalty=0.5, others_penalty=0.7)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.4])
+def test_what_is_received_includes_what_a_task_begins_with(tiny, value):
+    """FedNTD's teacher is the client's model as the task begins, with its fresh head: nothing to learn from it at first."""
+    seen = []
+
+    class Watched(continual.FedNTDOnTasks):
+        def client_start(self, net, client):
+            carry = super().client_start(net, client)
+            seen.append(all(torch.equal(weight, client.received_state[name]) for name, weight in net.named_parameters()))
+            return carry
+
+    tiny.train(Watched, beta=value)
+    assert seen
+    assert all(seen)
