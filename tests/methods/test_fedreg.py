@@ -283,7 +283,8 @@ class Keeps(FedReg):
 
     def client_start(self, net, client):
         carry = super().client_start(net, client)
-        self.kept = (copy.deepcopy(net).eval(), client.index, client.round, {k: v.clone() for k, v in carry.items()}, carry)
+        rows = carry["rehearsal"]
+        self.kept = (copy.deepcopy(net).eval(), client.index, client.round, {k: v.clone() for k, v in rows.items()}, rows)
         return carry
 
 
