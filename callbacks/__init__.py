@@ -6,6 +6,7 @@ from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
 from fl_lightning.callbacks.described_logger import DescribedTensorBoardLogger
+from fl_lightning.callbacks.inline_figures import InlineFigures
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease
 from fl_lightning.callbacks.per_class_accuracy import PerClassAccuracy
@@ -26,6 +27,7 @@ __all__ = [
     "Dashboard",
     "DescribedTensorBoardLogger",
     "FederatedCallback",
+    "InlineFigures",
     "LabelCounts",
     "LossIncrease",
     "PerClassAccuracy",

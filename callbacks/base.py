@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
+from fl_lightning.callbacks.inline_figures import InlineFigures
 from fl_lightning.callbacks.tags import metadata
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
@@ -58,9 +59,11 @@ class FederatedCallback(RoundCallback):
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
-    """Write a figure, with what its name means, to every TensorBoard logger, once over all processes."""
+    """Write a figure, with what its name means, to every TensorBoard logger, once over all processes; show it in a notebook."""
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+        if isinstance(logger, InlineFigures):
+            logger.log_figure(name, figure)
+        elif isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             image = summary.image(name, figure_to_image(figure), dataformats="CHW")
             image.value[0].metadata.MergeFrom(metadata(name, "images"))
             logger.experiment._get_file_writer().add_summary(image, round)

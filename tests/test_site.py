@@ -27,7 +27,7 @@ def test_every_method_has_a_page():
     pages = method_pages(ROOT)
     for name in methods.__all__:
         page = pages[f"docs/methods/{name}.md"]
-        assert "| method | clients |" in page, name
+        assert f"| `{name}` |" in page, name
         for section in ("## What it does", "## Keys", "## Class"):
             assert section in page, f"{name}: {section}"
     assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]

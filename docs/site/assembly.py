@@ -11,6 +11,7 @@ import yaml
 from api_pages import api_pages
 from lists_of_code import callbacks_page, configs_page, tags_page
 from method_pages import method_pages
+from notebooks import NOTEBOOKS, executed
 from pictures import draw
 
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
@@ -26,7 +27,9 @@ def assemble(root: Path, source: Path) -> None:
         root: of the repository.
         source: the folder to write, which does not exist yet.
     """
-    shutil.copytree(root / "docs", source / "docs", ignore=shutil.ignore_patterns("site", "__pycache__"))
+    shutil.copytree(root / "docs", source / "docs", ignore=shutil.ignore_patterns("site", "__pycache__", ".ipynb_checkpoints"))
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        shutil.copy(executed(notebook), source / "docs" / "notebooks" / notebook.name)
     for page in _PAGES:
         (source / page).parent.mkdir(exist_ok=True)
         shutil.copy(root / page, source / page)
@@ -59,7 +62,7 @@ def _add_contents(source: Path, page: str, children: Contents) -> None:
     names: list[str] = []
     for child in children:
         for name, below in child.items() if isinstance(child, dict) else [(child, None)]:
-            found = sorted(source.glob(f"{name}.md")) if name.endswith("*") else [source / name]
+            found = sorted(source.glob(name)) if name.endswith("*") else [source / name]
             names += [str(path.relative_to(source)) for path in found]
             if below is not None:
                 _add_contents(source, name, below)

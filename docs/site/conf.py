@@ -25,7 +25,9 @@ highlight_language = "none"
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"
+nb_execution_mode = "off"  # notebooks.py executes them
+nb_output_stderr = "remove"
+nb_merge_streams = True
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
