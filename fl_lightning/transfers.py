@@ -1,4 +1,4 @@
-"""Numbers of the host on their way to the device, for which the host does not wait."""
+"""Copies between host and device for which the host does not wait."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,3 +14,22 @@ def on_device(values: Sequence[Any] | float, device: torch.device, dtype: torch.
     memory, which torch keeps until the copy is made.
     """
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, likewise."""
+    crosses = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if crosses else tensor).to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy on the host. One from a GPU has its values once the host has waited for the device, and not before.
+
+    It lies in pinned memory, of which a machine has little: :func:`kept` moves it on.
+    """
+    return tensor.detach().to("cpu", copy=True, non_blocking=True)
+
+
+def kept(tensor: Tensor) -> Tensor:
+    """A tensor of the host in memory that is not pinned."""
+    return tensor.clone() if tensor.is_pinned() else tensor

@@ -36,7 +36,7 @@ from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
 from fl_lightning.random_streams import seeded_layers
-from fl_lightning.transfers import on_device
+from fl_lightning.transfers import on_device, to_device
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Engine(ABC):
 
     def _state_of(self, client: int) -> ClientState:
         stored = self._states.get(client, ClientState()) if self._moves_states else self.context.states.read(client)
-        return stored.map(lambda tensor: tensor.to(self.context.device))
+        return stored.map(lambda tensor: to_device(tensor, self.context.device))
 
     def used_model(self, tensors: State, state: ClientState) -> State:
         """A copy of the model that a client uses, from what its net holds and what it keeps."""

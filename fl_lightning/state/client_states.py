@@ -21,6 +21,7 @@ import torch
 from fl_lightning.exchange.client_state import ClientState
 from fl_lightning.memory import machine_memory
 from fl_lightning.state.atomic import atomic_save, atomic_write, checked_load
+from fl_lightning.transfers import kept, to_host
 
 _FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
 
@@ -104,10 +105,11 @@ class MemoryStates(ClientStates):
         return _copied(self._states.get(client, ClientState()))
 
     def write(self, client: int, round: int, state: ClientState) -> None:
-        self._written[client] = _copied(state)
+        # Not waited for: the host waits for the device's report of a round before the round is committed.
+        self._written[client] = state.map(to_host)
 
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
-        taken = {client: self._written[client] for client in clients if client in self._written}
+        taken = {client: self._written[client].map(kept) for client in clients if client in self._written}
         taken |= {client: ClientState() for client in cleared}
         self._states |= taken
         for client in [client for client, state in taken.items() if not state]:

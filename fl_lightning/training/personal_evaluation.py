@@ -12,6 +12,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.state.client_states import ClientStates
+from fl_lightning.transfers import to_device
 
 Adapt = Callable[[nn.Module, int], None]  # changes a copy of a client's model, as fine-tuning does
 
@@ -72,7 +73,7 @@ class PersonalModels:
     @torch.no_grad()
     def _load(self, client: int) -> nn.Module:
         """A client's personal model in evaluation mode, until the next one is loaded."""
-        state = self._states.read(client).map(lambda tensor: tensor.to(self._device))
+        state = self._states.read(client).map(lambda tensor: to_device(tensor, self._device))
         model = self._method.personal_model(self._shared, state)
         torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
             [self._held[name] for name in model], list(model.values())

@@ -107,6 +107,15 @@ def test_pinned_memory_waits_for_nothing():
     assert (counts.copies.total(), counts.waits.total()) == (2, 0)
 
 
+def test_a_copy_that_is_not_waited_for_is_not_there_yet():
+    with counting() as counts:
+        host = torch.arange(4.0, device="cuda").to("cpu", non_blocking=True)
+        assert counts.waits.total() == 0
+        assert host.tolist() == [99.0] * 4
+        torch.cuda.synchronize()
+        assert host.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_launches_are_counted_and_views_are_none():
     """A linear layer and its step: product with bias, two gradients and a sum, and one fused step for both weights."""
     layer = torch.nn.Linear(3, 2).to("cuda")

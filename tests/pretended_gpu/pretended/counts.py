@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 HERE = str(Path(__file__).parent)
 ROOT = Path(__file__).parents[3]
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -36,6 +39,7 @@ class Counts:
 
 
 _open: list[Counts] = []
+_under_way: list[tuple[Tensor, Tensor]] = []  # memory of the host, and the values that come into it
 
 
 @contextmanager
@@ -74,8 +78,18 @@ def transfer(direction: str, what: str, waits: bool = True) -> None:
         wait(f"copy {direction}, {what}")
 
 
+def comes_later(values: Tensor) -> Tensor:
+    """Memory of the host that has these values only after the next wait; until then it has others."""
+    memory = torch.full_like(values, 0 if values.dtype == torch.bool else 99)
+    _under_way.append((memory, values))
+    return memory
+
+
 def wait(why: str) -> None:
     """The host stands still until the device has done all it was asked."""
+    while _under_way:
+        memory, values = _under_way.pop()
+        memory.copy_(values)
     for counts in _open:
         counts.waits[why, line()] += 1
 

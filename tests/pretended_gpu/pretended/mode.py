@@ -32,6 +32,8 @@ class PretendedGPU(TorchFunctionMode):
         if name == "pin_memory" or kwargs.get("pin_memory"):
             kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
             return pretended.pin(first.clone() if name == "pin_memory" else function(*args, **kwargs))
+        if name == "is_pinned" and is_host(first):
+            return pretended.is_pinned(first)
         if name in ("to", "cuda") and is_host(first):
             return _up(function, name, args, kwargs)
         if name in ("to", "cpu") and is_pretended(first) and not isinstance(first, PretendedTensor):

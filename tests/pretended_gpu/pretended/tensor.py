@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pretended.counts import launch, line, transfer, wait
+from pretended.counts import comes_later, launch, line, transfer, wait
 from pretended.generators import DeviceGenerator, drawing_on_the_device
 
 aten = torch.ops.aten
@@ -83,7 +83,7 @@ class PretendedTensor(Tensor):
         copy = kwargs.pop("copy", False)
         device, dtype, non_blocking, layout = parse_to(args, kwargs)
         if device is not None and device.type == "cpu":
-            return _Down.apply(self, dtype or self.dtype)
+            return _Down.apply(self, dtype or self.dtype, non_blocking)
         if layout is None and not copy and dtype in (None, self.dtype):
             return self
         more = {} if layout is None else {"memory_format": layout}
@@ -151,15 +151,16 @@ class _Down(torch.autograd.Function):
     """A copy on the host; the gradient goes back to the device."""
 
     @staticmethod
-    def forward(ctx, tensor, dtype):
+    def forward(ctx, tensor, dtype, non_blocking):
         ctx.dtype = tensor.dtype
-        transfer("down", "to")
-        return tensor.held.detach().to(dtype, copy=True)
+        transfer("down", "to", waits=not non_blocking)
+        values = tensor.held.detach().to(dtype, copy=True)
+        return pin(comes_later(values)) if non_blocking else values
 
     @staticmethod
     def backward(ctx, gradient):
         transfer("up", "gradient")
-        return PretendedTensor(gradient.to(ctx.dtype)), None
+        return PretendedTensor(gradient.to(ctx.dtype)), None, None
 
 
 def _is_parameter(tensor: Tensor) -> bool:
