@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,8 @@ Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
 _SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
 _CPU_BLOCK = 1 << 18
+# Values that are joined on a GPU, at most and about: a copy of all that many clients send may be more than there is memory for.
+_JOINED = 1 << 26
 
 
 def check_weight(what: str, weight: float) -> None:
@@ -47,6 +50,11 @@ def check_weight(what: str, weight: float) -> None:
     """
     if weight != 0 and not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
         raise ValueError(f"{what} {weight}, must be 0 or from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
+
+
+def _layout(tensors: State) -> Layout:
+    """Shapes of one client's tensors, those of one type side by side."""
+    return {key: tensors[key].shape[1:] for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
 
 
 class _Total:
@@ -105,19 +113,32 @@ class Reduction:
         Raises:
             ValueError: for a weight that :func:`check_weight` refuses.
         """
-        sent = [tensor for tensors, _ in uploads.values() for tensor in tensors.values()]
-        counted = (admissible & are_finite(sent, len(admissible), self._device)).to(self._device)
-        self.reserve({name: {key: t.shape[1:] for key, t in tensors.items()} for name, (tensors, _) in uploads.items()})
+        self.reserve({name: _layout(tensors) for name, (tensors, _) in uploads.items()})
+        in_order = {name: [tensors[key] for key in self._totals[name].layout] for name, (tensors, _) in uploads.items()}
+        sent = {name: self._joined(tensors) for name, tensors in in_order.items()}
+        finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
+        counted = (admissible & finite).to(self._device)
         for name, (_, weights) in uploads.items():
             for weight in weights:
                 check_weight(f"an upload's {name!r} has the weight", weight)
         all_weights = on_device([weights for _, weights in uploads.values()], self._device, torch.float64)
-        for (name, (tensors, _)), weights in zip(uploads.items(), all_weights, strict=True):
-            factors = weights * counted
-            self._totals[name].weight.add_(factors.sum())
-            for key, total in self._totals[name].tensors.items():
-                _add_weighted(total, tensors[key], factors, counted)
+        for (name, tensors), weights in zip(sent.items(), all_weights, strict=True):
+            total, factors = self._totals[name], weights * counted
+            total.weight.add_(factors.sum())
+            parts = total.flat[:-1].split([math.prod(tensor.shape[1:]) for tensor in tensors])
+            for part, tensor in zip(parts, tensors, strict=True):
+                _add_weighted(part, tensor, factors, counted)
         return counted
+
+    def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
+        """M clients' tensors, (M, ...) each; on a GPU, where every operation costs a launch, one (M, values) a type."""
+        if self._device.type == "cpu":
+            return tensors
+        columns = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+        ends = accumulate(column.numel() for column in columns)
+        kinds = [(column.dtype, end // _JOINED) for column, end in zip(columns, ends, strict=True)]
+        groups = groupby(zip(kinds, columns, strict=True), key=lambda pair: pair[0])
+        return [torch.cat([column for _, column in group], dim=1) for _, group in groups]
 
     def keep(self, client: int, gathered: dict[str, State]) -> None:
         """Copy what a client sent that is gathered, by name."""
@@ -164,13 +185,13 @@ def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device
 
 
 def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:
-    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total`` in place."""
+    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total``, their values in order, in place."""
     columns = stacked.reshape(len(stacked), -1)
-    width = max(_CPU_BLOCK // len(stacked), 1) if total.device.type == "cpu" else max(total.numel(), 1)
-    for part, block in zip(total.view(-1).split(width), columns.split(width, dim=1), strict=True):
+    width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
+    for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):
         # A factor of 0 is not enough: 0 times NaN is NaN.
         shown = torch.where(counted[:, None], block, 0)
-        if len(stacked) == 1:
+        if len(columns) == 1:
             part.addcmul_(shown[0], factors)
         else:
             part.addmv_(shown.double().t(), factors)

@@ -71,15 +71,19 @@ class UndoableStep:
 
 def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
     """A copy of a state, its tensors in ``memory`` where they fit there."""
-    copies = {}
+    copies, again = {}, []
     for name, value in state.items():
         target = memory.get(name)
         if not isinstance(value, Tensor):
             copies[name] = copy.deepcopy(value)
         elif isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype:
-            copies[name] = target.copy_(value)
+            copies[name] = target
+            again.append((target, value.detach()))
         else:
             copies[name] = value.detach().clone()
+    if again:
+        targets, values = map(list, zip(*again, strict=True))
+        torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
     return copies
 
 
