@@ -4,9 +4,11 @@
 steps; sizes of batches and images, which are small here, do not matter. A captured step is one launch.
 """
 
+import io
 import logging
 import sys
 import warnings
+from contextlib import redirect_stdout
 from functools import partial
 
 import lightning.pytorch as pl
@@ -83,7 +85,8 @@ def count(engine: str, norm: str, precision: str) -> Counts:
             enable_model_summary=False,
             limit_val_batches=0,
         )
-        trainer.fit(method, datamodule=federation())
+        with redirect_stdout(io.StringIO()):
+            trainer.fit(method, datamodule=federation())
     return watch.counts
 
 
