@@ -85,7 +85,8 @@ def _correlations(
     client, _ = engine.fit_one(round, visit, max_steps=1)
     size = module.data.eval_batch_size
     inputs, targets, _ = module.data.evaluation.training_samples(earlier)
-    pseudo, labels = (client.carry[name][client.carry["real"]] for name in ("pseudo", "labels"))
+    rehearsal = client.carry["rehearsal"]
+    pseudo, labels = (rehearsal[name][rehearsal["real"]] for name in ("pseudo", "labels"))
     fishers = [
         _fisher(engine.net, zip(inputs.split(size), targets.split(size), strict=True)),
         _fisher(engine.net, zip(pseudo.split(size), labels.split(size), strict=True)),
