@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from pretended.runs import assert_same, both, both_loops, fit
+from pretended.runs import assert_same, both, every_engine, fit
 
 from fl_lightning import callbacks, continual, methods
-from fl_lightning.continual import ClassLearner, ClassStream, DomainStream, TaskLearner, TaskStream
+from fl_lightning.continual import ClassLearner, ClassStream, DomainStream, TaskStream
 from fl_lightning.privacy import DPSGD, UserLevelDP
 
 pytestmark = pytest.mark.slow
@@ -13,7 +13,7 @@ ENGINES = ["sequential", "vectorized", "captured"]
 AT_THE_SERVER = ["FedDF", "Flashback"]
 OF_CLIENTS = ["APFL", "FedCurv"]
 # Of a federated method with a learner of tasks those with the most state.
-TASKS = {"APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "FedAvgOnTasks", "SCAFFOLDEWC", "FedCurvAPD", "FedProxStableSGD"}
+TASKS = ["APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "FedAvgOnTasks", "SCAFFOLDEWC", "FedCurvAPD", "FedProxStableSGD"]
 
 
 def learners(kind: type) -> list[str]:
@@ -22,10 +22,9 @@ def learners(kind: type) -> list[str]:
     return sorted(name for name, value in public.items() if issubclass(value, kind) and value is not kind)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", methods.__all__)
-def test_methods(name, engine):
-    both_loops(name=name, engine=engine)
+def test_methods(name):
+    every_engine(name=name)
 
 
 @pytest.mark.parametrize("name", [*AT_THE_SERVER, *OF_CLIENTS])
@@ -34,7 +33,7 @@ def test_methods_under_a_trainer(name):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", sorted(TASKS & set(learners(TaskLearner))))
+@pytest.mark.parametrize("name", TASKS)
 def test_methods_on_task_streams(name, engine):
     """Two tasks of a round each."""
     both(name=name, engine=engine, num_classes=2, data={"tasks": TaskStream(classes_per_task=2), "augment": ()})
@@ -50,17 +49,15 @@ def test_methods_on_arriving_domains():
     both(name="ServerEWC", data=data)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
-def test_batch_norm(engine, buffers):
-    both_loops(norm="batch", engine=engine, batch_norm_buffers=buffers)
+def test_batch_norm(buffers):
+    every_engine(norm="batch", batch_norm_buffers=buffers)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
-def test_optimizers(optimizer, engine):
+def test_optimizers(optimizer):
     kind = getattr(torch.optim, optimizer)
-    both_loops(engine=engine, optimizer=lambda weights: kind(weights, lr=0.01), atol=1e-4)
+    every_engine(optimizer=lambda weights: kind(weights, lr=0.01), atol=1e-4)
 
 
 @pytest.mark.parametrize("storage", ["device", "stream"])
@@ -92,12 +89,28 @@ def test_callbacks(name):
     both(name=watched, watch=lambda: [getattr(callbacks, name)(every=1, **WATCHED[name])])
 
 
+STREAM = {"tasks": TaskStream(classes_per_task=2), "augment": ()}
+OF_SOME_METHODS = {
+    "TaskAccuracy": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
+    "TaskAttention": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
+    "ArrivingClasses": {"name": "ICaRL", "data": {"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}},
+    "PseudoDataFisher": {"name": "FedReg", "data": {"augment": ()}},
+}
+
+
+@pytest.mark.parametrize("name", OF_SOME_METHODS)
+def test_callbacks_of_some_methods(name):
+    settings = {} if name == "ArrivingClasses" else {"every": 1}
+    both(watch=lambda: [getattr(callbacks, name)(**settings)], **OF_SOME_METHODS[name])
+
+
 @pytest.mark.parametrize(
     ("defence", "engine"), [(DPSGD, "sequential"), (UserLevelDP, "sequential"), (UserLevelDP, "vectorized")]
 )
 def test_defences(defence, engine):
     settings = {"server_weighting": "uniform", "loss": torch.nn.CrossEntropyLoss()}
-    both(engine=engine, privacy=defence(noise_multiplier=1.0), **settings, data={"augment": ()})
+    settings |= {"privacy": defence(noise_multiplier=1.0), "watch": lambda: [callbacks.PrivacyBudget()]}
+    both(engine=engine, **settings, data={"augment": ()})
 
 
 @pytest.mark.parametrize(("first", "second"), [("cpu", "gpu"), ("gpu", "cpu"), ("gpu", "gpu")])

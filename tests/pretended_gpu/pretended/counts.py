@@ -29,7 +29,6 @@ class Counts:
         waits = "".join(f"\n  {count} x {what} at {line}" for (what, line), count in self.waits.most_common(30))
         return f"{self.launches.total()} launches, {self.copies.total()} copies, {self.waits.total()} waits{waits}"
 
-
     def busiest_lines(self, most: int) -> list[tuple[str, int]]:
         """The lines that launch most, and how often."""
         by_line: Counter = Counter()

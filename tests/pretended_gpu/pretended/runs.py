@@ -26,6 +26,7 @@ NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Flashback": ({"public_size": 8}, {}),
     "ICaRL": ({}, {"memory": 4}),
     "Replay": ({}, {"memory": 4}),
+    "MFCL": ({}, {"generator_steps": 2, "generator_batch": 8, "noise": 8}),
     "FedReg": ({}, {"num_perturbations": 2, "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),
 }
 
@@ -174,8 +175,9 @@ def both(watch: Callable[[], Sequence[pl.Callback]] = tuple, atol: float = 1e-6,
     return gpu
 
 
-def both_loops(atol: float = 1e-6, **settings: Any) -> None:
-    """Rounds without a trainer, likewise."""
-    gpu, _ = loop("gpu", **settings)
-    cpu, _ = loop("cpu", **{**settings, "engine": "sequential"})
-    assert_same(gpu, cpu, atol)
+def every_engine(atol: float = 1e-6, **settings: Any) -> None:
+    """Rounds without a trainer, under each engine, likewise."""
+    cpu, _ = loop("cpu", **settings)
+    for engine in ENGINES:
+        gpu, _ = loop("gpu", engine=engine, **settings)
+        assert_same(gpu, cpu, atol)
