@@ -32,11 +32,13 @@ def test_methods_under_a_trainer(name):
     both(name=name)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("name", TASKS)
-def test_methods_on_task_streams(name, engine):
+def test_methods_on_task_streams(name):
     """Two tasks of a round each."""
-    both(name=name, engine=engine, num_classes=2, data={"tasks": TaskStream(classes_per_task=2), "augment": ()})
+    settings = {"num_classes": 2, "data": {"tasks": TaskStream(classes_per_task=2), "augment": ()}}
+    cpu = fit("cpu", name, engine="sequential", **settings)
+    for engine in ("sequential", "vectorized"):
+        assert_same(fit("gpu", name, engine=engine, **settings), cpu)
 
 
 @pytest.mark.parametrize("name", learners(ClassLearner))
@@ -66,10 +68,11 @@ def test_storage(storage, engine):
     both(engine=engine, data={"storage": storage})
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("precision", "atol"), [("64-true", 1e-12), ("bf16-mixed", 0.05), ("bf16-true", 0.05)])
-def test_precision(precision, atol, engine):
-    both(engine=engine, precision=precision, atol=atol)
+def test_precision(precision, atol):
+    cpu = fit("cpu", engine="sequential", precision=precision)
+    for engine in ENGINES:
+        assert_same(fit("gpu", engine=engine, precision=precision), cpu, atol)
 
 
 WATCHED = {
@@ -113,13 +116,16 @@ def test_defences(defence, engine):
     both(engine=engine, **settings, data={"augment": ()})
 
 
-@pytest.mark.parametrize(("first", "second"), [("cpu", "gpu"), ("gpu", "cpu"), ("gpu", "gpu")])
 @pytest.mark.parametrize(("name", "client_state"), [("FedAvg", "memory"), ("SCAFFOLD", "memory"), ("SCAFFOLD", "disk")])
-def test_a_run_goes_on_elsewhere(first, second, name, client_state, tmp_path, monkeypatch):
-    """From a checkpoint with the momentum of the server and what clients keep."""
-    monkeypatch.chdir(tmp_path)
+def test_a_run_goes_on_elsewhere(name, client_state, tmp_path, monkeypatch):
+    """From a checkpoint with the momentum of the server and what clients keep: from either device to the other or itself."""
     settings = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)} if name == "FedAvg" else {}
     settings |= {"name": name, "client_state": client_state}
+    monkeypatch.chdir(tmp_path)
     whole = fit("cpu", rounds=3, **settings)
-    fit(first, rounds=2, save=tmp_path / "2.ckpt", **settings)
-    assert_same(fit(second, rounds=3, ckpt_path=tmp_path / "2.ckpt", **settings), whole)
+    for first, seconds in (("cpu", ["gpu"]), ("gpu", ["cpu", "gpu"])):
+        (tmp_path / first).mkdir()
+        monkeypatch.chdir(tmp_path / first)
+        fit(first, rounds=2, save=tmp_path / first / "2.ckpt", **settings)
+        for second in seconds:
+            assert_same(fit(second, rounds=3, ckpt_path=tmp_path / first / "2.ckpt", **settings), whole)
