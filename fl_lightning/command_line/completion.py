@@ -18,7 +18,7 @@ from lightning.pytorch import Trainer
 from fl_lightning.command_line.bundled_configs import bundled_configs
 from fl_lightning.command_line.cli import COMMANDS, FederatedCLI, run_cli
 from fl_lightning.command_line.config_files import SEED_KEYS
-from fl_lightning.command_line.known_classes import CLASS_KEYS, known_classes, known_names
+from fl_lightning.command_line.known_classes import CLASS_KEYS, known_classes
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.command_line.subcommands import SUBCOMMANDS
@@ -137,7 +137,7 @@ def _values() -> dict[str, list[str]]:
     hints = ((f"{key.removesuffix('+')}.{name}", hint) for key, kind in classes for name, hint in _hints(kind))
     return {
         **{option: choices for option, hint in hints if (choices := _choices(hint))},
-        **{key: known_names(key) for key in CLASS_KEYS},
+        **{key: list(known_classes(key)) for key in CLASS_KEYS},
         "config": bundled_configs(),
         "ckpt_path": ["last", "best", "last_if_any"],
         "data.source": source_names(),
