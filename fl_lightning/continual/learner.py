@@ -93,6 +93,8 @@ class TaskLearner(FederatedModule):
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         self.pace = Pace(rounds_per_task, schedule, patience, rate_divisor, smallest_rate)
+        self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
+        self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         check_range("model.evaluate_every", evaluate_every, at_least=1)
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
         self.reset_adam_each_round = reset_adam_each_round

@@ -31,7 +31,7 @@ def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
     numbers = {"index": client.index, "num_train": client.num_train, "num_steps": client.num_steps}
     return {
         **{name: on_device(value, device) for name, value in numbers.items()},
-        "learning_rate": on_device(client.learning_rate, device, dtype),
+        "learning_rate": on_device(float(client.learning_rate), device, dtype),
         "label_counts": client.label_counts,
         "train_label_counts": client.train_label_counts,
         "received_state": client.received_state,

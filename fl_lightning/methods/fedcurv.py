@@ -67,7 +67,8 @@ class FedCurv(FederatedModule):
                     f"model.penalty is {penalty} and model.others_penalty {others_penalty}, two names of FedCurv's lambda: "
                     "give one"
                 )
-        self.others_penalty = penalty if others_penalty is None else others_penalty
+        # A method that has another penalty as well replaces the first alone.
+        self.penalty = self.others_penalty = penalty if others_penalty is None else others_penalty
         self.remember = remember
 
     def configure_model(self) -> None:
