@@ -192,7 +192,7 @@ def live_bytes():
 
 
 def test_a_captured_step_is_compiled_once(fit):
-    """For all rounds, and all clients of ragged shards: one more graph would cost seconds, on a GPU a minute."""
+    """For all rounds, and all clients of ragged shards: one more graph would cost seconds."""
     graphs = []
     for rounds, sizes in ((3, [3, 5, 7]), (2, [3, 5, 7, 8, 10, 11])):
         torch._dynamo.reset()
