@@ -43,15 +43,26 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Names of the package's modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(module: str, source: str) -> Iterator[str]:
+    """Names of the package's modules that a file imports, anywhere in it.
+
+    The package itself is ``fl_lightning.__init__``, the top room: what it names comes from rooms that the name does not show.
+    ``__version__`` alone is its own.
+    """
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("fl_lightning."))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fl_lightning"):
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield full if full in MODULES or f"{full}.__init__" in MODULES else node.module
+            names = [alias.name if alias.asname else alias.name.partition(".")[0] for alias in node.names]
+            yield from (name for name in map(file_of, names) if name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: -node.level] if node.level else []
+            origin = ".".join([*package, *filter(None, [node.module])])
+            if origin.partition(".")[0] == "fl_lightning":
+                yield from (_target(origin, alias.name) for alias in node.names if alias.name != "__version__")
+
+
+def _target(origin: str, name: str) -> str:
+    """The module of ``from origin import name``."""
+    return file_of(f"{origin}.{name}") if file_of(f"{origin}.{name}") in MODULES else file_of(origin)
 
 
 def room(module: str) -> str:
@@ -63,17 +74,44 @@ def file_of(module: str) -> str:
     return module if module in MODULES else f"{module}.__init__"
 
 
+def upward(module: str, source: str) -> list[str]:
+    """What a file imports of rooms that are not below its own."""
+    level = {name: number for number, rooms in enumerate(ROOMS) for name in rooms}
+    others = [target for target in imports(module, source) if room(target) != room(module)]
+    return [target for target in others if level[room(module)] >= level[room(target)]]
+
+
+def text(module: str) -> str:
+    return MODULES[module].read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_down(module):
     """A file knows its own room and those further down the list."""
-    level = {name: number for number, rooms in enumerate(ROOMS) for name in rooms}
-    for target in imports(MODULES[module]):
-        if target != "fl_lightning" and room(target) != room(module):
-            assert level[room(module)] < level[room(target)], f"{module} imports {target}"
+    assert upward(module, text(module)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from fl_lightning import FedAvg", ["fl_lightning.__init__"]),
+        ("from fl_lightning import methods", ["fl_lightning.methods.__init__"]),
+        ("from fl_lightning.methods import FedAvg", ["fl_lightning.methods.__init__"]),
+        ("from fl_lightning.methods.fedreg import FedReg", ["fl_lightning.methods.fedreg"]),
+        ("def late():\n    from ..methods import fedreg", ["fl_lightning.methods.fedreg"]),
+        ("import fl_lightning", ["fl_lightning.__init__"]),
+        ("import fl_lightning.exchange", ["fl_lightning.__init__"]),
+        ("import fl_lightning.methods as m", ["fl_lightning.methods.__init__"]),
+        ("from fl_lightning import __version__, exchange, losses", []),
+        ("import torch, fl_lightning.exchange as wire", []),
+    ],
+)
+def test_planted_arrow_upward_is_found(source, found):
+    assert upward("fl_lightning.engines.planted", source) == found
 
 
 def test_no_files_import_each_other():
-    graph = {module: {file_of(target) for target in imports(path)} - {module} for module, path in MODULES.items()}
+    graph = {module: set(imports(module, text(module))) - {module} for module in MODULES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -83,4 +121,4 @@ def test_no_files_import_each_other():
 @pytest.mark.parametrize("module", MODULES)
 def test_types_are_imported_as_they_are_used(module):
     """``TYPE_CHECKING`` hides an arrow from the interpreter, not from the reader; a package that may be missing has none."""
-    assert "TYPE_CHECKING" not in MODULES[module].read_text(encoding="utf-8")
+    assert "TYPE_CHECKING" not in text(module)
