@@ -83,6 +83,7 @@ _CALLBACKS: dict[str, type[FederatedCallback]] = {
 # Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
 COMMANDS = {
     "attack": "fl_lightning.command_line.attack",
+    "compare": "fl_lightning.command_line.compare",
     "completion": "fl_lightning.command_line.completion",
     "export": "fl_lightning.command_line.export",
     "report": "fl_lightning.command_line.report",

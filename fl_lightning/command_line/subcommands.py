@@ -15,6 +15,7 @@ SUBCOMMANDS = {
     "export": "write a checkpoint's net as a program that runs without fl-lightning",
     "attack": "recover images of clients from the updates that they send",
     "report": "write tables and figures of any number of runs",
+    "compare": "say in which settings two runs or sweeps differ, and in what came out",
     "sweep": "train every combination of values and seeds",
     "configs": "list the bundled configs",
     "completion": "print a script that completes command lines in bash and zsh",

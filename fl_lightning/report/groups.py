@@ -79,9 +79,9 @@ class Group:
         return one_line(", ".join(self._in_label(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
-        """The label without the values of some config keys."""
+        """The label without the values of some config keys; with ``model`` among them without the method's class."""
         named = [key for key in self.label_keys if key not in keys and key != "model" and key in self.config]
-        parts = [_class_name(self.config["model"]), *map(self._in_label, named)]
+        parts = [_class_name(self.config["model"])] * ("model" not in keys) + [*map(self._in_label, named)]
         return one_line(", ".join(parts)) + f" ({self.number})" * (self.number > 1)
 
     def setting(self, *without: str) -> frozenset[tuple[str, Hashable]]:

@@ -11,7 +11,7 @@ from fl_lightning.functional.curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.runs import Run
 from fl_lightning.report.study import TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, capitalised, mean_and_sd, means_and_sds, number, signed, spread
+from fl_lightning.report.tables import DASH, Table, capitalised, interval, mean_and_sd, means_and_sds, number, signed, spread
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
 _TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them
@@ -23,25 +23,29 @@ def final_accuracy(study: Study) -> Table:
     rows, records = [], []
     tests = [_against_baseline(study, group) for group in study.finished]
     corrected = holm([p for _, p in tests])
+    has_intervals = any(not math.isnan(study.final_of(group).interval[0]) for group in study.finished)
     for group, (differences, p), p_holm in zip(study.finished, tests, corrected, strict=True):
         other = study.counterpart(group)
         final = study.final_of(group)
         last, best = (Spread(tuple(float(of(study.accuracy(run).values)) for run in group.runs)) for of in (_last, np.max))
         pairs = f" ({len(differences.values)})" if differences.values else ""
         change = signed(differences.mean) + pairs
-        texts = [str(len(group.runs)), spread(final), spread(last), spread(best), change, number(p_holm, ".2g")]
+        between = [interval(final)] if has_intervals else []
+        texts = [str(len(group.runs)), spread(final), *between, spread(last), spread(best), change, number(p_holm, ".2g")]
         rows.append([group.label, *texts])
         records.append(
             {"method": group.label, "runs": len(group.runs)}
             | mean_and_sd("final", final)
+            | dict(zip(("final_low", "final_high"), final.interval, strict=True))
             | mean_and_sd("last", last)
             | mean_and_sd("best", best)
             | {"baseline": other.label if other else "", "pairs": len(differences.values)}
             | {"difference": differences.mean, "p": p, "p_holm": p_holm}
         )
-    columns = ["method", "runs", "final", "last", "best round", "against the baseline (pairs)", "p (Holm)"]
+    between = ["its 95 % interval"] if has_intervals else []
+    columns = ["method", "runs", "final", *between, "last", "best round", "against the baseline (pairs)", "p (Holm)"]
     bold, underlined = (frozenset((row, 2) for row in _of_rank(study, rank)) for rank in range(2))
-    note = _final_note(study, sum(not math.isnan(p) for _, p in tests))
+    note = _final_note(study, sum(not math.isnan(p) for _, p in tests), has_intervals)
     return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold, underlined)
 
 
@@ -67,15 +71,16 @@ def _of_rank(study: Study, rank: int) -> list[int]:
     return found
 
 
-def _final_note(study: Study, tests: int) -> str:
+def _final_note(study: Study, tests: int, has_intervals: bool) -> str:
     final = "the last evaluation, after all tasks"
     if study.metric != TASKS:
         final = f"the {FINAL_IS}"
     corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
+    between = "; its interval is that of the mean, by a percentile bootstrap over three or more seeds" if has_intervals else ""
     return (
         f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
-        f"{final}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
+        f"{final}{between}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
         f"the second. The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both "
         f"have, in brackets how many those are, and p of Student's paired t test, two-sided, {corrected}. "
         f"{DASH} where there are fewer than two such seeds, no baseline under the same condition, or no variation."
@@ -160,7 +165,7 @@ def forgetting(study: Study, names: dict[str, str]) -> Table:
     rows, records = [], []
     for group in study.finished:
         having = {name: [run for run in group.runs if name in run.log.scalars] for name in names}
-        scores = [Spread(tuple(_mean_after_first(run, name) for run in having[name])) for name in names]
+        scores = [Spread(tuple(mean_after_first(run, name) for run in having[name])) for name in names]
         if any(score.values for score in scores):
             rows.append([group.label, *(spread(score) for score in scores)])
             records.append({"method": group.label} | means_and_sds(names, scores))
@@ -168,7 +173,7 @@ def forgetting(study: Study, names: dict[str, str]) -> Table:
     return Table("forgetting", "Forgetting", note, ["method", *names.values()], rows, records)
 
 
-def _mean_after_first(run: Run, name: str) -> float:
+def mean_after_first(run: Run, name: str) -> float:
     """Round 1 is left out: what the untrained model happened to know is no knowledge to lose."""
     curve = run.log.scalars[name]
     later = curve.after(1)

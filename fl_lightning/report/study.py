@@ -1,12 +1,12 @@
 """A study: groups of runs that can be compared, the accuracy they are compared by, the baseline and the target."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import ttest_rel
+from scipy.stats import bootstrap, ttest_rel
 
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.report.events import Curve
@@ -19,6 +19,7 @@ _METRICS = {TASKS: "accuracy on the tasks so far", "test/accuracy": "test accura
 _OF_THE_BEST = 0.95  # the target if nobody names one: Table 1 of the Flashback paper
 _NO_VARIATION = 1e-9  # of accuracies: less is rounding
 _SHOWN = 10  # methods in one panel of a figure
+_FEWEST = 3  # values of an interval
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,19 @@ class Spread:
     def deviation(self) -> float:
         """Of a sample, with n - 1; NaN for one run."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean, by the percentiles of a bootstrap over runs; NaN for fewer than three.
+
+        B. Efron: Bootstrap Methods: Another Look at the Jackknife. The Annals of Statistics 7, 1979.
+        """
+        if len(self.values) < _FEWEST:
+            return float("nan"), float("nan")
+        if np.ptp(self.values) == 0:
+            return self.mean, self.mean
+        drawn = bootstrap((self.values,), np.mean, method="percentile", rng=np.random.default_rng(0))
+        return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
 
 
 @dataclass(frozen=True)
@@ -64,10 +78,7 @@ class Study:
 
     def final(self, run: Run) -> float:
         """The final accuracy, as in the run's ``results.json``; on task streams the last one, after all tasks."""
-        curve = self.accuracy(run)
-        if self.metric == TASKS:
-            return float(curve.values[-1])
-        return final_accuracy(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
+        return final_value(self.accuracy(run), self.metric)
 
     def final_of(self, group: Group) -> Spread:
         """The final accuracies of a group, over its seeds."""
@@ -93,11 +104,7 @@ class Study:
         NaN with fewer than two common seeds, and where all differences are the same.
         """
         ours, theirs = ({run.seed: self.final(run) for run in one.runs} for one in (group, other))
-        common = sorted(ours.keys() & theirs.keys())
-        differences = Spread(tuple(ours[seed] - theirs[seed] for seed in common))
-        if len(common) < 2 or np.ptp(differences.values) < _NO_VARIATION:
-            return differences, float("nan")
-        return differences, float(ttest_rel([ours[seed] for seed in common], [theirs[seed] for seed in common]).pvalue)
+        return paired_test(ours, theirs)
 
     def best(self, groups: Sequence[Group]) -> Group:
         """The group of the highest mean final accuracy."""
@@ -124,6 +131,25 @@ class Study:
             ranked = sorted(groups, key=lambda group: (group is not self.baseline, -self.final_of(group).mean))
             conditions[condition] = [group for group in groups if group in ranked[:_SHOWN]]
         return dict(conditions)
+
+
+def final_value(accuracy: Curve, metric: str) -> float:
+    """What counts of a run's accuracy, as in its ``results.json``; on task streams the last value, after all tasks."""
+    if metric == TASKS:
+        return float(accuracy.values[-1])
+    return final_accuracy(dict(zip(accuracy.rounds.tolist(), accuracy.values.tolist(), strict=True)))
+
+
+def paired_test(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Spread, float]:
+    """Ours less theirs at the seeds that both have, and the p value of Student's paired t test, two-sided.
+
+    NaN with fewer than two common seeds, and where all differences are the same.
+    """
+    common = sorted(ours.keys() & theirs.keys())
+    differences = Spread(tuple(ours[seed] - theirs[seed] for seed in common))
+    if len(common) < 2 or np.ptp(differences.values) < _NO_VARIATION:
+        return differences, float("nan")
+    return differences, float(ttest_rel([ours[seed] for seed in common], [theirs[seed] for seed in common]).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -157,8 +183,8 @@ def build_study(runs: Sequence[Run], baseline: str | None, target: float | None)
     remarks = [f"{run.folder}: left out, it has logged no accuracy" for run in runs if run not in measured]
     if not measured:
         raise ValueError(f"no run has logged an accuracy ({', '.join(_METRICS)}): wait for the first evaluation")
-    _check_same_data(measured)
-    metric = _common_metric(measured)
+    check_same_data(measured)
+    metric = common_metric(measured)
     groups, said = group_runs(measured)
     study = Study(tuple(groups), metric, groups[0], {}, "")
     scores = {group.label: study.final_of(group).mean for group in groups}
@@ -183,7 +209,7 @@ def _targets(study: Study, given: float | None) -> tuple[dict[str, float], str]:
     }, f"{_OF_THE_BEST:.0%} of the best {where}"
 
 
-def _check_same_data(runs: Sequence[Run]) -> None:
+def check_same_data(runs: Sequence[Run]) -> None:
     by_source, by_classes = defaultdict(list), defaultdict(list)
     for run in runs:
         by_source[Path(str(run.config.get("data.source"))).name].append(run)
@@ -198,7 +224,7 @@ def _check_same_data(runs: Sequence[Run]) -> None:
         raise ValueError(f"RUNS mix data sets: the classes differ between {said}. Give the runs of one data set at a time")
 
 
-def _common_metric(runs: Sequence[Run]) -> str:
+def common_metric(runs: Sequence[Run]) -> str:
     for metric in _METRICS:
         if all(metric in run.log.scalars for run in runs):
             return metric

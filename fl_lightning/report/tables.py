@@ -58,6 +58,12 @@ def spread(values: Spread) -> str:
     return f"{values.mean:z.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
 
 
+def interval(values: Spread) -> str:
+    """``0.801 to 0.823``, the 95 % interval of the mean; a dash for fewer than three runs."""
+    low, high = values.interval
+    return DASH if math.isnan(low) else f"{low:z.3f} to {high:z.3f}"
+
+
 def number(value: float, form: str) -> str:
     """Formatted; a dash for NaN."""
     return DASH if math.isnan(value) else format(value, form)

@@ -1,0 +1,143 @@
+"""Two sides compared, runs or whole sweeps: in which settings they differ, and by how much what came out does."""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fl_lightning.report.costs import megabytes, time_of_rounds
+from fl_lightning.report.groups import Group, group_runs
+from fl_lightning.report.runs import Run
+from fl_lightning.report.safe_text import shortened
+from fl_lightning.report.scores import mean_after_first
+from fl_lightning.report.study import Spread, check_same_data, common_metric, final_value, holm, paired_test
+from fl_lightning.report.tables import DASH, Table, number, signed, spread
+
+_PROVENANCE = ("version", "commit")  # of results.json
+_FORGETTING = "forgetting/"
+_REPEATED = "forgetting/client_mean_positive"  # client_mean with the other sign
+_SECONDS = "seconds"  # which say as much of the machine
+Measure = Callable[[Run], float]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Runs on both sides that share all settings but those in which the sides differ."""
+
+    label: str  # what sets it apart from other pairs
+    first: Group
+    second: Group
+
+
+def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, list[str]]:
+    """The settings in which two sides differ, what came out on each, and remarks on what was left out.
+
+    Raises:
+        ValueError: if the sides are of several data sets or have no accuracy in common, or nothing on them belongs together.
+    """
+    runs = [*first, *second]
+    check_same_data(runs)
+    measures = _measures(runs)
+    (groups, said), (others, said_too) = group_runs(first), group_runs(second)
+    differing = differing_settings(groups, others)
+    found, alone = pairs(groups, others, differing)
+    if not found:
+        raise ValueError(
+            "SECOND has no run that belongs to one of FIRST: the sides may differ in settings that are the same within each, "
+            "and in no other"
+        )
+    remarks = [*said, *said_too, *(f"{group.label}: left out, on one side alone" for group in alone)]
+    differing |= _provenance(first, second)
+    return _settings(differing), _outcome(found, measures), remarks
+
+
+def differing_settings(first: Sequence[Group], second: Sequence[Group]) -> dict[str, tuple[str, str]]:
+    """Keys that have no value on both sides, with the values of each side as text.
+
+    What varies on both sides, as the axes of two sweeps do, is no difference between them.
+    """
+    keys = dict.fromkeys(key for group in (*first, *second) for key in group.config)
+    values = {key: [dict.fromkeys(group.config.get(key) for group in side) for side in (first, second)] for key in keys}
+    return {key: (_listed(a), _listed(b)) for key, (a, b) in values.items() if a.keys().isdisjoint(b)}
+
+
+def _listed(values: Iterable[Hashable]) -> str:
+    return ", ".join(DASH if value is None else shortened(str(value)) for value in values)
+
+
+def pairs(first: Sequence[Group], second: Sequence[Group], differing: Iterable[str]) -> tuple[list[Pair], list[Group]]:
+    """Groups of two sides that belong together, and those that stand alone.
+
+    Raises:
+        ValueError: if a side has several groups that differ in nothing but what sets the sides apart.
+    """
+    keys = tuple(differing)
+    sides = [{group.setting(*keys): group for group in side} for side in (first, second)]
+    for name, side, by_setting in zip(("FIRST", "SECOND"), (first, second), sides, strict=True):
+        if len(by_setting) < len(side):
+            raise ValueError(
+                f"{name} has runs that differ in {', '.join(keys)}, which sets FIRST and SECOND apart: give the runs of one "
+                "value a side"
+            )
+    ours, theirs = sides
+    found = [Pair(group.label_without(*keys), group, theirs[setting]) for setting, group in ours.items() if setting in theirs]
+    alone = [group for own, other in (sides, sides[::-1]) for setting, group in own.items() if setting not in other]
+    return found, alone
+
+
+def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
+    """What all runs have measured, by its name."""
+    metric = common_metric(runs)
+    common = set.intersection(*(set(run.log.scalars) for run in runs))
+    measures: dict[str, Measure] = {
+        f"{metric}, final": lambda run: final_value(run.log.scalars[metric].after(0), metric),
+        f"{metric}, best": lambda run: float(run.log.scalars[metric].after(0).values.max()),
+    }
+    for name in sorted(name for name in common - {_REPEATED} if name.startswith(_FORGETTING)):
+        measures[f"{name}, mean"] = lambda run, name=name: mean_after_first(run, name)
+    if "communication/total_up" in common:
+        measures["MB up"] = lambda run: megabytes(run, "up")
+    measures[_SECONDS] = lambda run: time_of_rounds(run)[1]
+    return measures
+
+
+def _provenance(first: Sequence[Run], second: Sequence[Run]) -> dict[str, tuple[str, str]]:
+    """The package's version and commit, where the sides have other ones."""
+    found = {}
+    for key in _PROVENANCE:
+        a, b = (dict.fromkeys(run.results.get(key) for run in side if run.results) for side in (first, second))
+        if a != b:
+            found[f"fl-lightning's {key}"] = _listed(a), _listed(b)
+    return found
+
+
+def _settings(differing: dict[str, tuple[str, str]]) -> Table:
+    rows = [[key, *values] for key, values in differing.items()]
+    records = [{"setting": key, "first": a, "second": b} for key, (a, b) in differing.items()]
+    return Table("settings", "Settings that differ", "", ["setting", "first", "second"], rows, records)
+
+
+def _outcome(found: Sequence[Pair], measures: dict[str, Measure]) -> Table:
+    scored = [(pair, name, *_scores(pair, measure)) for pair in found for name, measure in measures.items()]
+    tested = [paired_test(theirs, ours) for _, _, ours, theirs in scored]
+    corrected = holm([math.nan if name == _SECONDS else p for (_, name, *_), (_, p) in zip(scored, tested, strict=True)])
+    rows, records = [], []
+    for (pair, name, *sides), (differences, _), p_holm in zip(scored, tested, corrected, strict=True):
+        texts = [spread(Spread(tuple(side.values()))) for side in sides]
+        change = signed(differences.mean) + (f" ({len(differences.values)})" if differences.values else "")
+        rows.append([*([pair.label or DASH] if len(found) > 1 else []), name, *texts, change, number(p_holm, ".2g")])
+        means = {f"{of}_mean": Spread(tuple(side.values())).mean for of, side in zip(("first", "second"), sides, strict=True)}
+        counted = {"pairs": len(differences.values), "difference": differences.mean, "p_holm": p_holm}
+        records.append({"runs": pair.label, "measure": name} | means | counted)
+    tests = sum(not math.isnan(p) for p in corrected)
+    note = (
+        "Mean ± standard deviation over seeds; the second less the first over the seeds that both have, in brackets how many; "
+        "p of Student's paired t test, two-sided, "
+        + (f"corrected for the {tests} tests of this table by Holm's method." if tests > 1 else "not corrected.")
+    )
+    columns = [*(["runs"] if len(found) > 1 else []), "measure", "first", "second", "second - first (pairs)", "p (Holm)"]
+    return Table("comparison", "Comparison", note, columns, rows, records)
+
+
+def _scores(pair: Pair, measure: Measure) -> tuple[dict[int, float], dict[int, float]]:
+    """By seed, of either side."""
+    return {run.seed: measure(run) for run in pair.first.runs}, {run.seed: measure(run) for run in pair.second.runs}
