@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
-from fl_lightning.continual import ClassLearner, ICaRL
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.exchange import ClassProgress
 from fl_lightning.functional import (
     average_forgetting,
     backward_transfer,
@@ -45,9 +46,10 @@ class ArrivingClasses(FederatedCallback):
         self._accuracies: dict[int, float] = {}  # position -> A_t
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        if not isinstance(module, ClassLearner) or not module.task_is_over or not module.data.evaluation.monitors_test:
+        progress = module.class_progress()
+        if progress is None or not progress.is_over or not module.data.evaluation.monitors_test:
             return
-        data, task = module.data, module.task
+        data, task = module.data, progress.task
         num_tasks, num_classes = data.class_streams.num_tasks, len(data.classes)
         logits, targets = module.predict_logits(data.evaluation.test_inputs()), data.evaluation.test_targets()
         if len(self._table) == 0:
@@ -57,17 +59,17 @@ class ArrivingClasses(FederatedCallback):
         counts = confusion_counts(logits.argmax(dim=1), targets, num_classes).cpu()
         self._class_table[task] = counts.diagonal() / counts.sum(dim=1)
         self._accuracies[task] = float(counts.trace() / counts.sum())
-        scalars = self._scalars(module, counts)
-        if isinstance(module, ICaRL):
-            nearest = module.nearest_mean_logits(data.evaluation.test_inputs()).argmax(dim=1)
-            scalars["tasks/nearest_mean_accuracy"] = (nearest == targets).double().mean()
+        scalars = self._scalars(progress, data.class_streams.class_task, counts)
+        nearest = module.nearest_mean_logits(data.evaluation.test_inputs())
+        if nearest is not None:
+            scalars["tasks/nearest_mean_accuracy"] = (nearest.argmax(dim=1) == targets).double().mean()
         module.log_round(scalars, round)
         tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
         log_tensors(trainer, tensors, round)
-        self._draw(trainer, module, counts, round)
+        self._draw(trainer, module.data, progress, counts, round)
 
-    def _scalars(self, module: ClassLearner, counts: Tensor) -> dict[str, Tensor | float]:
-        task, class_task = module.task, module.data.class_streams.class_task
+    def _scalars(self, progress: ClassProgress, class_task: Tensor | None, counts: Tensor) -> dict[str, Tensor | float]:
+        task = progress.task
         known = self._table[: task + 1, : task + 1]
         accuracies = list(self._accuracies.values())
         scalars: dict[str, Tensor | float] = {
@@ -82,18 +84,18 @@ class ArrivingClasses(FederatedCallback):
         scalars["tasks/forgetting_by_class"] = forgetting_by_class(self._class_table[: task + 1], class_task)
         scalars["tasks/task_found"], scalars["tasks/right_where_found"] = tasks_found(counts, class_task)
         if task > 0:
-            scalars["tasks/old_accuracy"], scalars["tasks/new_accuracy"] = old_and_new_accuracy(counts, module.num_old)
+            scalars["tasks/old_accuracy"], scalars["tasks/new_accuracy"] = old_and_new_accuracy(counts, progress.num_old)
         return {name: value for name, value in scalars.items() if not torch.as_tensor(value).isnan()}
 
-    def _draw(self, trainer: Trainer, module: ClassLearner, counts: Tensor, round: int) -> None:
-        streams, num_tasks = module.data.class_streams, module.data.class_streams.num_tasks
+    def _draw(self, trainer: Trainer, data: FederatedDataModule, progress: ClassProgress, counts: Tensor, round: int) -> None:
+        streams, num_tasks = data.class_streams, data.class_streams.num_tasks
         log_figure(trainer, "tasks/accuracy_table", task_table(self._table, "accuracy of the global model"), round)
         if streams.class_task is None:
             return
         shares = task_confusion(counts, streams.class_task, num_tasks)
-        log_figure(trainer, "tasks/confusion", task_confusion_table(shares, module.task), round)
-        first = [next(t for t, seen in enumerate(streams.num_seen) if seen > c) for c in range(len(module.data.classes))]
-        came = [f"{name} (round {t * module.rounds_per_task + 1})" for name, t in zip(module.data.classes, first, strict=True)]
+        log_figure(trainer, "tasks/confusion", task_confusion_table(shares, progress.task), round)
+        first = [next(t for t, seen in enumerate(streams.num_seen) if seen > c) for c in range(len(data.classes))]
+        came = [f"{name} (round {t * progress.rounds_per_task + 1})" for name, t in zip(data.classes, first, strict=True)]
         best = self._class_table.nan_to_num(nan=-1.0).cummax(dim=0).values
         log_figure(trainer, "tasks/classes", classes_after_tasks((best - self._class_table).T, came), round)
 

@@ -5,7 +5,6 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.continual import TaskLearner
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -31,7 +30,8 @@ class Communication(FederatedCallback):
         self._positions: list[int] = []  # of the clients in their streams as the round begins; none without tasks
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        self._positions = list(module.positions) if isinstance(module, TaskLearner) else []
+        progress = module.task_progress()
+        self._positions = [] if progress is None else list(progress.positions)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self.total_down += report.bytes_down

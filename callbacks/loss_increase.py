@@ -7,10 +7,10 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.exchange import CohortModels, RoundReport, Visit
-from fl_lightning.methods import FedAvg, FedReg
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.state.client_states import MemoryStates
@@ -38,7 +38,7 @@ class LossIncrease(FederatedCallback):
         fedavg: measure FedAvg from FedReg's global models too. These fits are one after another under every engine.
 
     Raises:
-        ValueError: in ``setup``, if ``fedavg`` is asked for and the method is not FedReg.
+        ValueError: in ``setup``, if ``fedavg`` is asked for and the method makes no pseudo data, as FedReg does.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, fedavg: bool = False) -> None:
@@ -47,7 +47,7 @@ class LossIncrease(FederatedCallback):
         self._previous: list[int] = []  # clients of the round before
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if self.fedavg and not isinstance(module, FedReg):
+        if self.fedavg and not overridden(module, FederatedAlgorithm.pseudo_data):
             raise ValueError(
                 f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared with "
                 "FedReg alone: leave fedavg out"
@@ -90,7 +90,7 @@ class LossIncrease(FederatedCallback):
 
 def _fit_by_fedavg(module: FederatedModule, round: int, clients: Sequence[int]) -> CohortModels:
     """Models of these clients after FedAvg's local steps from the global weights; nothing of the run changes."""
-    plain = FedAvg(
+    plain = FederatedModule(
         module.net,
         loss=module.loss,
         optimizer=module.optimizer,

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
+from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.checks import check_range
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.exchange import RoundReport, Visit
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.methods import FedReg
 from fl_lightning.module import FederatedModule
 from fl_lightning.random_streams import torch_stream
 
@@ -38,7 +38,7 @@ class PseudoDataFisher(FederatedCallback):
         clients: of the round that are looked at, drawn at random by the seed; all where there are fewer.
 
     Raises:
-        ValueError: if ``history`` or ``clients`` is below 1; in ``setup``, if the method is not FedReg.
+        ValueError: if ``history`` or ``clients`` is below 1; in ``setup``, if the method makes no pseudo data, as FedReg does.
     """
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, history: int = 10, clients: int = 10) -> None:
@@ -49,7 +49,7 @@ class PseudoDataFisher(FederatedCallback):
         self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if not isinstance(module, FedReg):
+        if not overridden(module, FederatedAlgorithm.pseudo_data):
             raise ValueError(
                 f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but FedReg alone makes pseudo data: "
                 "leave the callback out"
@@ -85,11 +85,10 @@ def _correlations(
     client, _ = engine.fit_one(round, visit, max_steps=1)
     size = module.data.eval_batch_size
     inputs, targets, _ = module.data.evaluation.training_samples(earlier)
-    rehearsal = client.carry["rehearsal"]
-    pseudo, labels = (rehearsal[name][rehearsal["real"]] for name in ("pseudo", "labels"))
+    pseudo = module.pseudo_data(client)
     fishers = [
         _fisher(engine.net, zip(inputs.split(size), targets.split(size), strict=True)),
-        _fisher(engine.net, zip(pseudo.split(size), labels.split(size), strict=True)),
+        _fisher(engine.net, zip(pseudo["inputs"].split(size), pseudo["labels"].split(size), strict=True)),
         _fisher(engine.net, ((batch.inputs, batch.targets) for batch in client.samples())),
     ]
     return torch.corrcoef(torch.stack(fishers))[0, 1:]

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
-from fl_lightning.continual import TaskLearner
+from fl_lightning.exchange import TaskProgress
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
 from fl_lightning.state.atomic import atomic_write
@@ -47,21 +47,22 @@ class TaskAccuracy(FederatedCallback):
         check_each(f"{self.key}.clients", self.clients, at_least=0, at_most=module.data.num_clients - 1)
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        if not isinstance(module, TaskLearner):
+        progress = module.task_progress()
+        if progress is None:
             return
-        table = module.task_accuracy.cpu()
+        table = progress.accuracy.cpu()
         of_clients = {client: task_scalars(table[client : client + 1]) for client in self.clients}
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
-        module.log_round({**task_scalars(table), **named, **self._counts(module)}, round)
+        module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
         if self.due(round) or trainer.should_stop or round == trainer.max_steps:
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
         log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
-        folder = module.run_folder or log_dir
-        if not isinstance(module, TaskLearner) or folder is None or not trainer.is_global_zero:
+        folder, progress = module.run_folder or log_dir, module.task_progress()
+        if progress is None or folder is None or not trainer.is_global_zero:
             return
-        table, streams = module.task_accuracy.cpu(), module.data.streams
+        table, streams = progress.accuracy.cpu(), module.data.streams
         with atomic_write(Path(folder) / "task_accuracy.csv") as path, open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["client", "after", "on", "task", "accuracy"])
@@ -70,9 +71,9 @@ class TaskAccuracy(FederatedCallback):
                 writer.writerow([client, after + 1, on + 1, name, f"{table[client, after, on]:.6f}"])
 
     @staticmethod
-    def _counts(module: TaskLearner) -> dict[str, Tensor]:
-        learned, values = module.clocks.position.double().mean(), module.model_values.double().sum()
-        return {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * values}
+    def _counts(progress: TaskProgress) -> dict[str, Tensor | float]:
+        learned = sum(progress.positions) / len(progress.positions)
+        return {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * progress.model_values.double().sum()}
 
 
 def task_scalars(table: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """TaskAttention: whose tasks a client of FedWeIT builds on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from lightning.pytorch import Trainer
@@ -9,8 +9,6 @@ from torch import Tensor
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.continual import FedWeIT
-from fl_lightning.continual.decomposition import part_name
 from fl_lightning.exchange import LearnedTask
 from fl_lightning.module import FederatedModule
 
@@ -42,17 +40,18 @@ class TaskAttention(FederatedCallback):
         self.num_clients, self.layer = num_clients, layer
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if self.layer is not None and isinstance(module, FedWeIT):
-            check_choice(f"{self.key}.layer", self.layer, module.layers, hint="null is their mean")
+        if self.layer is not None and (layers := list(module.attention_tensors())):
+            check_choice(f"{self.key}.layer", self.layer, layers, hint="null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         is_over = trainer.should_stop or round == trainer.max_steps
-        if not isinstance(module, FedWeIT) or not (self.due(round) or is_over):
+        tensors = module.attention_tensors()
+        if not tensors or not (self.due(round) or is_over):
             return
-        tasks = module.data.streams
+        tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
         names = list(map(shortened, tasks.names))
         for client in module.client_states.clients()[: self.num_clients]:
-            table, columns = attention(module.client_states.read(client).tasks, module.data.streams.num_tasks, self.layer)
+            table, columns = attention(module.client_states.read(client).tasks, tasks.num_tasks, chosen)
             if columns:
                 local = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
@@ -64,13 +63,11 @@ def shortened(name: str) -> str:
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
-def attention(
-    tasks: Mapping[int, LearnedTask], num_tasks: int, layer: str | None = None
-) -> tuple[Tensor, list[tuple[int, int]]]:
+def attention(tasks: Mapping[int, LearnedTask], num_tasks: int, names: Sequence[str]) -> tuple[Tensor, list[tuple[int, int]]]:
     """What the tasks that a client has learned say of its attention.
 
     Args:
-        layer: whose; None: the mean over layers.
+        names: of the tensors with the attention of a layer, whose mean it is.
 
     Returns:
         (T, F), NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
@@ -81,10 +78,7 @@ def attention(
     for position, row in rows.items():
         if not row:
             continue
-        weights = tasks[position].tensors
-        of_layers = [tensor for name, tensor in weights.items() if name.endswith("attention")]
-        if layer is not None:
-            of_layers = [weights[part_name(layer, "attention")]]
+        of_layers = [tasks[position].tensors[name] for name in names]
         for slot, known in enumerate(row):
             table[position, columns.index(tuple(known))] = torch.stack([one[slot] for one in of_layers]).mean()
     return table, columns

@@ -15,7 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_patterns, check_range
-from fl_lightning.exchange import Batch, Client, ClientState, Federation, Needs, Reduction, Upload, Visit, Weighted
+from fl_lightning.exchange import (
+    Batch,
+    ClassProgress,
+    Client,
+    ClientState,
+    Federation,
+    Needs,
+    Reduction,
+    TaskProgress,
+    Upload,
+    Visit,
+    Weighted,
+)
+from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.models import Network, TorchvisionModel
@@ -503,6 +516,31 @@ class FederatedAlgorithm(nn.Module):
             state: what the client keeps: nothing before its first visit, when its model is the global one.
         """
         return {**shared, **state.weights}
+
+    # What callbacks ask for -----------------------------------------------------------------------------------------
+
+    def pseudo_data(self, client: Client) -> State:
+        """Samples that a client made to rehearse, ``inputs`` (M, ...) and soft ``labels`` (M, C); only of methods with some."""
+        return {}
+
+    def task_progress(self) -> TaskProgress | None:
+        """How far clients are in their sequences of tasks; None: they learn none."""
+        return None
+
+    def attention_tensors(self) -> Mapping[str, str]:
+        """Layers by which clients attend to tasks of others: each one's name, and that of its attention in a ``LearnedTask``.
+
+        Attention is (F,) or longer, a value for each row of that task's tensor ``known``, (F, 2): client and position.
+        """
+        return {}
+
+    def class_progress(self) -> ClassProgress | None:
+        """How far the global model is in tasks whose classes arrive one after another; None: it learns none."""
+        return None
+
+    def nearest_mean_logits(self, inputs: Inputs) -> Tensor | None:
+        """(n, C), what the classes' mean features say of samples; None: the server has no such means."""
+        return None
 
     # What defences and attacks ask for ------------------------------------------------------------------------------
 

@@ -140,6 +140,9 @@ class FedWeIT(APD):
             return configured
         raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
 
+    def attention_tensors(self) -> dict[str, str]:
+        return {layer: part_name(layer, "attention") for layer in self.layers}
+
     # Down -----------------------------------------------------------------------------------------------------------
 
     def broadcast(self, client: int) -> dict[str, Any]:

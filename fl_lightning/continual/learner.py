@@ -21,7 +21,7 @@ from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
 from fl_lightning.continual.composition import check_composed, federations
 from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.data import EvaluationInputs
-from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, Upload, Visit
+from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, TaskProgress, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
@@ -142,6 +142,9 @@ class TaskLearner(FederatedModule):
     def positions(self) -> list[int]:
         """Of each client's task in its sequence."""
         return self.clocks.positions
+
+    def task_progress(self) -> TaskProgress:
+        return TaskProgress(self.positions, self.task_accuracy, self.model_values)
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ from fl_lightning.exchange.client_state import ClientState, LearnedTask, SparseT
 from fl_lightning.exchange.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
 from fl_lightning.exchange.federation import ClientBatches, Federation
 from fl_lightning.exchange.needs import Needs
+from fl_lightning.exchange.progress import ClassProgress, TaskProgress
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.exchange.reduction import Gathered, Reduction, Upload, Weighted
 
 __all__ = [
     "Batch",
+    "ClassProgress",
     "Client",
     "ClientBatches",
     "ClientState",
@@ -25,6 +27,7 @@ __all__ = [
     "Reduction",
     "RoundReport",
     "SparseTensor",
+    "TaskProgress",
     "Upload",
     "Visit",
     "Weighted",

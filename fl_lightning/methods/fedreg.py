@@ -119,6 +119,10 @@ class FedReg(FederatedModule):
             rehearsal["found_at"] = indices.flatten().argsort()
         return {**carry, "rehearsal": rehearsal}
 
+    def pseudo_data(self, client: Client) -> State:
+        rehearsal = client.carry["rehearsal"]
+        return {"inputs": rehearsal["pseudo"][rehearsal["real"]], "labels": rehearsal["labels"][rehearsal["real"]]}
+
     def _perturbed(self, net: nn.Module, batch: Batch, client: Client) -> State:
         pseudo, perturbed = (self._climb(net, batch, client, length) for length in (self.pseudo_step, self.perturbed_step))
         with torch.no_grad():

@@ -28,7 +28,7 @@ def test_attention_is_the_mean_over_layers_of_each_given_task():
         1: learned([[2, 0], [1, 0]], {"a.attention": [0.5, 0.1, 9.0], "b.attention": [0.3, 0.3, 9.0]}),  # room for three
         2: learned([[2, 1]], {"a.attention": [-0.2, 9.0, 9.0], "b.attention": [0.6, 9.0, 9.0]}),
     }
-    table, columns = attention(tasks, num_tasks=4)
+    table, columns = attention(tasks, num_tasks=4, names=["a.attention", "b.attention"])
     nan = float("nan")
     assert columns == [(1, 0), (2, 0), (2, 1)]
     expected = torch.tensor([[nan, nan, nan], [0.2, 0.4, nan], [nan, nan, 0.2], [nan, nan, nan]])
@@ -38,7 +38,7 @@ def test_attention_is_the_mean_over_layers_of_each_given_task():
 def test_attention_of_one_layer():
     """That of Figure 8: of b alone, (.3, .2) for task 1."""
     weights = {f"{layer}.parametrizations.weight.0.attention": row for layer, row in (("a", [0.5, 0.1]), ("b", [0.3, 0.2]))}
-    table, columns = attention({1: learned([[1, 0], [2, 0]], weights)}, num_tasks=2, layer="b")
+    table, columns = attention({1: learned([[1, 0], [2, 0]], weights)}, num_tasks=2, names=[list(weights)[1]])
     assert columns == [(1, 0), (2, 0)]
     assert_close(table[1], torch.tensor([0.3, 0.2]))
 
@@ -53,7 +53,7 @@ def test_a_layer_that_has_no_attention_is_refused(main):
 
 
 def test_a_client_without_a_state_has_no_attention():
-    table, columns = attention({}, num_tasks=3)
+    table, columns = attention({}, num_tasks=3, names=["a.attention"])
     assert table.shape == (3, 0)
     assert columns == []
 

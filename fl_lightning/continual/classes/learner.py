@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
-from fl_lightning.exchange import Batch, Client, Needs
+from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
@@ -127,6 +127,9 @@ class ClassLearner(FederatedModule):
     def num_old(self) -> int:
         """o, classes seen before the present task."""
         return self.data.class_streams.num_seen[self._position - 1] if self._position > 0 else 0
+
+    def class_progress(self) -> ClassProgress:
+        return ClassProgress(self.task, self.task_is_over, self.rounds_per_task, self.num_old)
 
     def start_round(self, round: int) -> None:
         super().start_round(round)
