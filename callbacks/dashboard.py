@@ -21,8 +21,8 @@ _LAYOUT = {
     "Accuracy": {"validation": ["val/accuracy$"], "test": ["test/accuracy$"]},
     "Personal models": {
         "mean over clients, on validation parts": ["personal/validation/mean$"],
-        "mean over clients, on test parts": [r"personal/(own|matched)/mean$"],
-        "worst tenth of the clients": [r"personal/(own|matched)/worst_decile$"],
+        "mean over clients, on test parts": [r"personal/(held_out|matched)/mean$"],
+        "worst tenth of the clients": [r"personal/(held_out|matched)/worst_decile$"],
         "of the cohort, around the local fit": ["personal/cohort_"],
     },
     "Forgetting": {

@@ -1,4 +1,4 @@
-"""PersonalAccuracy: how well personal models do on their own samples."""
+"""PersonalAccuracy: how well personal models do on their clients' samples."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ from fl_lightning.training.personal_evaluation import PersonalScores
 
 
 class PersonalAccuracy(FederatedCallback):
-    """Accuracy of each client's personal model on its own samples; nothing for methods whose clients keep no models.
+    """Accuracy of each client's personal model on that client's samples; nothing for methods whose clients keep no models.
 
     Whenever the run is evaluated, over all clients that have samples: ``mean``, ``sample_mean``, in which each sample counts
     once, ``std`` over clients (population), ``worst_decile``, the mean of the lowest tenth, and ``min``; ``visited_mean`` is
     over those that have taken part. Their tags say on which samples: ``personal/validation/...``, clients' validation parts;
-    ``personal/own/...``, test parts held out of clients' samples; ``personal/matched/...``, the global test set, dealt out so
-    that each client's part has the class shares of its training samples. A client's personal model is the newest shared weights
-    with those that it keeps.
+    ``personal/held_out/...``, test parts held out of clients' samples; ``personal/matched/...``, the global test set, dealt
+    out so that each client's part has the class shares of its training samples. A client's personal model is the newest shared
+    weights with those that it keeps.
 
     In the chosen rounds the cohort is measured on its validation parts around its local fits: ``personal/cohort_before`` and
     ``personal/cohort_after``. ``forgetting/personal_since_visit`` is the mean, over clients whose last visit was measured so,

@@ -13,7 +13,7 @@ _OVERVIEW = {
     r"val/accuracy": "Overview/validation_accuracy",
     r"forgetting/(round|every_\d+)": "Overview/forgetting_of_the_global_model",
     r"forgetting/client_mean": "Overview/forgetting_of_clients",
-    r"personal/(own|matched)/worst_decile": "Overview/accuracy_of_the_worst_tenth_of_clients",
+    r"personal/(held_out|matched)/worst_decile": "Overview/accuracy_of_the_worst_tenth_of_clients",
     r"tasks/accuracy": "Overview/accuracy_on_tasks",
     r"tasks/forgetting": "Overview/forgetting_of_tasks",
 }
@@ -25,7 +25,7 @@ _CLIENT_FORGETTING = (
 _DROP = "Drop of the global model's test accuracy by class since the evaluation before, mean over classes, gains not counted."
 _OR_OWN = "; where clients keep personal models, of these, each on its client's samples, mean over clients."
 _PERSONAL = (
-    "Accuracy of personal models, each on its client's samples: validation parts, test parts of their own, or parts of the "
+    "Accuracy of personal models, each on its client's samples: validation parts, held-out test parts, or parts of the "
     "test set matched to their classes."
 )
 _BYTES = "Weights, buffers and whatever else a method sends."
@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     r"personal/(\w+)/new_clients_(fine_tuned_)?mean": f"{_PERSONAL} Mean over clients that never took part, as they are or "
     "fine-tuned.",
     r"personal/cohort_(before|after)": "Accuracy of the cohort's personal models on their validation parts, around the fit.",
-    r"personal/distribution": "Accuracy of every client's personal model on its own samples.",
+    r"personal/distribution": "Accuracy of every client's personal model on that client's samples.",
     r"forgetting/personal_since_visit": "Change of the accuracy of a client's personal model on its validation part since the "
     "end of its last visit, mean over clients whose last visit was measured. Negative is forgetting.",
     r"forgetting/client_mean|Overview/forgetting_of_clients": f"{_CLIENT_FORGETTING} Negative is forgetting.",

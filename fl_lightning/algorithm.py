@@ -105,7 +105,7 @@ class FederatedAlgorithm(nn.Module):
     """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
 
     fine_tuned: bool = False
-    """Whether clients use the global model after some epochs on their own samples, and keep nothing of them."""
+    """Whether clients use the global model after some epochs on their samples, and keep nothing of them."""
 
     needs: Needs = Needs()
     """What the method needs of the engine; of a class, or of an object whose arguments decide."""

@@ -193,7 +193,7 @@ def test_the_documented_learner_keeps_its_biases(main, tmp_path, monkeypatch):
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     code, _, error = main(
-        "fit", "--config", "digits_fedweit.yaml", "--model", "my_method.OwnBiases", *NO_PICTURES, "--trainer.max_steps", "1"
+        "fit", "--config", "digits_fedweit.yaml", "--model", "my_method.BiasesOfTasks", *NO_PICTURES, "--trainer.max_steps", "1"
     )
     assert code == 0, error
     (file,) = Path().glob("runs/digits_fedweit/version_0/checkpoints/last.ckpt")

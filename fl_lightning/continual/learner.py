@@ -323,7 +323,7 @@ class TaskLearner(FederatedModule):
         check_same_tasks(checkpoint, self._streams_in_short())
         stored = checkpoint["state_dict"]
         for name, _ in self.clocks.named_buffers():
-            if name in stored:  # where the clocks were no part of their own
+            if name in stored:  # where the clocks were buffers of the method
                 stored[f"clocks.{name}"] = stored.pop(name)
         super().on_load_checkpoint(checkpoint)
 

@@ -12,7 +12,7 @@ from fl_lightning.data.shards import ClientShards, starts_of
 from fl_lightning.functional import matched_parts
 from fl_lightning.random_streams import stream_seed
 
-Kind = Literal["own", "matched"]
+Kind = Literal["held_out", "matched"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class ClientTestSets:
     """Test samples of N clients: client k's are ``indices[start[k]:start[k + 1]]``.
 
     Args:
-        kind: where they are from: ``own``, the client's, held out of its samples or by nature; ``matched``, of the global test
-            set those that were dealt to the client, with the class shares of its training samples.
+        kind: where they are from: ``held_out``, of the client's samples or by nature; ``matched``, those of the global
+            test set that were dealt to the client, with the class shares of its training samples.
         stored: the part of the data set that the indices count in.
         indices: client by client.
         start: (N + 1,).
@@ -39,7 +39,7 @@ class ClientTestSets:
 
 def held_out_sets(shards: ClientShards) -> ClientTestSets:
     """What was held out of each client's samples."""
-    return ClientTestSets("own", "train", shards.test, shards.test_start)
+    return ClientTestSets("held_out", "train", shards.test, shards.test_start)
 
 
 def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
@@ -52,7 +52,7 @@ def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
     ordered, order = test_owners.sort(stable=True)
     first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
     parts = [order[start:end] for start, end in zip(first.tolist(), last.tolist(), strict=True)]
-    return ClientTestSets("own", "test", torch.cat(parts), starts_of((last - first).numpy()))
+    return ClientTestSets("held_out", "test", torch.cat(parts), starts_of((last - first).numpy()))
 
 
 def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:

@@ -58,7 +58,7 @@ class Tasks(ABC):
     """What makes the classes of a source a sequence of tasks: ``data.tasks``."""
 
     global_model: bool
-    """Whether the global model learns all tasks, one after another; else each client learns tasks of its own."""
+    """Whether the global model learns all tasks, one after another; else each client learns its sequence of them."""
 
     @abstractmethod
     def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> Streams | ClassStreams:

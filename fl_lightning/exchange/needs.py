@@ -13,7 +13,7 @@ class Needs:
         client_moments: clients keep their optimizer's state, such as Adam's moments, between visits.
         sample_indices: a local step asks which samples its batch has, ``batch.sample_indices``.
         nonzeros_alone: only what is not 0 is sent, up and down, and counted as bytes: values, without their positions.
-        task_streams: each client learns tasks of its own, those of ``data.tasks``, one after another.
+        task_streams: each client learns its sequence of the tasks of ``data.tasks``.
         arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
         initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.

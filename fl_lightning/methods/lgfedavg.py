@@ -41,7 +41,7 @@ class LGFedAvg(FederatedModule):
         super().configure_model()
         check_patterns("model.shared", self.shared, dict((*self.net.named_parameters(), *self.net.named_buffers())))
         if self.has_global_model:
-            raise ValueError(f"model.shared is {list(self.shared)}, which leaves clients no weight of their own: use FedAvg")
+            raise ValueError(f"model.shared is {list(self.shared)}, which leaves clients no personal weight: use FedAvg")
 
     def is_personal(self, name: str) -> bool:
         return super().is_personal(name) or not any(fnmatch(name, pattern) for pattern in self.shared)

@@ -80,7 +80,7 @@ def pairs(first: Sequence[Group], second: Sequence[Group], differing: Iterable[s
             )
     ours, theirs = sides
     found = [Pair(group.label_without(*keys), group, theirs[setting]) for setting, group in ours.items() if setting in theirs]
-    alone = [group for own, other in (sides, sides[::-1]) for setting, group in own.items() if setting not in other]
+    alone = [group for side, other in (sides, sides[::-1]) for setting, group in side.items() if setting not in other]
     return found, alone
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: what a client makes of a model with some steps on its own training samples."""
+"""Fine-tuning: what a client makes of a model with some steps on its training samples."""
 
 from dataclasses import dataclass
 

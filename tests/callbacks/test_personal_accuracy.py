@@ -83,7 +83,7 @@ def part(data, indices):
 
 
 def own_parts(data, client):
-    return {"validation": data.shards.validation_indices(client), "own": held_out(data, client)}
+    return {"validation": data.shards.validation_indices(client), "held_out": held_out(data, client)}
 
 
 def held_out(data, client):
@@ -93,7 +93,7 @@ def held_out(data, client):
 def test_numbers_over_clients(run):
     """Mean, sample mean, deviation, worst tenth and minimum of five clients' models, on validation and test parts."""
     method = run(FedPer, new_data(test_fraction=0.3))
-    for kind in ("validation", "own"):
+    for kind in ("validation", "held_out"):
         of_each = [
             hits(own_net(method, client), *part(method.data, own_parts(method.data, client)[kind])) for client in range(5)
         ]
@@ -109,7 +109,7 @@ def test_numbers_over_clients(run):
         logged = {name: method.logged[f"personal/{kind}/{name}"][3] for name in expected}
         assert logged == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
     assert method.newest["val/accuracy"] == method.newest["personal/validation/mean"]
-    assert method.newest["test/accuracy"] == method.newest["personal/own/mean"]
+    assert method.newest["test/accuracy"] == method.newest["personal/held_out/mean"]
 
 
 def test_the_test_set_is_dealt_out_where_clients_have_no_test_parts(run):

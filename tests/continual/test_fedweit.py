@@ -295,11 +295,11 @@ def assert_client(tiny, method, c, me, settings):
 def test_stripped_of_its_parts_it_is_fedavg(tiny):
     """Without mask, A, attention and penalties: uniform FedAvg with biases and heads for each task, to rounding."""
 
-    class OwnBiases(FedAvgOnTasks):
+    class BiasesOfTasks(FedAvgOnTasks):
         per_task = personal = ("classifier.*", "*.bias")
 
     bare = {"num_foreign": 0, "adaptive": False, "mask": False, "l1": 0.0, "l2": 0.0, "decay": 0.0}
-    weit, plain = tiny.train(FedWeIT, **bare), tiny.train(OwnBiases)
+    weit, plain = tiny.train(FedWeIT, **bare), tiny.train(BiasesOfTasks)
     for layer in LAYERS:
         actual, expected = weit.net.get_parameter(weight(layer, "base")), plain.net.get_parameter(f"{layer}.weight")
         torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)

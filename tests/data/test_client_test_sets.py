@@ -1,4 +1,4 @@
-"""Test samples of each client: held out of its own, or its part of the global test set."""
+"""Test samples of each client: held out of its samples, or its part of the global test set."""
 
 from itertools import chain, pairwise
 
@@ -96,5 +96,5 @@ def test_a_federation_without_a_global_test_set_is_tested_on_clients_parts(toy_d
     data.setup()
     assert not data.evaluation.has_test
     assert data.evaluation.names == ("test",)
-    assert data.evaluation.client_tests.kind == "own"
+    assert data.evaluation.client_tests.kind == "held_out"
     assert data.evaluation.client_samples("test", range(3))[2].bincount().tolist() == [2, 4, 6]

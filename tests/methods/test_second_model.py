@@ -18,15 +18,15 @@ class LocalBeside(FedAvg):
     needs = Needs(initial_model=True)
 
     def client_start(self, net, client):
-        if "own" not in client.state:
-            client.state["own"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
+        if "personal" not in client.state:
+            client.state["personal"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
         return {}
 
     def client_step(self, net, batch, client):
-        own = client.state["own"]
-        gradients, _ = self.gradients_of_model(own, net, batch, client)
+        personal = client.state["personal"]
+        gradients, _ = self.gradients_of_model(personal, net, batch, client)
         for name, gradient in gradients.items():
-            own[name] = own[name] - client.learning_rate * gradient
+            personal[name] = personal[name] - client.learning_rate * gradient
         return super().client_step(net, batch, client)
 
 
@@ -42,7 +42,7 @@ def test_a_second_model_has_buffers_of_its_own(tiny, engine):
     for round, cohort in tiny.rounds:
         for client in cohort:
             own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
-    tiny.assert_states(method, {client: {"own": net.state_dict()} for client, net in own.items()})
+    tiny.assert_states(method, {client: {"personal": net.state_dict()} for client, net in own.items()})
     tiny.assert_same(method.initial_model, tiny.new_net(), atol=0)
 
 
@@ -51,7 +51,7 @@ def test_the_initial_model_survives_a_checkpoint(tiny, tmp_path):
     tiny.train(LocalBeside, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
     method = tiny.train(LocalBeside, ckpt_path=tmp_path / "1.ckpt")
     expected = tiny.visit(tiny.new_net(), 2, 2).state_dict()
-    tiny.assert_same(method.client_states.read(2).method["own"], expected)
+    tiny.assert_same(method.client_states.read(2).method["personal"], expected)
 
 
 def test_initial_weights_of_a_file_are_where_the_run_begins(tiny, tmp_path):
