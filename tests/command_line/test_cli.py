@@ -49,7 +49,7 @@ SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PIC
             "model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier\n",
         ),
         (["--model", "FedPer", "--model.personal", "['*']"], "model.personal is ['*'], which leaves no weight of model.net"),
-        (["--model", "LGFedAvg", "--model.shared", "['*']"], "model.shared is ['*'], which leaves clients no weight"),
+        (["--model", "LGFedAvg", "--model.shared", "['*']"], "model.shared is ['*'], which leaves clients no personal weight"),
         (["--model", "FedBABU", "--model.head", "['*']"], "model.head is ['*'], which leaves no weight of model.net"),
         (["--data.clients_per_round", "0.0"], "data.clients_per_round is 0.0, must be above 0 and at most 1"),
         (["--data.clients_per_round", "1.5"], "data.clients_per_round is 1.5, must be above 0 and at most 1"),

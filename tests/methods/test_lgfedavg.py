@@ -25,7 +25,7 @@ def test_with_the_parts_swapped_it_is_fedper(tiny):
     ("shared", "line"),
     [
         (["head.*"], "model.shared has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
-        (["*"], "model.shared is ['*'], which leaves clients no weight of their own: use FedAvg"),
+        (["*"], "model.shared is ['*'], which leaves clients no personal weight: use FedAvg"),
     ],
 )
 def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, shared, line):
