@@ -131,7 +131,7 @@ def test_a_clients_test_samples_are_its_writers(tmp_path):
     data = FederatedDataModule("leaf", str(tmp_path), num_clients=3, clients_per_round=1, partition=Natural(), val_fraction=0.0)
     data.setup()
     tests = data.evaluation.client_tests
-    assert tests.kind == "own"
+    assert tests.kind == "held_out"
     assert [tests.of_client(client).tolist() for client in range(3)] == [[3, 4, 5], [], [0]]
 
 
