@@ -60,9 +60,9 @@ class RoundTimer(pl.Callback):
         self.start = perf_counter()
 
     def _timed(self, run: Callable) -> Callable:
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **options: Any) -> Any:
             start = perf_counter()
-            result = run(*arguments)
+            result = run(*arguments, **options)
             self.engine_seconds = perf_counter() - start
             return result
 
