@@ -44,7 +44,8 @@ class StableSGD(TaskLearner):
         check_range("model.task_decay", task_decay, above=0, at_most=1, hint="the paper uses 0.8")
         check_range("model.lowest_rate", lowest_rate, at_least=0, hint="the paper uses 5e-5")
         self.task_decay, self.lowest_rate = task_decay, lowest_rate
-        self.pace = replace(self.pace, smallest_rate=0.0)  # within a task the rate does not fall, and so cannot end it
+        self.smallest_rate = 0.0  # within a task the rate does not fall, and so cannot end it
+        self.pace = replace(self.pace, smallest_rate=self.smallest_rate)
 
     def client_learning_rate(self, round: int, client: int) -> float:
         """The decay from task to task, instead of that within a task."""

@@ -59,9 +59,9 @@ class Share:
     ) -> None:
         """Fill the rows of some visits; ``counts`` are bytes down, bytes up, whether there is a state and a weight above 0."""
         table = [(position, *row) for position, row in zip(positions, counts, strict=True)]
-        places, rows = on_device(table, self.stats.device, self.stats.dtype).split([1, 4], dim=1)
+        indices, rows = on_device(table, self.stats.device, self.stats.dtype).split([1, 4], dim=1)
         losses, finite, norms = (column.to(self.stats)[:, None] for column in (losses, finite, norms))
-        self.stats[places[:, 0].long()] = torch.cat([losses, finite, rows, norms], dim=1)
+        self.stats[indices[:, 0].long()] = torch.cat([losses, finite, rows, norms], dim=1)
 
 
 class Engine(ABC):
