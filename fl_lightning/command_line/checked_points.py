@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from fl_lightning.command_line.cli import FederatedCLI, run_cli
+from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
 from fl_lightning.command_line.one_line_errors import error_line
 from fl_lightning.sweep.points import Axis, as_options
 from fl_lightning.sweep.settings import Settings

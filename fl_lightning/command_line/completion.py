@@ -16,8 +16,9 @@ from jsonargparse import ArgumentParser, Namespace, capture_parser
 from lightning.pytorch import Trainer
 
 from fl_lightning.command_line.bundled_configs import bundled_configs
-from fl_lightning.command_line.cli import COMMANDS, FederatedCLI, run_cli
+from fl_lightning.command_line.cli import COMMANDS
 from fl_lightning.command_line.config_files import SEED_KEYS
+from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
 from fl_lightning.command_line.known_classes import CLASS_KEYS, known_classes
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter

@@ -12,9 +12,10 @@ import torch
 import yaml
 from config_values import read_config
 
-from fl_lightning.command_line import cli, config_files
+from fl_lightning.command_line import config_files
 from fl_lightning.command_line.bundled_configs import Row, bundled_configs, bundled_files, bundled_rows, describe_configs
 from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
 from fl_lightning.command_line.former_configs import FORMER_CONFIGS
 from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
@@ -189,14 +190,13 @@ def parser():
     """That of ``fit``; building it anew for every config would take a minute."""
     built = []
 
-    class ParserOnly(cli.FederatedCLI):
+    class ParserOnly(FederatedCLI):
         def parse_arguments(self, parser, args):
             built.append(self._parser("fit"))
             raise _Stop
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Stop):
-        patch.setattr(cli, "FederatedCLI", ParserOnly)
-        cli._run(["fit"])
+    with pytest.raises(_Stop):
+        run_cli(["fit"], ParserOnly)
     return built[0]
 
 
