@@ -4,10 +4,9 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 :class:`fl_lightning.algorithm.FederatedAlgorithm`, which this class runs under Lightning.
 """
 
-import copy
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +14,14 @@ from types import FrameType
 from typing import Any, Literal, Self
 
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.parsing import collect_init_args
-from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
-from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
-from fl_lightning.data.tasks import Tasks
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
@@ -36,27 +31,26 @@ from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy
 from fl_lightning.random_streams import seeded_layers
-from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, check_whole, has_present_layout, read_checkpoint
-from fl_lightning.state.client_states import ClientStates, MemoryStates
-from fl_lightning.training.evaluation import EvaluatedModule
-from fl_lightning.training.lost_rounds import LostRounds, what_blew_up
+from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
+from fl_lightning.training.checkpointing import CheckpointedModule
+from fl_lightning.training.lost_rounds import what_blew_up
 from fl_lightning.training.personal_evaluation import Adapt, PersonalModels, PersonalScores
 from fl_lightning.training.process_group import ProcessGroup
+from fl_lightning.training.refused_data import check_batches_of_one, check_cohorts, check_tasks
 from fl_lightning.training.round_callback import round_callbacks
 from fl_lightning.training.run_record import RunRecord
-from fl_lightning.training.run_settings import Settings, check_net_settings, check_settings, run_settings
+from fl_lightning.training.run_settings import run_settings
 from fl_lightning.training.saved_run import build_run, run_config
-from fl_lightning.training.stored_states import check_saved_states, open_client_states, saved_client_states
 from fl_lightning.training.trainer_settings import check_trainer
 from fl_lightning.training.undo import UndoableStep
-from fl_lightning.training.warm_start import check_same_net, take_initial_weights, with_present_server_states
+from fl_lightning.training.warm_start import take_initial_weights
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
 StorageOfStates = Literal["memory", "disk"]
 
 
-class FederatedModule(FederatedAlgorithm, EvaluatedModule):
+class FederatedModule(FederatedAlgorithm, CheckpointedModule):
     """A federated method under Lightning's trainer. With its defaults it is FedAvg (McMahan et al., AISTATS 2017).
 
     Args:
@@ -95,13 +89,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
         self.lr_scheduler, self.engine_name, self.client_state = lr_scheduler, engine, client_state
         self.privacy, self.initial_weights = privacy, initial_weights
-        self.client_states: ClientStates = MemoryStates()  # what clients keep between visits, for clients that took part
         self.run_folder: Path | None = None
-        self._restored_states: dict[str, Any] | None = None  # what a checkpoint holds, until the fit starts
-        self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
-        self._lost_rounds = LostRounds()
-        self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
-        self._settings: Settings = {}  # of the fit, for its checkpoints
         self._check_run_settings()
 
     def _check_run_settings(self) -> None:
@@ -248,22 +236,10 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
         if self._trainer is not None and self.data.tasks is not None:
-            self._check_tasks(self.data.tasks)
+            check_tasks(self.needs, type(self).__name__, self.data.tasks)
         super().configure_model()
         if self._trainer is not None:
             self.check_outputs()
-
-    def _check_tasks(self, tasks: Tasks) -> None:
-        """Refuse a method that does not learn such tasks."""
-        needs = self.needs
-        if needs.arriving_classes if tasks.global_model else needs.task_streams:
-            return
-        learns = "other" if needs.arriving_classes or needs.task_streams else "no"
-        fitting = "FedAvgOnClasses" if tasks.global_model else "FedAvgOnTasks"
-        raise ValueError(
-            f"data.tasks is {tasks}, but {type(self).__name__} learns {learns} tasks: use a method of fl_lightning.continual, "
-            f"such as {fitting}, or set data.tasks to null"
-        )
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -297,30 +273,8 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.check_data()
         if self.privacy is not None:
             self.privacy.check(self, self.data, str(self.trainer.precision))
-        self._check_batches_of_one()
-        cohorts = self.data.cohorts
-        if cohorts is not None and self.trainer.max_steps > len(cohorts):
-            raise ValueError(
-                f"trainer.max_steps is {self.trainer.max_steps}, but data.cohorts names {len(cohorts)} rounds: lower it"
-            )
-
-    def _check_batches_of_one(self) -> None:
-        """Refuse clients' batches of one sample where the net, as BatchNorm may, cannot take one."""
-        if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.net.modules()):
-            return
-        clients: Iterable[int] = range(self.data.num_clients)
-        if self.data.cohorts is not None:
-            clients = {client for cohort in self.data.cohorts[: self.trainer.max_steps] for client in cohort}
-        alone = (client for client in clients if self.data.batch_sizes.smallest(client, self.num_local_steps(client)) == 1)
-        if (lonely := next(alone, None)) is None:
-            return
-        try:
-            copy.deepcopy(self.net).train()(self.data.first_inputs(1))
-        except ValueError as error:
-            raise ValueError(
-                f"data.batch_size is {self.data.batch_size}, which gives client {lonely} a batch of one sample, but BatchNorm "
-                "in model.net needs more: choose another batch size, or a net without"
-            ) from error
+        check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
+        check_cohorts(self.data.cohorts, self.trainer.max_steps)
 
     def on_train_start(self) -> None:
         if self.device.type == "cpu":
@@ -328,8 +282,7 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         for weight in self.net.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        self.client_states = open_client_states(self.trainer, self.client_state, self.run_folder, self._restored_states)
-        self._restored_states = None
+        self.open_client_states(self.client_state, self.run_folder)
         self._undoable = UndoableStep(self, self.trainer.optimizers[0], self._never_changes)
         self.engine = self._start_engine()
         if self.is_over:
@@ -378,25 +331,6 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
         self.tuned_engine = choice.name
         return choice
 
-    def place_data(self) -> None:
-        super().place_data()
-        if self._restored_states is not None and self.trainer.state.fn != "fit":
-            self.client_states = open_client_states(self.trainer, "memory", None, self._restored_states)
-            self._restored_states = None
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["federated"] = {
-            "layout": LAYOUT,
-            "client_states": saved_client_states(self.trainer, self.client_states),
-            "settings": self._settings,
-            "began_from": self.began_from,
-            "inputs": self.data.samples.input_record._asdict(),
-            "tuned_engine": self.tuned_engine,
-            "newest": self.newest,
-            "evaluated_round": self.evaluated_round,
-            "rounds_without_update": self._lost_rounds.count,
-        }
-
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | Path, map_location: Any = "cpu", **arguments: Any) -> Self:
         """The method with the global weights of a checkpoint, in evaluation mode, for use without a trainer.
@@ -418,73 +352,6 @@ class FederatedModule(FederatedAlgorithm, EvaluatedModule):
             raise ValueError(f"{checkpoint_path} is a checkpoint of {type(method).__name__}, not of {cls.__name__}")
         method.restore_weights(checkpoint)
         return method.to(map_location)
-
-    def restore_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the global weights of a checkpoint without a trainer, in evaluation mode.
-
-        Raises:
-            ValueError: if the checkpoint is of another net, or clients keep separate models.
-        """
-        if self.needs.task_streams:
-            raise ValueError(f"the clients of {type(self).__name__} keep separate models: a checkpoint has no single net")
-        if not hasattr(self, "net"):
-            inputs = recorded_inputs(checkpoint)
-            self.make_net(tuple(inputs.net_shape), len(inputs.classes))
-        self.configure_model()
-        if not self.has_global_model:
-            raise ValueError(
-                f"the clients of {type(self).__name__} keep parts of the net: a checkpoint has no single one; test evaluates"
-                " theirs"
-            )
-        self.on_load_checkpoint(checkpoint)
-        for name, weight in self.state_dict(keep_vars=True).items():
-            weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision
-        self.load_state_dict(checkpoint["state_dict"])
-        self.eval()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        fitting = self._trainer is not None and self.trainer.state.fn == "fit"
-        if fitting:
-            self._check_goes_on(checkpoint)
-        elif not has_present_layout(checkpoint):
-            checkpoint["state_dict"] = with_present_server_states(checkpoint["state_dict"], self.state_dict())
-        cure = "use the model options of that run"
-        check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", cure)
-        if self._trainer is not None and not fitting:
-            check_net_settings(checkpoint["federated"].get("settings"), self)
-            if checkpoint["federated"].get("inputs") is not None:  # earlier versions did not store them
-                check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
-        if fitting or (self._trainer is not None and self.keeps_models):
-            check_saved_states(checkpoint["federated"]["client_states"], self.data.num_clients)
-            self._restored_states = checkpoint["federated"]["client_states"]
-        self.tuned_engine = checkpoint["federated"]["tuned_engine"]
-        self.newest = checkpoint["federated"]["newest"]
-        self.evaluated_round = checkpoint["federated"]["evaluated_round"]
-        self._lost_rounds = LostRounds(checkpoint["federated"]["rounds_without_update"])
-        self.began_from = checkpoint["federated"].get("began_from")
-
-    def check_goes_on(self, trainer: Trainer, data: FederatedDataModule, ckpt_path: str) -> None:
-        """Whether a fit from a checkpoint would be more of the run that wrote it, without one.
-
-        Raises:
-            ValueError: naming each setting that differs.
-        """
-        self.trainer = trainer
-        trainer.datamodule = data  # pyright: ignore[reportAttributeAccessIssue]
-        data.setup("fit")
-        self.configure_model()
-        self._check_goes_on(read_checkpoint(ckpt_path))
-
-    def _check_goes_on(self, checkpoint: dict[str, Any]) -> None:
-        """Whether a fit from a checkpoint would be more of the run that wrote it."""
-        check_whole(checkpoint)
-        rounds = checkpoint["global_step"]
-        if not any(watcher.only_looks for watcher in round_callbacks(self.trainer)):
-            check_settings(checkpoint["federated"]["settings"], run_settings(self), rounds)
-        if rounds > self.trainer.max_steps:
-            raise ValueError(
-                f"trainer.max_steps is {self.trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: raise it"
-            )
 
     # ----------------------------------------------------------------------------------------------------------------
 
