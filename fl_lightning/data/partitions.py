@@ -19,7 +19,9 @@ from fl_lightning.functional import (
     power_law_partition,
     shard_partition,
 )
-from fl_lightning.functional.partition import check_alpha, check_min_samples, check_power_law
+from fl_lightning.functional.partition.dealt_classes import check_power_law
+from fl_lightning.functional.partition.dirichlet import check_alpha
+from fl_lightning.functional.partition.owners import check_min_samples
 
 __all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural", "Partition", "PowerLaw", "Shards"]
 

@@ -29,15 +29,10 @@ from fl_lightning.functional.losses import (
 )
 from fl_lightning.functional.matched_parts import matched_parts
 from fl_lightning.functional.memory import herding, reservoir
-from fl_lightning.functional.partition import (
-    class_partition,
-    dirichlet_by_class_partition,
-    dirichlet_partition,
-    iid_partition,
-    owner_partition,
-    power_law_partition,
-    shard_partition,
-)
+from fl_lightning.functional.partition.dealt_classes import class_partition, power_law_partition
+from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
+from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
+from fl_lightning.functional.partition.owners import owner_partition
 from fl_lightning.functional.personal import worst_decile
 from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
 

@@ -9,7 +9,9 @@ import pytest
 
 from fl_lightning import functional
 
-_MODULES = [importlib.import_module(f"{functional.__name__}.{part.name}") for part in pkgutil.iter_modules(functional.__path__)]
+_MODULES = [
+    importlib.import_module(part.name) for part in pkgutil.walk_packages(functional.__path__, f"{functional.__name__}.")
+]
 _FUNCTIONS = {
     name: function
     for module in _MODULES

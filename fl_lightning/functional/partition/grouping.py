@@ -1,0 +1,53 @@
+"""Samples by class, and by client: what partitions begin and end with."""
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fl_lightning.checks import check_range
+
+
+def checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
+    """The labels as int64 indices, where there are samples for so many clients.
+
+    Raises:
+        ValueError: if there is no client, or more clients than samples.
+
+    Example::
+
+        >>> checked_labels([0, 1], num_clients=2)
+        array([0, 1])
+        >>> checked_labels([0, 1], num_clients=3)
+        Traceback (most recent call last):
+        fl_lightning.checks.ArgumentError: num_clients is 3, must be between 1 and 2: so many samples there are
+    """
+    labels = np.asarray(labels).astype(np.int64, copy=False)
+    check_range("num_clients", num_clients, at_least=1, at_most=len(labels), hint="so many samples there are")
+    return labels
+
+
+def indices_by_class(labels: NDArray[np.int64], num_classes: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """The samples of each class, shuffled.
+
+    Example::
+
+        >>> pools = indices_by_class(np.array([1, 0, 1]), num_classes=3, rng=np.random.default_rng(0))
+        >>> [sorted(pool.tolist()) for pool in pools]
+        [[1], [0, 2], []]
+    """
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
+
+
+def by_client(samples: NDArray[np.int64], owners: NDArray[np.int64], num_clients: int) -> list[Tensor]:
+    """The samples of each owner in the order given, as views of one tensor.
+
+    Example::
+
+        >>> [part.tolist() for part in by_client(np.array([5, 6, 7]), np.array([1, 0, 1]), num_clients=3)]
+        [[6], [5, 7], []]
+    """
+    joined = torch.from_numpy(samples[np.argsort(owners, kind="stable")])
+    return list(joined.split(np.bincount(owners, minlength=num_clients).tolist()))
