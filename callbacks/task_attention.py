@@ -72,7 +72,7 @@ def attention(tasks: Mapping[int, LearnedTask], num_tasks: int, names: Sequence[
     Returns:
         (T, F), NaN where a task was not given a foreign one, and the F foreign tasks: client and position.
     """
-    rows = {position: task.tensors["known"].tolist() for position, task in tasks.items()}
+    rows = {position: [] if task.known is None else task.known.tolist() for position, task in tasks.items()}
     columns = sorted({tuple(known) for row in rows.values() for known in row})
     table = torch.full((num_tasks, len(columns)), float("nan"))
     for position, row in rows.items():

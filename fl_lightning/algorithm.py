@@ -530,7 +530,7 @@ class FederatedAlgorithm(nn.Module):
     def attention_tensors(self) -> Mapping[str, str]:
         """Layers by which clients attend to tasks of others: each one's name, and that of its attention in a ``LearnedTask``.
 
-        Attention is (F,) or longer, a value for each row of that task's tensor ``known``, (F, 2): client and position.
+        Attention is (F,) or longer, a value for each row of that task's ``known``.
         """
         return {}
 

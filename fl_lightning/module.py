@@ -283,7 +283,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.open_client_states(self.client_state, self.run_folder)
-        self._undoable = UndoableStep(self, self.trainer.optimizers[0], self._never_changes)
+        self._undoable = UndoableStep(self, self.trainer.optimizers[0], self._frozen_weights)
         self.engine = self._start_engine()
         if self.is_over:
             self.trainer.should_stop = True
@@ -355,9 +355,10 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _never_changes(self, name: str) -> bool:
-        """Whether one of this module's weights, ``net.<name>``, is not trained."""
-        return name.removeprefix("net.") in self._frozen_names
+    @property
+    def _frozen_weights(self) -> list[torch.nn.Parameter]:
+        """Those of the net that are not trained."""
+        return [weight for name, weight in self.net.named_parameters() if name in self._frozen_names]
 
     def _schedulers(self) -> list:
         schedulers = self.lr_schedulers() or []

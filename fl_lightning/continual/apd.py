@@ -4,8 +4,8 @@ J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learn
 ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidation, which the FedWeIT paper does not mention.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -46,8 +46,6 @@ class APD(TaskLearner):
     """
 
     learns_alone = True
-    per_task: Sequence[str] = ("classifier.*", "*.bias", "*.mask", "*.adaptive")
-    drawn_anew = ("classifier.*", "*.mask")
 
     def __init__(
         self,
@@ -71,11 +69,22 @@ class APD(TaskLearner):
         self.layers = decompose(self.net, num_earlier=self.num_earlier)
 
     def is_per_task(self, name: str) -> bool:
-        """What is not decomposed is of each task too, such as norms with their running statistics: nothing else holds it."""
-        return super().is_per_task(name) or not name.startswith(tuple(f"{layer}." for layer in self.layers))
+        """All but B and A of earlier tasks; also what is not decomposed, such as norms with their running statistics."""
+        return super().is_per_task(name) or name not in self._names_of_all_tasks
+
+    def is_drawn_anew(self, name: str) -> bool:
+        return super().is_drawn_anew(name) or name in self.names_of("mask")
 
     def is_personal(self, name: str) -> bool:
-        return super().is_personal(name) or name in {part_name(layer, "earlier") for layer in self.layers}
+        return super().is_personal(name) or name in self.names_of("earlier")
+
+    @cached_property
+    def _names_of_all_tasks(self) -> set[str]:
+        return self.names_of("base") | self.names_of("earlier")
+
+    def names_of(self, part: str) -> set[str]:
+        """Names of the weights that are this part of a decomposed layer."""
+        return {part_name(layer, part) for layer in self.layers}
 
     @property
     def num_earlier(self) -> int:
@@ -139,7 +148,7 @@ class APD(TaskLearner):
         state = super().kept_state(client, state)
         if self.positions[client.index] not in client.tasks:
             return state
-        full = {part_name(layer, "adaptive") for layer in self.layers}
+        full = self.names_of("adaptive")
         return replace(
             state,
             method={name: part for name, part in state.method.items() if name not in ("base", "earlier")},

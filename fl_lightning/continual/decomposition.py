@@ -51,8 +51,8 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
     Raises:
         ValueError: if there is no such layer, or two of them share a weight.
     """
-    named = net.named_modules()
-    layers = {name: layer for name, layer in named if isinstance(layer, LAYERS) and name.split(".")[0] != leave}
+    left = set(dict(net.named_children()).get(leave, nn.Module()).modules())
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, LAYERS) and layer not in left}
     if not layers:
         raise ValueError(f"model.net has no linear or convolutional layer other than {leave}: there is nothing to decompose")
     owners: dict[int, str] = {}

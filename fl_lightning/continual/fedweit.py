@@ -23,7 +23,6 @@ from fl_lightning.exchange import (
     Client,
     ClientState,
     Gathered,
-    LearnedTask,
     Reduction,
     SparseTensor,
     Upload,
@@ -65,7 +64,6 @@ class FedWeIT(APD):
     """
 
     learns_alone = False
-    per_task = (*APD.per_task, "*.attention")
     needs = replace(APD.needs, nonzeros_alone=True)
 
     served: Tensor
@@ -223,12 +221,13 @@ class FedWeIT(APD):
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        client.tasks[position].tensors["known"] = client.state["known"]
+        client.tasks[position] = replace(client.tasks[position], known=client.state["known"])
 
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         weights = super().task_weights(net, client, position)
         is_present = position == self.positions[client.index]
-        known = (client.state if is_present else client.tasks[position].tensors)["known"].tolist()
+        of_task = client.state["known"] if is_present else client.tasks[position].known
+        known = [] if of_task is None else of_task.tolist()
         for layer in self.parts(net, "attention") if known else ():
             adaptive, attention = (part_name(layer, part) for part in ("adaptive", "attention"))
             weights[adaptive] = _add_foreign(weights[adaptive], weights[attention], self._foreign(known, layer))
@@ -248,7 +247,7 @@ class FedWeIT(APD):
         """Without the client's A that the knowledge base has: one copy does for both."""
         state, at_server = super().kept_state(client, state), self._tasks_at_server(client)
         tasks = {
-            position: LearnedTask(task.tensors) if position in at_server else task for position, task in state.tasks.items()
+            position: replace(task, sparse={}) if position in at_server else task for position, task in state.tasks.items()
         }
         return replace(state, tasks=tasks)
 

@@ -191,7 +191,7 @@ class TaskLearner(FederatedModule):
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.per_task_tensors(net).items():
             tensor.copy_(initial[name].detach())
-            if self._is_drawn_anew(name):
+            if self.is_drawn_anew(name):
                 stream = torch_stream(self.seed, position, client.index, f"fresh {name}")
                 order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
                 tensor.copy_(tensor.flatten()[order].view_as(tensor))
@@ -213,9 +213,10 @@ class TaskLearner(FederatedModule):
         return super().is_personal(name) or self.is_per_task(name)
 
     def is_constant(self, name: str) -> bool:
-        return super().is_constant(name) and not self._is_drawn_anew(name)
+        return super().is_constant(name) and not self.is_drawn_anew(name)
 
-    def _is_drawn_anew(self, name: str) -> bool:
+    def is_drawn_anew(self, name: str) -> bool:
+        """Whether every task begins with other values of a weight that each task has a copy of."""
         return any(fnmatch(name, pattern) for pattern in self.drawn_anew)
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:

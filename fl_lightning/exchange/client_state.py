@@ -54,10 +54,30 @@ class SparseTensor:
 
 @dataclass(frozen=True)
 class LearnedTask:
-    """What a client keeps of a task that it has learned, by the names of weights and buffers, or as a method calls it."""
+    """What a client keeps of a task that it has learned.
+
+    Args:
+        tensors: weights and buffers by name.
+        sparse: weights of which the task has few values, by the name of their layer.
+        known: (F, 2) int64, the tasks of other clients that it builds on, by client and position; None where methods know
+            of none.
+    """
 
     tensors: State = field(default_factory=dict)
     sparse: dict[str, SparseTensor] = field(default_factory=dict)
+    known: Tensor | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Dicts of tensors alone, and None."""
+        sparse = {name: vars(tensor) for name, tensor in self.sparse.items()}
+        return {"tensors": self.tensors, "sparse": sparse, "known": self.known}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """What :meth:`to_plain` made, or the same with ``known`` among the tensors, where it stood before."""
+        tensors = dict(plain["tensors"])
+        known = plain["known"] if "known" in plain else tensors.pop("known", None)
+        return cls(tensors, {name: SparseTensor(**parts) for name, parts in plain["sparse"].items()}, known)
 
 
 @dataclass(frozen=True)
@@ -93,11 +113,8 @@ class ClientState:
         return num_bytes(self)
 
     def to_plain(self) -> dict[str, Any]:
-        """Dicts of tensors alone, which files hold."""
-        tasks = {
-            position: {"tensors": task.tensors, "sparse": {name: vars(tensor) for name, tensor in task.sparse.items()}}
-            for position, task in self.tasks.items()
-        }
+        """Dicts of tensors, which files hold."""
+        tasks = {position: task.to_plain() for position, task in self.tasks.items()}
         return {"method": self.method, "weights": self.weights, "moments": self.moments, "tasks": tasks}
 
     @classmethod
@@ -109,10 +126,7 @@ class ClientState:
         """
         if not isinstance(plain, dict) or plain.keys() != {part.name for part in fields(cls)}:
             raise ValueError("it is no state of a client in the present layout")
-        tasks = {
-            position: LearnedTask(task["tensors"], {name: SparseTensor(**parts) for name, parts in task["sparse"].items()})
-            for position, task in plain["tasks"].items()
-        }
+        tasks = {position: LearnedTask.from_plain(task) for position, task in plain["tasks"].items()}
         return cls(plain["method"], plain["weights"], plain["moments"], tasks)
 
 

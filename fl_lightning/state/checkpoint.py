@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from fl_lightning.functional.aggregation import State
 from fl_lightning.state.atomic import atomic_save, checked_load
 
 # What every run writes, and what evaluation and warm starts take for granted.
@@ -123,6 +124,17 @@ def check_whole(checkpoint: dict[str, Any]) -> None:
             f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
             "save_weights_only, or begin a new run from its weights with model.initial_weights"
         )
+
+
+def part_of(state_dict: State, part: str) -> State:
+    """What one submodule of a method holds in its state dict, by the names in the submodule."""
+    named = ((name.partition("."), tensor) for name, tensor in state_dict.items())
+    return {inner: tensor for (submodule, _, inner), tensor in named if submodule == part}
+
+
+def without_part(state_dict: State, part: str) -> State:
+    """A method's state dict without what one of its submodules holds."""
+    return {name: tensor for name, tensor in state_dict.items() if name.partition(".")[0] != part}
 
 
 def refuse_code(weights_only: bool | None) -> None:

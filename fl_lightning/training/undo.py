@@ -1,7 +1,7 @@
 """A server's step that can be undone: where it makes the global model or the server's state non-finite, all is as before."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,11 +21,11 @@ class UndoableStep:
     Args:
         module: whose weights and buffers these are.
         optimizer: the server's.
-        is_constant: whether a weight, by its name in ``module``, never changes.
+        frozen: weights of ``module`` that never change.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, is_constant: Callable[[str], bool]) -> None:
-        self._module, self._optimizer, self._is_constant = module, optimizer, is_constant
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, frozen: Iterable[Tensor]) -> None:
+        self._module, self._optimizer, self._frozen = module, optimizer, frozenset(frozen)
         self._state: State = {}
         self._moments: Moments = []
         self.is_undone = False  # what was remembered is back
@@ -66,7 +66,7 @@ class UndoableStep:
 
     def _tensors(self) -> State:
         named = (*self._module.named_parameters(), *self._module.named_buffers())
-        return {name: tensor.detach() for name, tensor in named if not self._is_constant(name)}
+        return {name: tensor.detach() for name, tensor in named if tensor not in self._frozen}
 
 
 def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from typing import Any
 from torch import nn
 
 from fl_lightning.functional.aggregation import State
-from fl_lightning.state.checkpoint import read_checkpoint
+from fl_lightning.state.checkpoint import part_of, read_checkpoint, without_part
 
 _KEY = "model.initial_weights"
-_NET = "net."  # what names of the global net begin with in a checkpoint
 
 
 def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
@@ -22,7 +21,7 @@ def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
         ValueError: if it is no checkpoint, or of another net.
     """
     checkpoint = read_checkpoint(path, _KEY)
-    stored = {name.removeprefix(_NET): value for name, value in _net(checkpoint["state_dict"]).items()}
+    stored = part_of(checkpoint["state_dict"], "net")
     check_same_net(stored, net.state_dict(), _KEY, "give a checkpoint of this net")
     net.load_state_dict(stored)
     return {"file": path, "round": checkpoint["global_step"]}
@@ -34,11 +33,7 @@ def with_present_server_states(stored: State, present: State) -> State:
     Args:
         stored, present: state dicts of a method.
     """
-    return _net(stored) | {name: value for name, value in present.items() if not name.startswith(_NET)}
-
-
-def _net(state_dict: State) -> State:
-    return {name: value for name, value in state_dict.items() if name.startswith(_NET)}
+    return without_part(present, "net") | {f"net.{name}": value for name, value in part_of(stored, "net").items()}
 
 
 def check_same_net(stored: State, present: State, key: str, cure: str) -> None:

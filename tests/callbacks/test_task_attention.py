@@ -15,7 +15,7 @@ from fl_lightning.exchange import LearnedTask
 def learned(known, weights=None):
     """A task: the foreign ones that it was given, by client and position, and its attention by weight."""
     tensors = {name: torch.tensor(values) for name, values in (weights or {}).items()}
-    return LearnedTask({"known": torch.tensor(known, dtype=torch.int64).reshape(-1, 2), **tensors})
+    return LearnedTask(tensors, known=torch.tensor(known, dtype=torch.int64).reshape(-1, 2))
 
 
 def test_attention_is_the_mean_over_layers_of_each_given_task():

@@ -151,6 +151,26 @@ def test_a_norm_is_of_each_task(tiny, method):
         assert (per_task["norm.running_mean"] - state.tasks[2].tensors["norm.running_mean"]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("method", [APD, FedWeIT])
+def test_what_is_called_as_a_part_is_none(tiny, method):
+    """A buffer called ``mask`` of another layer keeps its values and their order in every task; masks are drawn anew."""
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.arange(1.0, 4.0, dtype=torch.float64))
+
+        def forward(self, hidden):
+            return hidden * self.mask
+
+    layers = {"flat": nn.Flatten(), "body": nn.Linear(18, 3), "scale": Masked(), "classifier": nn.Linear(3, 2)}
+    trained = tiny.train(method, net=nn.Sequential(OrderedDict(layers)).double())
+    for c in range(3):
+        tasks = trained.client_states.read(c).tasks.values()
+        assert all(task.tensors["scale.mask"].tolist() == [1, 2, 3] for task in tasks)
+        assert len({tuple(task.tensors[f"body.{MASK}"].tolist()) for task in tasks}) == 3
+
+
 @pytest.mark.parametrize("method", [FedAvgAPD, FedWeIT])
 def test_weights_are_composed_once_for_all_parts_of_an_evaluation(tiny, method, monkeypatch):
     """One sample a part: no more often than all samples in one."""

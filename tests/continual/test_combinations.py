@@ -201,7 +201,7 @@ def test_a_task_whose_last_update_is_lost_is_not_learned(tiny, name, engine):
             1: [0, 1, 2],
             2: [1, 2],
         }
-        known = {position: task.tensors["known"].tolist() for position, task in method.client_states.read(0).tasks.items()}
+        known = {position: task.known.tolist() for position, task in method.client_states.read(0).tasks.items()}
         assert known == {0: [], 1: [[1, 0]], 2: [[1, 1], [2, 1]]}
 
 
@@ -211,7 +211,7 @@ def test_knowledge_is_sent_again_where_its_taker_was_lost(tiny):
     knowledge = sum(lost.knowledge_base[c][0][layer].values.numel() for c in (0, 1) for layer in ("conv", "hidden"))
     assert knowledge > 0
     assert lost.seen.rounds[2].bytes_down == whole.seen.rounds[2].bytes_down
-    assert lost.client_states.read(2).tasks[1].tensors["known"].tolist() == [[0, 0], [1, 0]]
+    assert lost.client_states.read(2).tasks[1].known.tolist() == [[0, 0], [1, 0]]
     base = sum(int(lost.net.get_parameter(f"{layer}.parametrizations.weight.original").numel()) for layer in ("conv", "hidden"))
     assert lost.seen.rounds[3].bytes_down >= 8 * knowledge
     assert lost.seen.rounds[3].bytes_down <= 8 * (knowledge + 3 * base)

@@ -288,7 +288,7 @@ def assert_client(tiny, method, c, me, settings):
             if task.known:
                 tiny.assert_same({"alpha": attention[: len(task.known)]}, {"alpha": task.alpha[layer]})
         if settings.get("adaptive", True):
-            assert [tuple(entry) for entry in kept.tensors["known"].tolist()] == task.known
+            assert [tuple(entry) for entry in kept.known.tolist()] == task.known
     assert method.model_values[c] == size
 
 
@@ -322,7 +322,7 @@ def test_all_earlier_tasks_may_be_known(tiny):
     """``knowledge: all`` limited to 3 of 4 in the third task: drawn by the seed, none of its tasks, none twice."""
     method = tiny.train(FedWeIT, knowledge="all", num_foreign=3)
     for c in range(3):
-        known_in = {t: task.tensors["known"] for t, task in method.client_states.read(c).tasks.items()}
+        known_in = {t: task.known for t, task in method.client_states.read(c).tasks.items()}
         others = [[other, t] for other in range(3) if other != c for t in range(2)]
         assert known_in[0].shape == (0, 2)
         assert known_in[1].tolist() == [entry for entry in others if entry[1] == 0]

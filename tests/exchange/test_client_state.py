@@ -26,3 +26,16 @@ def test_what_is_kept_sparse_comes_back(memory_format, shape, share):
         == 6 * int(tensor.count_nonzero()) + 4 * num_blocks
     )
     assert torch.equal(SparseTensor.of(torch.zeros(3, 2)).dense(torch.Size((3, 2))), torch.zeros(3, 2))
+
+
+def test_what_a_task_knows_of_others_is_no_weight():
+    """It is a part of the task, and comes back from a file; also from one in which it stands among the weights."""
+    known, weight = torch.tensor([[2, 0], [1, 1]]), torch.randn(3)
+    task = LearnedTask({"classifier.weight": weight}, known=known)
+    former = {"tensors": {"classifier.weight": weight, "known": known}, "sparse": {}}
+    for plain in (task.to_plain(), former):
+        read = ClientState.from_plain({"method": {}, "weights": {}, "moments": {}, "tasks": {4: plain}}).tasks[4]
+        assert read.tensors.keys() == {"classifier.weight"}
+        assert torch.equal(read.known, known)
+    assert ClientState(tasks={4: task}).num_bytes() == 3 * 4 + 4 * 8
+    assert LearnedTask.from_plain({"tensors": {}, "sparse": {}}).known is None

@@ -11,6 +11,7 @@ from fl_lightning import FedAvg, FedCurv, Scaffold
 from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.exchange import Weighted
 from fl_lightning.optimizers import FedAdam, FedYogi
+from fl_lightning.training.undo import UndoableStep
 
 
 class Reports(FederatedCallback):
@@ -208,3 +209,16 @@ def test_who_blew_a_model_up_that_stays_finite_is_named(fit, toy_data):
     blamed = r"last: clients 0, 1, 2; before them, in round 2, the largest norm of an update: 5\.2e\+30, of client 1\)"
     with pytest.raises(FloatingPointError, match=blamed):
         fit(method, toy_data(), 15)
+
+
+def test_a_buffer_that_is_called_as_a_frozen_weight_is_put_back():
+    """Names in the net and in the method may be the same; which weight is frozen does not go by its name."""
+    module = nn.Module()
+    module.net = nn.Linear(2, 2)
+    module.net.bias.requires_grad_(False)
+    module.register_buffer("bias", torch.zeros(1))
+    step = UndoableStep(module, torch.optim.SGD([module.net.weight], lr=1.0), [module.net.bias])
+    step.remember()
+    module.bias += 1
+    step.undo()
+    assert module.bias == 0

@@ -59,11 +59,12 @@ class ClassLearner(FederatedModule):
                 f"model.net is {type(self.net).__name__}, whose classifier is {type(head).__name__}, must be a linear layer "
                 "with a row for each class: call the class layer classifier"
             )
+        self._head_names = frozenset(head.state_dict(prefix="classifier."))
         self.net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=head.weight.device))
         self.net.register_forward_hook(_without_unseen)
 
     def is_constant(self, name: str) -> bool:
-        return super().is_constant(name) and not name.startswith("classifier.")  # whose rows are drawn
+        return super().is_constant(name) and name not in self._head_names  # whose rows are drawn
 
     def configure_model(self) -> None:
         if self._trainer is not None and (self.data.tasks is None or not self.data.tasks.global_model):

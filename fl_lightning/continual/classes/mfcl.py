@@ -20,6 +20,7 @@ from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.module import Net
 from fl_lightning.random_streams import seeded_layers, torch_stream
+from fl_lightning.state.checkpoint import without_part
 
 _CONTENT_TEMPERATURE = 1000.0  # of the authors' code, by which the term is nearly constant
 _VARIANCE_FLOOR = 1e-8
@@ -97,8 +98,7 @@ class MFCL(FedLwF):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if not hasattr(self, "generator"):  # without data the net alone is used
-            state = checkpoint["state_dict"]
-            checkpoint["state_dict"] = {name: state[name] for name in state if not name.startswith("generator.")}
+            checkpoint["state_dict"] = without_part(checkpoint["state_dict"], "generator")
         super().on_load_checkpoint(checkpoint)
 
     @property
