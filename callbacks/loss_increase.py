@@ -1,7 +1,5 @@
 """LossIncrease: what a round's local fits do to the loss on the training data of the round before."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -9,11 +7,10 @@ from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.callbacks.base import FederatedCallback
-from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.exchange import CohortModels, RoundReport, Visit
+from fl_lightning.exchange import CohortModels, RoundReport
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
-from fl_lightning.state.client_states import MemoryStates
+from fl_lightning.training.refits import refit_by_fedavg
 
 
 class LossIncrease(FederatedCallback):
@@ -71,7 +68,7 @@ class LossIncrease(FederatedCallback):
         means = {"before": before.mean()}
         fits = {"": models}
         if self.fedavg:
-            fits["_fedavg"] = _fit_by_fedavg(module, round, models.clients)
+            fits["_fedavg"] = refit_by_fedavg(module, module.run_context(), round, models.clients)
         for name, fitted in fits.items():
             after = mean_losses(fitted.predict(inputs))
             after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)
@@ -86,20 +83,3 @@ class LossIncrease(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._previous = state_dict["previous"]
-
-
-def _fit_by_fedavg(module: FederatedModule, round: int, clients: Sequence[int]) -> CohortModels:
-    """Models of these clients after FedAvg's local steps from the global weights; nothing of the run changes."""
-    plain = FederatedModule(
-        module.net,
-        loss=module.loss,
-        optimizer=module.optimizer,
-        local_steps=module.local_steps,
-        local_epochs=module.local_epochs,
-        learning_rate_decay=module.learning_rate_decay,
-        seed=module.seed,
-    ).to(module.device)
-    plain.join(module.data)
-    context = replace(module.run_context(), states=MemoryStates())
-    fit = SequentialEngine(plain, context).run(round, [Visit(client) for client in clients], keep_models=True)
-    return fit.models  # pyright: ignore[reportReturnType]

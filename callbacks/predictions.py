@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.module import FederatedModule
-from fl_lightning.state.atomic import atomic_write
 
 
 class PredictionWriter(BasePredictionWriter):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.checks import check_range
-from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.exchange import RoundReport, Visit
+from fl_lightning.exchange import Client, RoundReport, Visit
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.module import FederatedModule
 from fl_lightning.random_streams import torch_stream
+from fl_lightning.training.refits import refit
 
 
 class PseudoDataFisher(FederatedCallback):
@@ -58,8 +58,9 @@ class PseudoDataFisher(FederatedCallback):
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round) or not self._cohorts:
             return
-        engine, earlier = SequentialEngine(module, module.run_context()), sorted(set().union(*self._cohorts))
-        rows = [_correlations(module, engine, round, visit, earlier) for visit in self._some_of_cohort(module, round)]
+        earlier = sorted(set().union(*self._cohorts))
+        fitted = refit(module, module.run_context(), round, self._some_of_cohort(module, round), max_steps=1)
+        rows = [_correlations(module, net, client, earlier) for client, net in fitted]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)
 
@@ -78,18 +79,15 @@ class PseudoDataFisher(FederatedCallback):
         self._cohorts = state_dict["cohorts"][-self.history :]
 
 
-def _correlations(
-    module: FederatedModule, engine: SequentialEngine, round: int, visit: Visit, earlier: Sequence[int]
-) -> Tensor:
-    """(2,): of the earlier clients' data with a client's pseudo data, and with its training data."""
-    client, _ = engine.fit_one(round, visit, max_steps=1)
+def _correlations(module: FederatedModule, net: nn.Module, client: Client, earlier: Sequence[int]) -> Tensor:
+    """(2,), at a client's model: of the earlier clients' data with its pseudo data, and with its training data."""
     size = module.data.eval_batch_size
     inputs, targets, _ = module.data.evaluation.training_samples(earlier)
     pseudo = module.pseudo_data(client)
     fishers = [
-        _fisher(engine.net, zip(inputs.split(size), targets.split(size), strict=True)),
-        _fisher(engine.net, zip(pseudo["inputs"].split(size), pseudo["labels"].split(size), strict=True)),
-        _fisher(engine.net, ((batch.inputs, batch.targets) for batch in client.samples())),
+        _fisher(net, zip(inputs.split(size), targets.split(size), strict=True)),
+        _fisher(net, zip(pseudo["inputs"].split(size), pseudo["labels"].split(size), strict=True)),
+        _fisher(net, ((batch.inputs, batch.targets) for batch in client.samples())),
     ]
     return torch.corrcoef(torch.stack(fishers))[0, 1:]
 

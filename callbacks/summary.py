@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning import __version__
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice, check_each
@@ -19,7 +20,6 @@ from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.provenance import commit
-from fl_lightning.state.atomic import atomic_write
 from fl_lightning.training.lost_rounds import largest_norm
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]

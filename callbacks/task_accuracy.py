@@ -8,13 +8,13 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.base import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
 from fl_lightning.exchange import TaskProgress
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
-from fl_lightning.state.atomic import atomic_write
 
 
 class TaskAccuracy(FederatedCallback):

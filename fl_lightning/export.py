@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
 from fl_lightning.module import FederatedModule
-from fl_lightning.state.atomic import atomic_write
 from fl_lightning.state.checkpoint import read_checkpoint
 from fl_lightning.training.saved_run import build_run, run_config
 

@@ -6,11 +6,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.figures import partition_picture
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.partition_file import write_partition
 from fl_lightning.functional import Heterogeneity, heterogeneity
-from fl_lightning.state.atomic import atomic_write
 
 
 def check_out(out: Path) -> None:

@@ -4,9 +4,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from fl_lightning import __version__
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.module import FederatedModule
 from fl_lightning.provenance import commit
-from fl_lightning.state.atomic import atomic_write
 
 
 class SaveConfig(SaveConfigCallback):

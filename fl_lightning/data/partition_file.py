@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.state.atomic import atomic_write
+from fl_lightning.atomic_files import atomic_write
 
 _FORMAT, _VERSION = "fl-lightning partition", 1
 _CURE = "write it anew with fl-lightning partition"

@@ -11,13 +11,13 @@ import matplotlib
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from fl_lightning.atomic_files import atomic_write
 from fl_lightning.report.figures import INK, PAPER, Drawing
 from fl_lightning.report.latex import latex_table
 from fl_lightning.report.safe_text import markdown, markdown_code, one_line
 from fl_lightning.report.sections import Section
 from fl_lightning.report.tables import Table
 from fl_lightning.report.template import FIGURE, HTML, TABLE
-from fl_lightning.state.atomic import atomic_write
 
 _GENERATOR = '<meta name="generator" content="fl-lightning report">'
 _DPI = 150

@@ -1,1 +1,1 @@
-"""Where clients' states lie, and files that are there whole or not at all."""
+"""Where clients' states lie, and checkpoints."""

@@ -7,8 +7,8 @@ from typing import Any
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from fl_lightning.atomic_files import atomic_save, checked_load
 from fl_lightning.functional.aggregation import State
-from fl_lightning.state.atomic import atomic_save, checked_load
 
 # What every run writes, and what evaluation and warm starts take for granted.
 _LAYOUT = {

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
+from fl_lightning.atomic_files import atomic_save
 from fl_lightning.continual import EWC, FedAvgOnTasks, FedProxOnTasks, FedWeIT, SingleTask, TaskLearner, TaskStream
 from fl_lightning.continual.clock import Clock
-from fl_lightning.state.atomic import atomic_save
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
 

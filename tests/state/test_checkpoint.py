@@ -10,7 +10,7 @@ import torch
 from options import NO_PICTURES
 
 from fl_lightning import SCAFFOLD, FedAvg
-from fl_lightning.state.atomic import atomic_save
+from fl_lightning.atomic_files import atomic_save
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fl_lightning.atomic_files import atomic_save
 from fl_lightning.exchange import ClientState, LearnedTask, SparseTensor
-from fl_lightning.state.atomic import atomic_save
 from fl_lightning.state.client_states import DiskStates, MemoryStates, Record
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -10,7 +10,7 @@ import zlib
 import pytest
 import torch
 
-from fl_lightning.state.atomic import atomic_save, atomic_write, checked_load, naming_folder
+from fl_lightning.atomic_files import atomic_save, atomic_write, checked_load, naming_folder
 
 
 def names(folder):
