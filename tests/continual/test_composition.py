@@ -1,4 +1,6 @@
-"""Any federation with any learner: every pair runs, two against plain loops, and what does not combine is refused."""
+"""Any federation with any learner: every pair runs, some against plain loops, and what does not combine is refused."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -60,7 +62,7 @@ def test_every_pair_runs(tiny, tmp_path, name):
     assert (whole.net.get_parameter(hidden) - tiny.weights["hidden.weight"]).abs().max() > 1e-3
 
 
-ALPHA, EARLIER, MU = 0.3, 5.0, 0.8
+ALPHA, EARLIER, MU, RATE = 0.3, 5.0, 0.8, 0.1
 
 
 @pytest.mark.parametrize("train_unsampled", [False, True])
@@ -138,6 +140,85 @@ def test_moon_with_ewc(tiny):
     method = tiny.train(continual.MOONEWC, net=Features(tiny.new_net()), mu=MU, penalty=EARLIER)
     tiny.assert_plain(method, expected)
     tiny.assert_moved(expected.server, tiny.body)
+
+
+GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 2
+
+
+class FedRegFits:
+    """FedReg's five steps in place of a fit by SGD, from and on weights by name, which are taken together in every product."""
+
+    def __init__(self, tiny):
+        self.tiny, self.projections = tiny, []
+
+    def __call__(self, received, client, round, objective, correct, rate):
+        served = self.tiny.data.client_batches()
+        rows = [self.rehearsal(received, batch) for batch in served.epoch(client, round, "pseudo data")]
+        t = received
+        for step, batch in enumerate(served.batches(client, round, 3)):
+            pseudo, soft, perturbed, hard = rows[step % len(rows)]
+            slow = {n: GAMMA * t[n] + (1 - GAMMA) * received[n] for n in t}
+            g = self.gradient(slow, lambda weights, batch=batch: objective(weights, batch.inputs, batch.targets))
+            t = {n: t[n] - rate * g[n] for n in t}
+            middle = {n: (t[n] + received[n]) / 2 for n in t}
+            g_s, g_p = (
+                self.gradient(middle, lambda weights, inputs=inputs, labels=labels: self.losses(weights, inputs, labels).mean())
+                for inputs, labels in ((pseudo, soft), (perturbed, hard))
+            )
+            for g_old in (g_s, g_p):
+                product = sum(((t[n] - received[n]) * g_old[n]).sum() for n in t)
+                square = sum(g_old[n].square().sum() for n in t)
+                self.projections.append(float(product))
+                t = {n: t[n] - max(0.0, float(product / (square + 1e-30))) * g_old[n] for n in t}
+        return t
+
+    def rehearsal(self, received, batch):
+        """Pseudo inputs, what the received weights say of them, perturbed inputs and true labels."""
+        inputs, hard = batch.inputs[batch.real], torch.nn.functional.one_hot(batch.targets[batch.real], 2).double()
+        pseudo, perturbed = inputs, inputs
+        for _ in range(NUM_STEPS):
+            pseudo = pseudo + STEP * self.ascent(received, pseudo, hard)
+            perturbed = perturbed + STEP / 100 * self.ascent(received, perturbed, hard)
+        return pseudo, self.tiny.logits(received, pseudo).softmax(dim=1), perturbed, hard
+
+    def ascent(self, weights, inputs, hard):
+        inputs = inputs.clone().requires_grad_()
+        return torch.autograd.grad(self.losses(weights, inputs, hard).sum(), inputs)[0].sign()
+
+    def losses(self, weights, inputs, labels):
+        return -(labels * (self.tiny.logits(weights, inputs).softmax(dim=1) + 1e-12).log()).sum(dim=1)
+
+    @staticmethod
+    def gradient(weights, objective):
+        leaves = {n: weight.detach().requires_grad_() for n, weight in weights.items()}
+        return dict(zip(leaves, torch.autograd.grad(objective(leaves), list(leaves.values()))))
+
+
+def test_fedreg_with_ewc(tiny, monkeypatch):
+    """The step before the projections is on the loss and EWC's penalty, both at ``gamma w + (1 - gamma) w_received``.
+
+    What a visit receives includes the head that a task begins with. The first projection moves the weights in every step, the
+    second in some.
+    """
+    learned, fits = {}, FedRegFits(tiny)
+
+    def penalty(visit, weights):
+        earlier = [learned[visit.client, j] for j in range(visit.position) if (visit.client, j) in learned]
+        return EARLIER / 2 * sum((F[n] * (weights[n] - theta[n]) ** 2).sum() for F, theta in earlier for n in tiny.body)
+
+    def after_fit(visit, weights):
+        if visit.is_last:
+            learned[visit.client, visit.position] = (tiny.fisher(weights, visit.client), dict(weights))
+
+    monkeypatch.setattr(tiny, "fit", fits)
+    expected = tiny.plain(penalty, after_fit=after_fit, cohorts=tiny.cohorts)
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "penalty": EARLIER}
+    sgd = partial(torch.optim.SGD, lr=RATE)
+    method = tiny.train(continual.FedRegEWC, tiny.new_data(cohorts=tiny.cohorts), optimizer=sgd, **settings)
+    tiny.assert_plain(method, expected)
+    tiny.assert_moved(expected.server, tiny.body)
+    assert min(fits.projections[::2]) > 0  # what was received says of the pseudo data exactly what their labels say
+    assert min(fits.projections[1::2]) < 0 < max(fits.projections[1::2])
 
 
 # What follows from the bases ------------------------------------------------------------------------------------------
