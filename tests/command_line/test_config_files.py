@@ -1,9 +1,13 @@
 """Configs put together from pieces, and what the bundled ones say of themselves."""
 
+import copy
 import csv
+import functools
+import operator
 import re
 import subprocess
 import sys
+from argparse import ArgumentError
 from collections import Counter
 from pathlib import Path
 
@@ -209,9 +213,9 @@ def settings(value, path=(), kind=None):
     return here.union(*(settings(part, (*path, key), kind) for key, part in value.items()))
 
 
-def fewest(names):
-    """Configs that hold every setting of all of them: the one with the most new settings first."""
-    of = {name: settings(read_config(name)) for name in names}
+def fewest(configs):
+    """Names of configs that hold every setting of all of them: the one with the most new settings first."""
+    of = {name: settings(config) for name, config in configs.items()}
     missing, chosen = set().union(*of.values()), []
     while missing:
         chosen.append(max(of, key=lambda name: len(of[name] & missing)))
@@ -219,13 +223,40 @@ def fewest(names):
     return chosen
 
 
-@pytest.mark.parametrize("name", fewest(FITS))
+VALUES = {name: read_config(name) for name in FITS}
+PARSED = fewest(VALUES)
+
+
+@pytest.mark.parametrize("name", PARSED)
 def test_bundled_configs_are_what_the_command_line_takes(parser, name):
     """The parser looks at each value, and at the keys of each class, by itself: each stands in one of these configs."""
     with whole_configs(["fit", "--config", name]) as arguments:
         config = parser.parse_args(arguments[1:])
     assert config.trainer.max_steps > 0
     assert config.model.class_path.startswith("fl_lightning.")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("model.init_args.mu", 0.1, r"\bmu\b"),
+        ("model.init_args.local_epochs", "initial", "local_epochs"),
+        ("model.init_args.net.init_args.hidden", [32], "hidden"),
+        ("data.partition.class_path", "fl_lightning.models.ResNet18", "partition"),
+        ("data.augment", [{"class_path": "fl_lightning.data.RandomCrop", "init_args": {"share": 0.5}}], "share"),
+    ],
+)
+def test_a_faulty_config_is_among_those_that_are_parsed(parser, write, key, value, fault):
+    """Keys and values that are right in other configs, and wrong for the class or at the key where they stand in this one."""
+    name = "cifar100_20_clients_fedavg.yaml"
+    assert name not in PARSED
+    faulty = copy.deepcopy(VALUES[name])
+    *above, last = key.split(".")
+    functools.reduce(operator.getitem, above, faulty)[last] = value
+    assert name in fewest({**VALUES, name: faulty})
+    write(faulty=faulty)
+    with pytest.raises(ArgumentError, match=fault):
+        parser.parse_args(["--config", "faulty.yaml"])
 
 
 @pytest.mark.parametrize("name", [name for name in FITS if not name.startswith("digits_")])
