@@ -4,17 +4,14 @@ The hooks stand in the order in which a round calls them; with their defaults th
 engine runs clients through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
 """
 
-import copy
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from fnmatch import fnmatch
-from functools import cached_property, partial, reduce
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_patterns, check_range
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import (
     Batch,
     ClassProgress,
@@ -29,29 +26,15 @@ from fl_lightning.exchange import (
     Weighted,
 )
 from fl_lightning.exchange.cohort import Inputs
+from fl_lightning.federated_net import INITIAL_MODEL, BatchNormBuffers, FederatedNet, Net
+from fl_lightning.former_hooks import refuse_former_hooks
 from fl_lightning.functional.aggregation import State, cast_mean
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
-from fl_lightning.models import Network, TorchvisionModel
-from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.random_streams import seeded_layers
 
-# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
-Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 ServerWeighting = Literal["n_weighted", "uniform"]
-BatchNormBuffers = Literal["averaged", "local", "reset"]
-_INITIAL = "initial"  # kind of the server's state
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
-_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-# Hooks of methods under their former names.
-_RENAMED = {"beside_gradients": "released_without_noise"}
-# Attributes of methods that Needs has replaced.
-_FORMER = {
-    "keeps_weights": "client_weights",
-    "keeps_moments": "client_moments",
-    "wants_places": "sample_indices",
-    "sends_nonzeros": "nonzeros_alone",
-    "learns_tasks": "task_streams",
-}
 
 
 class Update(NamedTuple):
@@ -61,26 +44,7 @@ class Update(NamedTuple):
     buffers: State  # the mean of the clients' buffers, float64
 
 
-class NamedTensors(nn.Module):
-    """Tensors by the names of a net's weights, as buffers of the same names.
-
-    Args:
-        tensors: by name; taken as they are, not copied.
-    """
-
-    def __init__(self, tensors: State) -> None:
-        super().__init__()
-        for name, tensor in tensors.items():
-            *path, leaf = name.split(".")
-            owner: nn.Module = self
-            for part in path:
-                if part not in owner._modules:
-                    owner.add_module(part, nn.Module())
-                owner = owner.get_submodule(part)
-            owner.register_buffer(leaf, tensor)
-
-
-class FederatedAlgorithm(nn.Module):
+class FederatedAlgorithm(FederatedNet):
     """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
 
     Args:
@@ -101,9 +65,6 @@ class FederatedAlgorithm(nn.Module):
         ValueError: if a value is out of range.
     """
 
-    personal: Sequence[str] = ()
-    """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
-
     fine_tuned: bool = False
     """Whether clients use the global model after some epochs on their samples, and keep nothing of them."""
 
@@ -115,12 +76,7 @@ class FederatedAlgorithm(nn.Module):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for former, name in _FORMER.items():
-            if former in vars(cls):
-                raise TypeError(f"{cls.__name__}.{former} is no more: declare needs = fl_lightning.Needs({name}=True)")
-        for former, name in _RENAMED.items():
-            if former in vars(cls):
-                raise TypeError(f"{cls.__name__}.{former} is now called {name}: rename it")
+        refuse_former_hooks(cls)
         if "needs" not in vars(cls):
             cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, FederatedAlgorithm)))
 
@@ -137,22 +93,11 @@ class FederatedAlgorithm(nn.Module):
         batch_norm_buffers: BatchNormBuffers = "averaged",
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        if isinstance(net, nn.Module):
-            self.net = net
-        elif callable(net):
-            self._build_net = net
-        else:
-            raise TypeError(
-                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
-                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
-            )
+        super().__init__(net, batch_norm_buffers, seed)
         self.loss, self.optimizer = as_loss(loss), optimizer_builder("model.optimizer", optimizer)
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
-        self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
         self.round = 0
-        self.server_states = nn.ModuleDict()  # of NamedTensors
         self._federation: Federation | None = None
         self._check_settings()
 
@@ -171,7 +116,6 @@ class FederatedAlgorithm(nn.Module):
         if self.clip_local_gradients is not None:
             check_range("model.clip_local_gradients", self.clip_local_gradients, above=0, hint="null is no limit")
         check_choice("model.server_weighting", self.server_weighting, ServerWeighting)
-        check_choice("model.batch_norm_buffers", self.batch_norm_buffers, BatchNormBuffers)
 
     # Before the first round -----------------------------------------------------------------------------------------
 
@@ -206,56 +150,11 @@ class FederatedAlgorithm(nn.Module):
         if not hasattr(self, "_trained_names"):
             with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
                 self.adapt_net()
-        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
-        self._trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
-        self._frozen_names = frozenset(name for name, _ in self.net.named_parameters()) - self._trained_names
+        self._note_trained_weights()
         if self.personal and not self.needs.task_streams:
             self._check_personal()
-        if self.needs.initial_model and _INITIAL not in self.server_states:
+        if self.needs.initial_model and INITIAL_MODEL not in self.server_states:
             self.keep_initial_model()
-
-    def _check_personal(self) -> None:
-        held = [name for name, _ in (*self.net.named_parameters(), *self.net.named_buffers())]
-        check_patterns("model.personal", self.personal, held)
-        if all(map(self.is_personal, self._model())):
-            raise ValueError(
-                f"model.personal is {list(self.personal)}, which leaves no weight of model.net to share: use "
-                "fl_lightning.LocalOnly to train every client alone"
-            )
-
-    def keep_initial_model(self) -> None:
-        """Have ``initial_model`` be the present global model."""
-        self.add_server_state(_INITIAL, {name: t.clone() for name, t in self._model().items() if not self.is_personal(name)})
-
-    @property
-    def initial_model(self) -> State:
-        """Trained weights and buffers that the run began with, by name; for methods that declare ``Needs(initial_model=True)``.
-
-        The server has had them since, and clients draw them from the seed: they are not counted as bytes. Shares memory.
-        """
-        # Nobody but clients ever changes what is personal.
-        return {name: t for name, t in self._model().items() if self.is_personal(name)} | self.server_state(_INITIAL)
-
-    def _model(self) -> State:
-        """The global model's trained weights and its buffers, by name; shares memory."""
-        tensors = {**self.trained_weights(self.net), **dict(self.net.named_buffers())}
-        return {name: tensor.detach() for name, tensor in tensors.items()}
-
-    def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        """Build the net, with initial weights from the seed.
-
-        Raises:
-            ValueError: if it cannot be built for these.
-        """
-        build = self._build_net
-        if inspect.isfunction(build) and build.__module__.startswith("torchvision.models."):
-            build = partial(TorchvisionModel, name=build.__name__)  # torchvision's functions take no shape
-        with seeded_layers(self.seed, -1, -1, "initial weights", torch.get_default_device()):
-            try:
-                self.net = build(input_shape, num_classes)
-            except (RuntimeError, TypeError, OverflowError) as error:
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
 
     def check_data(self) -> None:
         """Refuse by name data that the method cannot do with, before the first round.
@@ -311,14 +210,9 @@ class FederatedAlgorithm(nn.Module):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
-
-        def losses() -> Tensor:
-            return self.client_loss(net, batch, client)
-
-        def penalty() -> Tensor | float:
-            return self.client_penalty(net, client)
-
-        return client.estimate(net, batch, client, losses, penalty)
+        return client.estimate(
+            net, batch, client, lambda: self.client_loss(net, batch, client), lambda: self.client_penalty(net, client)
+        )
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One local step; returns the loss before it."""
@@ -396,12 +290,7 @@ class FederatedAlgorithm(nn.Module):
         return self.data.cohort(round)
 
     def loss_gradients(
-        self,
-        net: nn.Module,
-        batch: Batch,
-        client: Client,
-        at: Sequence[Tensor] | None = None,
-        buffers: State | None = None,
+        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None, buffers: State | None = None
     ) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
 
@@ -425,48 +314,7 @@ class FederatedAlgorithm(nn.Module):
         model |= buffers
         return dict(zip(weights, gradients, strict=True)), loss
 
-    def trained_weights(self, net: nn.Module) -> State:
-        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
-        return {name: weight for name, weight in net.named_parameters() if name in self._trained_names}
-
-    def add_server_state(self, kind: str, tensors: State | None = None) -> None:
-        """Keep tensors at the server, by the names of weights: buffers, in checkpoints too.
-
-        Args:
-            kind: what they are, such as ``variate``.
-            tensors: None: zeros for each weight that is trained and not personal.
-        """
-        if tensors is None:
-            shared = {name: weight for name, weight in self.trained_weights(self.net).items() if not self.is_personal(name)}
-            tensors = {name: torch.zeros_like(weight, requires_grad=False) for name, weight in shared.items()}
-        self.server_states[kind] = NamedTensors(tensors)
-
-    def server_state(self, kind: str) -> State:
-        """What :meth:`add_server_state` made, by the weights' names; to be changed in place."""
-        return dict(self.server_states[kind].named_buffers())
-
     # What engines ask for -------------------------------------------------------------------------------------------
-
-    def is_personal(self, name: str) -> bool:
-        """Whether a weight or buffer stays with its client."""
-        if self.batch_norm_buffers == "local" and name in self.initial_statistics:
-            return True
-        return any(fnmatch(name, pattern) for pattern in self.personal)
-
-    def is_constant(self, name: str) -> bool:
-        """Whether a weight is never trained, hence the same at the server and all clients: it neither travels nor is kept."""
-        return name in self._frozen_names
-
-    @cached_property
-    def initial_statistics(self) -> State:
-        """Running statistics of BatchNorm as a fresh layer has them, by name."""
-        fresh: State = {}
-        for name, layer in self.net.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
-                layer = copy.deepcopy(layer)
-                layer.reset_running_stats()
-                fresh |= {f"{name}.{key}".removeprefix("."): buffer for key, buffer in layer.named_buffers()}
-        return fresh
 
     def update_weight(self, client: Client) -> float:
         """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
@@ -474,12 +322,7 @@ class FederatedAlgorithm(nn.Module):
 
     def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
         """A client's optimizer over its trainable weights; fused where torch has that and nothing else was asked for."""
-        optimizer = self.optimizer(parameters)
-        if type(optimizer) in _FUSED:
-            for group in optimizer.param_groups:
-                if group["fused"] is None and group["foreach"] is None:
-                    group["fused"] = True
-        return optimizer
+        return fused(self.optimizer(parameters))
 
     def num_local_steps(self, client: int) -> int:
         """Local steps of a visit."""
@@ -498,15 +341,6 @@ class FederatedAlgorithm(nn.Module):
         """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
         keeps_some = self.needs.client_weights or bool(overridden(self, FederatedAlgorithm.personal_model))
         return not self.needs.task_streams and (keeps_some or not self.has_global_model)
-
-    @property
-    def has_global_model(self) -> bool:
-        """Whether the server's net is a model that can be used: no part of it stays with clients."""
-        return not any(self.is_personal(name) for name in self._model())
-
-    def fine_tunes(self, name: str) -> bool:
-        """Whether a client that fine-tunes a model trains this weight."""
-        return name in self._trained_names
 
     def personal_model(self, shared: State, state: ClientState) -> State:
         """A client's personal model: weights and buffers by name; those that are missing are the shared ones.

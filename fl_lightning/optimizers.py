@@ -23,6 +23,7 @@ __all__ = ["FedAdam", "FedYogi"]
 
 OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
 _ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 # Of torch's optimizers, whose messages do not say it.
 _RANGES = {
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum", "lr_decay"), "at least 0"),
@@ -50,6 +51,15 @@ def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuild
     cure = f"did you mean {close[0]}?" if close else "such as 'Adam' or lambda weights: torch.optim.Adam(weights, lr=0.001)"
     shown = repr(given) if isinstance(given, str) else type(given).__name__
     raise ValueError(f"{key} is {shown}, must be the name of an optimizer or build one from weights: {cure}")
+
+
+def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer, whose steps are fused where torch has that and nothing else was asked for."""
+    if type(optimizer) in _FUSED:
+        for group in optimizer.param_groups:
+            if group["fused"] is None and group["foreach"] is None:
+                group["fused"] = True
+    return optimizer
 
 
 def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torch.optim.Optimizer:

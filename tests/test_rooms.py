@@ -22,10 +22,10 @@ ROOMS = [
     {"data"},
     {"state"},
     {"algorithm"},
-    {"exchange"},
+    {"exchange", "federated_net"},
     {"models", "losses", "metrics", "optimizers"},
     {"functional", "random_streams"},
-    {"atomic_files", "checks", "memory", "provenance", "transfers"},
+    {"atomic_files", "checks", "former_hooks", "memory", "provenance", "transfers"},
 ]
 # Further down the list, and yet not known.
 UNKNOWN = {"callbacks": {"engines", "state"}}

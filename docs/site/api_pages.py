@@ -12,7 +12,10 @@ from pieces import first_sentence, restructured, table
 import fl_lightning
 
 # Public without a list of names: what stands in them.
-_WITHOUT_LIST = ("fl_lightning.metrics", "fl_lightning.export", "fl_lightning.random_streams", "fl_lightning.engines.rounds")
+_WITHOUT_LIST = (
+    *("fl_lightning.federated_net", "fl_lightning.metrics", "fl_lightning.export", "fl_lightning.random_streams"),
+    "fl_lightning.engines.rounds",
+)
 
 
 def api_pages() -> dict[str, str]:
