@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from pickle import UnpicklingError
 from struct import Struct
+from types import FrameType
 from typing import Any, BinaryIO
 from zlib import crc32
 
@@ -80,7 +83,7 @@ def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
     """
     # Through an open file: given a name, torch turns a full disk into a RuntimeError about positions.
     without_checksums = config.patch("save.compute_crc32", False)  # pyright: ignore[reportAttributeAccessIssue]
-    with atomic_write(path) as temporary, open(temporary, "wb") as file, without_checksums:
+    with _interrupts_held_back(), atomic_write(path) as temporary, open(temporary, "wb") as file, without_checksums:
         digested = _DigestedFile(file)
         try:
             torch.save(value, digested)  # pyright: ignore[reportArgumentType]
@@ -89,6 +92,23 @@ def atomic_save(value: Any, path: str | os.PathLike[str]) -> None:
         comment = _COMMENT % digested.crc
         file.seek(-_LENGTH.size, os.SEEK_END)  # an archive ends with the length of its comment, here 0
         file.write(_LENGTH.pack(len(comment)) + comment)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C raises at the end of the block: torch's writer would turn it into an error of its format, or end the process."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *interrupt: interrupts.append(interrupt))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            handler(*interrupts[0])
 
 
 def checked_load(path: str | os.PathLike[str], mmap: bool = False) -> Any:

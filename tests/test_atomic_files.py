@@ -6,6 +6,7 @@ import re
 import signal
 import zipfile
 import zlib
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -193,3 +194,22 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
 def test_a_missing_file_is_an_oserror(tmp_path):
     with pytest.raises(FileNotFoundError):
         checked_load(tmp_path / "a.pt")
+
+
+class _Interrupts:
+    """Ctrl-C comes while this is written."""
+
+    def __reduce__(self):
+        signal.raise_signal(signal.SIGINT)
+        return OrderedDict, ()
+
+
+def test_ctrl_c_while_a_file_is_written_raises_once_it_is_whole(tmp_path):
+    """In torch's writer it would come out as an error about positions in the file."""
+    path = tmp_path / "weights.ckpt"
+    with pytest.raises(KeyboardInterrupt):
+        atomic_save({"none": _Interrupts(), "weight": torch.arange(3.0)}, path)
+    assert checked_load(path)["weight"].tolist() == [0, 1, 2]
+    assert names(tmp_path) == ["weights.ckpt"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
