@@ -379,6 +379,29 @@ def test_training_scalars_stand_where_the_run_is_evaluated(fit, toy_data, tmp_pa
         assert sorted(read_scalars(logger.log_dir)["train/loss"]) == rounds
 
 
+class Monitor(FederatedCallback):
+    """Keeps what a callback of Lightning's can monitor after each round, and the losses of its clients."""
+
+    def __init__(self):
+        self.seen, self.losses = [], []
+
+    def on_round_end(self, trainer, module, round, report):
+        self.losses.append(report.losses)
+
+    def on_train_batch_end(self, trainer, *_):
+        self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def test_callbacks_can_monitor_each_round(fit, toy_data):
+    """Also rounds that no logger gets: the loss is the mean of the two clients'."""
+    monitor = Monitor()
+    fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 3, precision="64-true", callbacks=[monitor], log_every_n_steps=0)
+    for seen, losses in zip(monitor.seen, monitor.losses, strict=True):
+        assert seen["train/loss"] == pytest.approx(sum(losses) / 2, rel=1e-12)
+        assert seen["train/nonfinite_clients"] == seen["train/undone"] == 0
+    assert len({seen["train/loss"] for seen in monitor.seen}) == 3
+
+
 class Logits(dict):
     """What nets of Hugging Face give: a dictionary with attributes."""
 

@@ -75,6 +75,7 @@ class VectorizedEngine(Engine):
         # Stacked clients need not be taken apart for what FedAvg does.
         fedavg = FederatedAlgorithm
         self._prepares = bool(overridden(method, fedavg.client_start))
+        self._has_phases = bool(overridden(method, fedavg.resting))
         reads_models = bool(overridden(method, fedavg.client_result, fedavg.kept_state, fedavg.probe))
         self._one_by_one = reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
@@ -109,8 +110,8 @@ class VectorizedEngine(Engine):
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
         batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
-        phases = [self._resting(client, step) for step in range(client.num_steps)]
-        return repr((member.rate, member.start is None, shapes, batches, phases if any(phases) else ()))
+        phases = [self._resting(client, step) for step in range(client.num_steps)] if self._has_phases else ()
+        return repr((member.rate, member.start is None, shapes, batches, phases))
 
     def _resting(self, client: Client, step: int) -> Sequence[str]:
         """The weights that a local step leaves as they are."""

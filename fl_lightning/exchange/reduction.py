@@ -119,8 +119,9 @@ class Reduction:
         finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
         counted = (admissible & finite).to(self._device)
         for name, (_, weights) in uploads.items():
+            what = f"an upload's {name!r} has the weight"
             for weight in weights:
-                check_weight(f"an upload's {name!r} has the weight", weight)
+                check_weight(what, weight)
         all_weights = on_device([weights for _, weights in uploads.values()], self._device, torch.float64)
         for (name, tensors), weights in zip(sent.items(), all_weights, strict=True):
             total, factors = self._totals[name], weights * counted

@@ -102,7 +102,8 @@ class MemoryStates(ClientStates):
         return list(self._states)
 
     def read(self, client: int) -> ClientState:
-        return _copied(self._states.get(client, ClientState()))
+        state = self._states.get(client)
+        return ClientState() if state is None else _copied(state)
 
     def write(self, client: int, round: int, state: ClientState) -> None:
         # Not waited for: the host waits for the device's report of a round before the round is committed.
@@ -110,10 +111,9 @@ class MemoryStates(ClientStates):
 
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
         taken = {client: self._written[client].map(kept) for client in clients if client in self._written}
-        taken |= {client: ClientState() for client in cleared}
         self._states |= taken
-        for client in [client for client, state in taken.items() if not state]:
-            del self._states[client]
+        for client in (*cleared, *(client for client, state in taken.items() if not state)):
+            self._states.pop(client, None)
         self._written = {}
 
     def checkpoint(self) -> dict[str, Any]:
