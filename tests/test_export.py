@@ -137,11 +137,11 @@ def test_a_run_in_python_comes_back_with_its_net(fit, toy_data, tmp_path):
     """Without a config the arguments say what to build; without either the missing file is named."""
     torch.manual_seed(0)
     method = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
-    fit(method, toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "own.ckpt")
-    again = FedAvg.load_from_checkpoint(tmp_path / "own.ckpt", map_location="cpu", net=torch.nn.Linear(4, 3))
+    fit(method, toy_data(), 1, precision="64-true").save_checkpoint(tmp_path / "toy.ckpt")
+    again = FedAvg.load_from_checkpoint(tmp_path / "toy.ckpt", map_location="cpu", net=torch.nn.Linear(4, 3))
     assert torch.equal(again.net.weight, method.net.weight)  # float64, as the run had it
-    with pytest.raises(FileNotFoundError, match=r"own\.ckpt, but there is neither"):
-        FedAvg.load_from_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"toy\.ckpt, but there is neither"):
+        FedAvg.load_from_checkpoint(tmp_path / "toy.ckpt")
 
 
 def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):

@@ -146,8 +146,8 @@ class DomainStream(Tasks):
         names = [name.removeprefix(f"{source}/") for name, source in zip(dataset.classes, sources, strict=True)]
         of_domain = {domain: [n for n, source in zip(names, sources, strict=True) if source == domain] for domain in domains}
         classes = of_domain[domains[0]]
-        for domain, own in of_domain.items():
-            if set(own) != set(classes):
+        for domain, present in of_domain.items():
+            if set(present) != set(classes):
                 raise ValueError(
                     f"data.source has other classes in {domain} than in {domains[0]}, but domains share theirs: leave one out"
                 )

@@ -93,7 +93,7 @@ def fisher(net, vector, inputs, targets):
 
 
 def plain_correlations(net, data, round, cohort, history=10):
-    """Means over the cohort of Pearson's correlations of earlier data with pseudo data and with own data."""
+    """Means over the cohort of Pearson's correlations of earlier data with pseudo data and with training data."""
 
     def samples(*clients):
         indices = torch.cat([data.shards.train_indices(client) for client in clients])
@@ -128,7 +128,7 @@ def test_equals_plain_loops(watched, data, engine, history):
         assert values == pytest.approx(expected, abs=1e-9), round
 
 
-def test_pseudo_data_are_not_own_data(watched):
+def test_pseudo_data_are_not_training_data(watched):
     """The two correlations differ: a mix-up of the two would show."""
     watch, _, _ = watched(PseudoDataFisher(every=1))
     assert all(abs(values[0] - values[1]) > 1e-3 for values in watch.rounds.values())

@@ -45,7 +45,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["FedAvgOnTasks", "FedWeIT"])
-def test_clients_at_several_places_go_on_from_there(tiny, tmp_path, name):
+def test_clients_at_several_tasks_go_on_from_there(tiny, tmp_path, name):
     """Asynchronous clients, two a round, whose rates fall when their losses do not; cut after rounds 1, 3 and 4."""
     settings = {"schedule": "asynchronous", "patience": 1, "rate_divisor": 2.0, "smallest_rate": 0.05, "rounds_per_task": 3}
     whole = tiny.train(method_of(name), tiny.new_data(clients_per_round=2), checkpoints=tmp_path, **settings)
@@ -228,12 +228,12 @@ def test_what_is_gathered_decides_like_the_rest():
     """Not finite itself, it takes the client's other tensors out of the mean; finite, it is handed over by the client."""
     reduction, ones = Reduction(torch.device("cpu")), torch.ones(2)
     for value, counts in ((float("inf"), False), (1.0, True)):
-        upload = {"weights": Weighted({"w": ones}, 1.0), "own": Gathered({"a": torch.tensor([value])})}
+        upload = {"weights": Weighted({"w": ones}, 1.0), "sent": Gathered({"a": torch.tensor([value])})}
         assert bool(reduction.add(upload, torch.tensor(True))) == counts
     assert float(reduction.total_weight("weights")) == 1.0
-    for client, kept in ((3, {"own": {"a": ones}}), (1, {"other": {}}), (0, {"own": {"a": ones}})):
+    for client, kept in ((3, {"sent": {"a": ones}}), (1, {"other": {}}), (0, {"sent": {"a": ones}})):
         reduction.keep(client, kept)
-    assert list(reduction.gathered("own")) == [0, 3]
+    assert list(reduction.gathered("sent")) == [0, 3]
 
 
 # Processes --------------------------------------------------------------------------------------------------------------

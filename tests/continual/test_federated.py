@@ -102,7 +102,7 @@ def test_without_their_terms_they_are_fedavg(tiny):
         assert apart.abs().max() > 1e-4, method
 
 
-def test_every_federated_method_sends_the_body_each_way(tiny):
+def test_every_federated_method_sends_the_body_up_and_down(tiny):
     """P bytes a client and round, up and down; SCAFFOLD twice that; FedCurv P more up and 2 P more down."""
     size = 8 * sum(tiny.weights[name].numel() for name in tiny.body)
     for method, down, up in ((FedProxOnTasks, 1, 1), (SCAFFOLDOnTasks, 2, 2), (FedCurvOnTasks, 3, 2)):

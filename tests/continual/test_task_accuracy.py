@@ -67,7 +67,7 @@ def test_the_size_of_models(tiny):
         assert whole == [rest + 3 * weights] * 3, method
 
 
-def test_clients_at_their_own_places():
+def test_clients_at_different_tasks():
     """Client 0 is through two tasks; 1 through its first and missed the second; 2 lost the first; 3 was never evaluated."""
     table = torch.full((4, 3, 3), NAN, dtype=torch.float64)
     table[0, 0, 0], table[0, 1, :2] = 0.9, torch.tensor([0.5, 0.8])

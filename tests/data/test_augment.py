@@ -57,7 +57,7 @@ def changed(augment, images, seed=0):
 
 @pytest.mark.parametrize("padding", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_random_crop_is_a_naive_crop_at_some_place(padding, dtype):
+def test_random_crop_is_a_naive_crop_at_some_offset(padding, dtype):
     """Each image equals the pixel-by-pixel crop at exactly one offset, in all channels, and offsets differ between images."""
     images = distinct_pixels(30, 3, 5, 6, dtype)
     crops = changed(RandomCrop(padding), images)
@@ -68,7 +68,7 @@ def test_random_crop_is_a_naive_crop_at_some_place(padding, dtype):
     assert len({positions[0] for positions in offsets}) > 3
 
 
-def test_random_crop_takes_every_place_equally_often():
+def test_random_crop_takes_every_offset_equally_often():
     """padding 1 has 9 offsets; of 1,800 images each is cut 200 times, sd 13.3, within 5 sd; corners included."""
     image = distinct_pixels(1, 1, 3, 4)
     naive = {naive_crop(image[0], 1, top, left).numpy().tobytes(): (top, left) for top in range(3) for left in range(3)}
@@ -306,7 +306,7 @@ def test_random_part_lies_in_the_image_and_has_its_area_and_ratio(height, width,
     assert cut.all() if scale == (1.0, 1.0) else (~cut).any()
 
 
-def test_random_part_is_uniform_in_area_log_ratio_and_place():
+def test_random_part_is_uniform_in_area_log_ratio_and_position():
     """Kolmogorov and Smirnov on 1,500 parts of 64x64 with a fifth to half of the area, none of them cut."""
     left, top, wide, tall = boxes(RandomResizedCrop(16, (0.2, 0.5)), 64, 64, 1500).T
     log_ratio = np.log(wide / tall)

@@ -33,17 +33,17 @@ def test_counts_equal_loops_over_samples(predictions):
     of = CLASS_TASK.tolist()
     shares = task_confusion(counts, CLASS_TASK, 4)
     for i in range(3):
-        own = [(said, true) for said, true in pairs if of[true] == i]
+        of_task = [(said, true) for said, true in pairs if of[true] == i]
         for j in range(4):
-            assert float(shares[i, j]) == pytest.approx(sum(of[said] == j for said, _ in own) / len(own))
+            assert float(shares[i, j]) == pytest.approx(sum(of[said] == j for said, _ in of_task) / len(of_task))
     assert shares[3].isnan().all()
     inside = [(said, true) for said, true in pairs if of[said] == of[true]]
     found, right = tasks_found(counts, CLASS_TASK)
     assert float(found) == pytest.approx(len(inside) / 200)
     assert float(right) == pytest.approx(sum(said == true for said, true in inside) / len(inside))
     old, new = old_and_new_accuracy(counts, 4)
-    for share, own in ((old, [p for p in pairs if p[1] < 4]), (new, [p for p in pairs if p[1] >= 4])):
-        assert float(share) == pytest.approx(sum(said == true for said, true in own) / len(own))
+    for share, of_task in ((old, [p for p in pairs if p[1] < 4]), (new, [p for p in pairs if p[1] >= 4])):
+        assert float(share) == pytest.approx(sum(said == true for said, true in of_task) / len(of_task))
 
 
 def test_found_times_right_is_the_accuracy(predictions):

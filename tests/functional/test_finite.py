@@ -13,7 +13,7 @@ def plain(tensors, num_rows):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_every_place_of_a_bad_value_is_seen(layout):
+def test_a_bad_value_at_every_position_is_seen(layout):
     """NaN and both infinities, in matrices, in vectors of rows, and in images that lie channels last."""
     values = [math.nan, math.inf, -math.inf]
     images = [torch.ones(3, 2, 4, 4).contiguous(memory_format=layout) for _ in values]

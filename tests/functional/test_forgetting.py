@@ -59,7 +59,7 @@ def test_client_forgetting_of_three_clients_by_hand():
 def test_row_mean_of_the_printed_heatmap():
     """A row of ten entries .02, .4, .28, .58, rest 0: 1.28 / 9 = .142, the .14 that the heatmap prints in its last column.
 
-    The diagonal entry, here .9 for the model's own data, is left out.
+    The diagonal entry, here .9 for the data that the model was trained on, is left out.
     """
     row = [0.02, 0.9, 0.4, 0.0, 0.28, 0.0, 0.58, 0.0, 0.0, 0.0]
     after = torch.zeros(10, 10, dtype=torch.float64)
@@ -84,7 +84,7 @@ def test_client_without_data_is_left_out():
 
 
 def test_single_client_has_no_others():
-    """K = 1: F is the gain on the own data, both means are over nothing."""
+    """K = 1: F is the gain on the data of the model itself, both means are over nothing."""
     scores = client_forgetting(torch.tensor([0.25]), torch.tensor([[0.75]]))
     assert_equal(scores.forgetting, [[0.5]], "F")
     assert_equal(scores.per_model, [NAN], "mean per model")

@@ -303,7 +303,7 @@ def test_dirichlet_by_class_reaches_min_size():
         assert min(map(len, dirichlet_by_class_partition(labels, 8, 0.3, seed, min_size=25))) >= 25
 
 
-def test_dirichlet_by_class_names_the_way_out():
+def test_dirichlet_by_class_names_the_cure():
     """One class of 100 cut into four exact quarters: the message names alpha and the cures."""
     with pytest.raises(
         ValueError, match=r"^alpha is 0.5: .*4 clients with fewer than 25 .*lower min_size"

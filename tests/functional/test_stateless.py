@@ -53,7 +53,7 @@ def test_the_net_holds_the_others_during_the_call_alone(net):
         assert all(weight is held[name] for name, weight in net.named_parameters(remove_duplicate=False))
 
 
-def test_gradients_by_a_tensor_in_two_places(net):
+def test_gradients_by_a_tensor_of_two_names(net):
     """d sum(out) / d shared weight, to the gradient that the net itself has."""
     inputs = torch.randn(4, 3).double()
     leaf = net.first.weight.detach().clone().requires_grad_()

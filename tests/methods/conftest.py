@@ -247,17 +247,17 @@ class Tiny:
         self, is_personal: Callable[[str], bool], visit: Callable[[nn.Module, int, int], nn.Module] | None = None
     ) -> tuple[nn.Module, dict[int, dict[str, Tensor]]]:
         """FedAvg of what is not personal: the server's net, and by client what stays with it, the initial values at first."""
-        net, own = self.new_net(), {}
+        net, personal = self.new_net(), {}
         for round, cohort in self.rounds:
             locals = {}
             for client in cohort:
                 start = self.new_net()
-                start.load_state_dict({**net.state_dict(), **own.get(client, {})})
+                start.load_state_dict({**net.state_dict(), **personal.get(client, {})})
                 locals[client] = (visit or self.visit)(start, client, round)
-                own[client] = {name: value for name, value in locals[client].state_dict().items() if is_personal(name)}
+                personal[client] = {name: value for name, value in locals[client].state_dict().items() if is_personal(name)}
             shared = {name: value for name, value in self.mean(locals).items() if not is_personal(name)}
             net.load_state_dict({**net.state_dict(), **shared})
-        return net, own
+        return net, personal
 
     def mean(self, locals: dict[int, nn.Module], uniform: bool = False) -> dict[str, Tensor]:
         """``sum_k p_k w_k`` of nets by client, weights and buffers; counters are truncated."""

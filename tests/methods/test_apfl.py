@@ -8,9 +8,9 @@ import torch
 from fl_lightning import APFL, FedAvg
 
 
-def visit(tiny, net, own, share, client, round, share_steps):
+def visit(tiny, net, personal, share, client, round, share_steps):
     """A client's copy w of ``net``, its own net v, whose buffers are the mixture's, and its share after a visit."""
-    w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(own).train(), tiny.rate(round)
+    w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(personal).train(), tiny.rate(round)
     optimizer = tiny.optimizer(w.parameters())
     optimizer.param_groups[0]["lr"] = rate
     for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
@@ -38,20 +38,20 @@ def visit(tiny, net, own, share, client, round, share_steps):
 @pytest.mark.parametrize("share_steps", ["visit", "step", "never"])
 def test_rounds_follow_algorithm_1(tiny, share_steps):
     """Three rounds: global model, own weights, the mixture's running statistics, and shares."""
-    method, net, own, shares = tiny.train(APFL, share=0.6, share_steps=share_steps), tiny.new_net(), {}, {}
+    method, net, personal, shares = tiny.train(APFL, share=0.6, share_steps=share_steps), tiny.new_net(), {}, {}
     for round, cohort in tiny.rounds:
         locals = {}
         for client in cohort:
-            start, share = own.get(client, tiny.new_net()), shares.get(client, 0.6)
-            locals[client], own[client], shares[client] = visit(tiny, net, start, share, client, round, share_steps)
+            start, share = personal.get(client, tiny.new_net()), shares.get(client, 0.6)
+            locals[client], personal[client], shares[client] = visit(tiny, net, start, share, client, round, share_steps)
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(method.net, net)
     shares = {client: torch.tensor(share, dtype=torch.float64) for client, share in shares.items()}
-    tiny.assert_states(method, {k: {"model": v.state_dict(), "share": shares[k]} for k, v in own.items()})
+    tiny.assert_states(method, {k: {"model": v.state_dict(), "share": shares[k]} for k, v in personal.items()})
     assert (shares[1] != 0.6) == (share_steps != "never")
-    mixed = copy.deepcopy(own[1])
+    mixed = copy.deepcopy(personal[1])
     with torch.no_grad():
-        for m, a, b in zip(mixed.parameters(), own[1].parameters(), net.parameters()):
+        for m, a, b in zip(mixed.parameters(), personal[1].parameters(), net.parameters()):
             m.copy_(shares[1] * a + (1 - shares[1]) * b)
     tiny.assert_personal(method, 1, mixed)
     tiny.assert_personal(method, 4, net)  # never took part: the global model
@@ -68,11 +68,11 @@ def test_with_share_0_clients_use_the_global_weights(tiny):
 
 def test_with_share_1_clients_train_alone(tiny):
     """Plain visits, one after another, from the initial net."""
-    method, own = tiny.train(APFL, share=1.0, share_steps="never"), {}
+    method, personal = tiny.train(APFL, share=1.0, share_steps="never"), {}
     for round, cohort in tiny.rounds:
         for client in cohort:
-            own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
-    for client, net in own.items():
+            personal[client] = tiny.visit(personal.get(client, tiny.new_net()), client, round)
+    for client, net in personal.items():
         tiny.assert_personal(method, client, net)
 
 

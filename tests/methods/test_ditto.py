@@ -5,9 +5,9 @@ import pytest
 from fl_lightning import Ditto, FedAvg
 
 
-def own_models(tiny, penalty, rate=None):
+def personal_models(tiny, penalty, rate=None):
     """``v <- v - eta (g(v) + lambda (v - w_t))`` from the initial net, beside FedAvg, whose w_t these are; by client."""
-    net, own = tiny.new_net(), {}
+    net, personal = tiny.new_net(), {}
     for round, cohort in tiny.rounds:
         received = dict(net.named_parameters())
         scale = 1.0 if rate is None else rate / tiny.rate(round)
@@ -16,9 +16,9 @@ def own_models(tiny, penalty, rate=None):
             return scale * (gradient + penalty * (weight - received[name]))
 
         for client in cohort:
-            own[client] = tiny.steps_of_sgd(own.get(client, tiny.new_net()), client, round, direction)
+            personal[client] = tiny.steps_of_sgd(personal.get(client, tiny.new_net()), client, round, direction)
         net = load(tiny, tiny.mean({client: tiny.visit(net, client, round) for client in cohort}))
-    return own
+    return personal
 
 
 def load(tiny, state):
@@ -28,12 +28,12 @@ def load(tiny, state):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
-def test_own_models_follow_the_equation(tiny):
+def test_personal_models_follow_the_equation(tiny):
     """Three rounds, running statistics of their own; the global model is FedAvg's to rounding."""
-    method, own = tiny.train(Ditto, penalty=0.7), own_models(tiny, 0.7)
+    method, personal = tiny.train(Ditto, penalty=0.7), personal_models(tiny, 0.7)
     tiny.assert_same(method.net, tiny.train(FedAvg).net)
-    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in own.items()})
-    for client, net in own.items():
+    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in personal.items()})
+    for client, net in personal.items():
         tiny.assert_personal(method, client, net)
     tiny.assert_personal(method, 4, method.net)  # never took part: the global model
     assert method.keeps_models
@@ -41,17 +41,17 @@ def test_own_models_follow_the_equation(tiny):
 
 
 def test_a_rate_of_their_own(tiny):
-    method, own = tiny.train(Ditto, personal_learning_rate=0.05), own_models(tiny, 1.0, rate=0.05)
-    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in own.items()})
+    method, personal = tiny.train(Ditto, personal_learning_rate=0.05), personal_models(tiny, 1.0, rate=0.05)
+    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in personal.items()})
 
 
-def test_with_penalty_0_own_models_are_trained_alone(tiny):
+def test_with_penalty_0_personal_models_are_trained_alone(tiny):
     """Plain visits, one after another, from the initial net."""
-    method, own = tiny.train(Ditto, penalty=0.0), {}
+    method, personal = tiny.train(Ditto, penalty=0.0), {}
     for round, cohort in tiny.rounds:
         for client in cohort:
-            own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
-    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in own.items()})
+            personal[client] = tiny.visit(personal.get(client, tiny.new_net()), client, round)
+    tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in personal.items()})
 
 
 def test_arguments_out_of_range_are_refused(tiny):

@@ -9,10 +9,10 @@ from fl_lightning import FedAvg, FedBN
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 def test_batch_normalisation_stays_with_its_client(tiny):
     """Scale, shift, running statistics and counter, of layer features.1, which no pattern of names would find."""
-    method, (net, own) = tiny.train(FedBN), tiny.rounds_with_personal_parts(lambda name: name.startswith("features.1."))
+    method, (net, personal) = tiny.train(FedBN), tiny.rounds_with_personal_parts(lambda name: name.startswith("features.1."))
     tiny.assert_same(method.net, net)
-    tiny.assert_kept(method, own)
-    assert len(own[0]) == 5
+    tiny.assert_kept(method, personal)
+    assert len(personal[0]) == 5
 
 
 def test_without_batch_normalisation_it_is_fedavg_and_says_so(tiny):

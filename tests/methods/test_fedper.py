@@ -12,16 +12,16 @@ def is_head(name):
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 def test_heads_stay_with_their_clients(tiny):
     """Three rounds; client 2 comes in the second for the first time and begins with the initial head."""
-    method, (net, own) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
+    method, (net, personal) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
     tiny.assert_same(method.net, net)
-    tiny.assert_kept(method, own)
+    tiny.assert_kept(method, personal)
 
 
 def test_a_clients_own_model_is_its_head_on_the_newest_body(tiny):
-    method, (net, own) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
+    method, (net, personal) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
     for client in range(4):
         expected = tiny.new_net()
-        expected.load_state_dict({**net.state_dict(), **own[client]})
+        expected.load_state_dict({**net.state_dict(), **personal[client]})
         tiny.assert_personal(method, client, expected)
     tiny.assert_personal(method, 4, net)  # never took part: the initial head
     assert method.keeps_models

@@ -17,9 +17,9 @@ def test_the_head_is_fitted_first(tiny):
         half = tiny.num_steps(client) // 2
         return tiny.in_phases(net, client, round, [("classifier", half), ("features", half)])
 
-    method, (net, own) = tiny.train(FedRep, local_epochs=1), tiny.rounds_with_personal_parts(is_head, visit)
+    method, (net, personal) = tiny.train(FedRep, local_epochs=1), tiny.rounds_with_personal_parts(is_head, visit)
     tiny.assert_same(method.net, net)
-    tiny.assert_kept(method, own)
+    tiny.assert_kept(method, personal)
 
 
 @pytest.mark.parametrize("tiny", ["momentum"], indirect=True)
@@ -30,9 +30,9 @@ def test_phases_in_steps(tiny):
         return tiny.in_phases(net, client, round, [("classifier", 1), ("features", 1)])
 
     tiny.num_steps = lambda client: 2
-    method, (net, own) = tiny.train(FedRep, head_steps=1, local_steps=1), tiny.rounds_with_personal_parts(is_head, visit)
+    method, (net, personal) = tiny.train(FedRep, head_steps=1, local_steps=1), tiny.rounds_with_personal_parts(is_head, visit)
     tiny.assert_same(method.net, net)
-    tiny.assert_kept(method, own)
+    tiny.assert_kept(method, personal)
 
 
 def test_without_head_steps_it_trains_as_fedbabu(tiny):

@@ -8,9 +8,9 @@ from fl_lightning import FedPer, LGFedAvg
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 def test_lower_layers_stay_with_their_clients(tiny):
     """Three rounds, running statistics with the body; the heads are averaged."""
-    method, (net, own) = tiny.train(LGFedAvg), tiny.rounds_with_personal_parts(lambda name: name.startswith("features"))
+    method, (net, personal) = tiny.train(LGFedAvg), tiny.rounds_with_personal_parts(lambda name: name.startswith("features"))
     tiny.assert_same(method.net, net)
-    tiny.assert_kept(method, own)
+    tiny.assert_kept(method, personal)
 
 
 def test_with_the_parts_swapped_it_is_fedper(tiny):

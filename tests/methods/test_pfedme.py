@@ -33,17 +33,17 @@ def visit(tiny, net, client, round, penalty, inner_steps, rho):
 def test_rounds_follow_algorithm_1(tiny, server_rate):
     """Three rounds with two inner steps; ``w <- (1 - beta) w + beta mean`` at the server, of weights alone."""
     method = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, server_rate=server_rate)
-    net, own = tiny.new_net(), {}
+    net, personal = tiny.new_net(), {}
     for round, cohort in tiny.rounds:
         locals = {}
         for client in cohort:
-            locals[client], own[client] = visit(tiny, net, client, round, PENALTY, 2, RHO)
+            locals[client], personal[client] = visit(tiny, net, client, round, PENALTY, 2, RHO)
         mean, old = tiny.mean(locals), copy.deepcopy(dict(net.named_parameters()))
         mean |= {name: (1 - server_rate) * weight.detach() + server_rate * mean[name] for name, weight in old.items()}
         net.load_state_dict(mean)
     tiny.assert_same(method.net, net)
-    tiny.assert_states(method, {k: {"model": dict(theta.named_parameters())} for k, theta in own.items()})
-    used = copy.deepcopy(own[1])
+    tiny.assert_states(method, {k: {"model": dict(theta.named_parameters())} for k, theta in personal.items()})
+    used = copy.deepcopy(personal[1])
     used.load_state_dict({**used.state_dict(), **dict(net.named_buffers())})
     tiny.assert_personal(method, 1, used)
 

@@ -38,11 +38,11 @@ def test_a_second_model_has_buffers_of_its_own(tiny, engine):
     """
     method, expected = tiny.train(LocalBeside, engine=engine), tiny.train(FedAvg, engine=engine)
     tiny.assert_same(method.net, expected.net)
-    own = {}
+    personal = {}
     for round, cohort in tiny.rounds:
         for client in cohort:
-            own[client] = tiny.visit(own.get(client, tiny.new_net()), client, round)
-    tiny.assert_states(method, {client: {"personal": net.state_dict()} for client, net in own.items()})
+            personal[client] = tiny.visit(personal.get(client, tiny.new_net()), client, round)
+    tiny.assert_states(method, {client: {"personal": net.state_dict()} for client, net in personal.items()})
     tiny.assert_same(method.initial_model, tiny.new_net(), atol=0)
 
 

@@ -187,13 +187,13 @@ def attempt(tiny, events, traced) -> Callable[..., Outcome]:
         arrived = (0, 0) if name == "LocalOnly" else (3, 2)
         assert [(r.num_updates, r.nonfinite) for r in method.reports] == [(count, []) for count in arrived]
         start = tiny.new_net(settings.get("norm", False))
-        own = method.personal_model(dict(method.net.named_parameters()), method.client_states.read(1))
+        model = method.personal_model(dict(method.net.named_parameters()), method.client_states.read(1))
         for weight, value in method.net.named_parameters():
             assert value.dtype == dtype, weight
             if method.is_constant(weight):
                 continue
             if method.is_personal(weight) or not method.has_global_model:
-                value = own[weight]
+                value = model[weight]
             # bfloat16 has 8 bits: near 1, where norms begin, a step is 0.004 or nothing.
             assert dtype == torch.bfloat16 or (value - start.get_parameter(weight)).abs().max() > 1e-4, weight
         states = {client: method.client_states.read(client).to_plain() for client in method.client_states.clients()}

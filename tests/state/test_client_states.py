@@ -287,7 +287,7 @@ def test_a_checkpoint_without_files_needs_none(tmp_path):
 
 @pytest.mark.parametrize("after", ["memory", "disk", "another disk"])
 @pytest.mark.parametrize("before", ["memory", "disk"])
-def test_the_place_may_change_between_runs(tmp_path, before, after):
+def test_memory_and_disk_may_change_between_runs(tmp_path, before, after):
     """Memory to disk, disk to memory, one folder to another: the same states, and only the old folder's run needs it."""
     old = MemoryStates() if before == "memory" else DiskStates(tmp_path / "disk")
     put(old, 3, {0: 1, 5: 2, 70_000: 3})

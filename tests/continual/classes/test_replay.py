@@ -18,8 +18,8 @@ def test_all_tasks_equal_a_plain_loop(arriving, splitmix64):
     def objective(visit, weights, batch, targets):
         if visit.position > 0:
             memory, key = memories[visit.client], stream_seed(0, visit.round, visit.client, "samples remembered")
-            places = [(splitmix64(key, visit.step * REPLAYED + i) >> 1) % len(memory) for i in range(REPLAYED)]
-            chosen = [memory[place] for place in places]
+            positions = [(splitmix64(key, visit.step * REPLAYED + i) >> 1) % len(memory) for i in range(REPLAYED)]
+            chosen = [memory[position] for position in positions]
             batch, targets = torch.cat([batch, inputs[chosen]]), torch.cat([targets, labels[chosen]])
         return arriving.seen_loss(visit, weights, batch, targets)
 

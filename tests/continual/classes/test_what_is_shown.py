@@ -48,8 +48,8 @@ def test_scalars_of_each_task(arriving):
         true = [label for label in targets if label < 2 * t + 2]
         pairs = list(zip(said, true, strict=True))
 
-        def accuracy(own):
-            return sum(p == c for p, c in own) / len(own)
+        def accuracy(pairs):
+            return sum(p == c for p, c in pairs) / len(pairs)
 
         accuracies.append(accuracy(pairs))
         for i in range(t + 1):

@@ -84,8 +84,8 @@ def new_method(
     }
     if kind.needs.task_streams or kind.needs.arriving_classes:
         common["rounds_per_task"] = 1
-    own = NEEDS.get(str(name), ({}, {}))[1]
-    return kind(new_net(norm, num_classes), **{**common, **own, **settings})
+    needed = NEEDS.get(str(name), ({}, {}))[1]
+    return kind(new_net(norm, num_classes), **{**common, **needed, **settings})
 
 
 def fit(
