@@ -229,7 +229,14 @@ def test_there_are_three_hundred():
     assert len(VALUES) + len(LINES) + len(CONFIGS) >= 300
 
 
-@pytest.mark.parametrize(("options", "key"), VALUES, ids=[" ".join(options) for options, _ in VALUES])
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        # Every fourth of them in the quick suite: neighbours are wrong values of one option.
+        pytest.param(options, key, id=" ".join(options), marks=() if i % 4 == 0 else pytest.mark.slow)
+        for i, (options, key) in enumerate(VALUES)
+    ],
+)
 def test_a_wrong_value_is_one_line(main, tmp_path, options, key):
     check(main, tmp_path, [*FIT, *options], key, "")
 

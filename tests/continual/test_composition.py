@@ -39,9 +39,14 @@ def plain_sgd(weights):
 
 
 @pytest.mark.filterwarnings("ignore:model.net has no BatchNorm")
-@pytest.mark.parametrize("name", combined_names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if i % 5 == 0 else pytest.mark.slow) for i, name in enumerate(combined_names())]
+)
 def test_every_pair_runs(tiny, tmp_path, name):
-    """Two tasks and a round, some clients alone; what came back from a checkpoint ends bit for bit as one run."""
+    """Two tasks and a round, some clients alone; what came back from a checkpoint ends bit for bit as one run.
+
+    The quick suite tries every fifth pair, and so every learner with some federations.
+    """
     federation = next(one for one in sorted(methods.__all__, key=len, reverse=True) if name.startswith(one))
     of_data, options = WANTED.get(federation, ({}, {}))
     settings = {"optimizer": plain_sgd, "train_unsampled": True, **options}

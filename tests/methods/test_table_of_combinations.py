@@ -253,7 +253,18 @@ def outcome(attempt, known, request) -> Callable[[str, str], Outcome]:
     return find
 
 
-@pytest.mark.parametrize(("row", "column"), CELLS)
+# FedAvg's rows are in the quick suite, whose mixtures, below, take the other methods through columns of all lists.
+QUICK_ROWS = ("FedAvg", STACKED)
+
+
+@pytest.mark.xdist_group("the table of combinations")
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        pytest.param(*cell, marks=() if cell[0] in QUICK_ROWS and cell[1] != "two processes" else pytest.mark.slow)
+        for cell in CELLS
+    ],
+)
 def test_a_setting_makes_its_difference(outcome, known, row, column):
     """In float64 to 1e-9: another engine or two processes make none, a precision a small one, everything else some.
 
@@ -276,14 +287,14 @@ def test_a_setting_makes_its_difference(outcome, known, row, column):
 @pytest.mark.parametrize(
     ("name", "mixtures"),
     [
-        *(pytest.param(name, MIXTURES[number % 5 :: 5], id=name) for number, name in enumerate(methods.__all__)),
+        *(pytest.param(name, [MIXTURES[number % 25]], id=name) for number, name in enumerate(methods.__all__)),
         *(pytest.param(name, MIXTURES, id=f"{name}, all", marks=pytest.mark.slow) for name in methods.__all__),
     ],
 )
 def test_settings_that_work_alone_work_together(attempt, outcome, name, mixtures):
     """Mixtures train too, unless one of their settings is refused; what cannot be stacked trains one client after another.
 
-    The quick suite tries five of them with each method, those of one server optimizer, and so all of them with some.
+    The quick suite tries one of them with each method, another one with the next.
     """
     for *columns, engine in mixtures:
         settings = {key: value for column in columns for key, value in COLUMNS[column].settings.items()}
@@ -340,7 +351,7 @@ def fit_all_as_rank(rank: int, port: int, folder: Path) -> None:
 HEAD = """\
 # What combines with what
 
-Written by `WRITE_PAGES=1 pytest tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
+Written by `WRITE_PAGES=1 pytest -m slow tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
 where this page says something else.
 
 Each cell is a run of two rounds on a tiny federation that differs in one thing from the base: cross entropy, a net without norm
@@ -379,6 +390,8 @@ def render(known: dict[tuple[str, str], Outcome]) -> str:
     return "\n".join(parts)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("the table of combinations")
 def test_the_page_says_what_was_found(known):
     """docs/combinations.md, word by word."""
     missing = [cell for cell in CELLS if cell not in known]

@@ -30,20 +30,21 @@ ALL_CALLBACKS = (
 TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is taken where none is named
 
 
-@pytest.fixture(scope="module", params=[5, 1], ids=["cohort of 5", "cohort of 1, one process idle"])
-def cohort_size(request):
-    return str(request.param)
-
-
-def test_two_processes_give_the_model_of_one(command_line, tmp_path, read_scalars, cohort_size):
-    """Weights equal to float32 rounding, every scalar too, one event file, checkpoints written once.
-
-    Lightning starts the second process as it does for users once: where both have clients.
-    """
+@pytest.mark.parametrize(
+    ("cohort_size", "new_interpreter"),
+    [
+        pytest.param("5", False, id="cohort of 5"),
+        pytest.param("1", False, id="cohort of 1, one process idle"),
+        pytest.param("5", True, id="the second process started by Lightning", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_give_the_model_of_one(command_line, tmp_path, read_scalars, cohort_size, new_interpreter):
+    """Weights equal to float32 rounding, every scalar too, one event file, checkpoints written once."""
     run = [*BASE, "--model.net.hidden", "32", *ALL_CALLBACKS, "--data.clients_per_round", cohort_size]
     folders = []
-    for name, extra, new_interpreter in (("one", [], False), ("two", TWO, cohort_size == "5")):
-        result = command_line(*run, "--trainer.default_root_dir", name, *extra, new_interpreter=new_interpreter)
+    for name, extra in (("one", []), ("two", TWO)):
+        anew = new_interpreter and name == "two"
+        result = command_line(*run, "--trainer.default_root_dir", name, *extra, new_interpreter=anew)
         assert result.returncode == 0, result.stderr
         folders.append(tmp_path / name / "digits_tce" / "version_0")
     one, two = (torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True) for folder in folders)
@@ -263,6 +264,7 @@ class Early(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_failure_before_they_join_leaves_no_process(command_line, tmp_path):
     """Rank 0 fails once it has started the other, which would wait for it."""
     (tmp_path / "early.py").write_text(EARLY)
@@ -350,6 +352,7 @@ class Mortal(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     """One command for the first start and the second: killed in round 3, they go on from round 2, in the same folder.
 
