@@ -1,23 +1,24 @@
-"""What all engines share: who fits whom, what a visit starts from and leaves behind, and the sum over processes."""
+"""What all engines share: who fits whom, and what a visit starts from and leaves behind."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
 from fl_lightning.engines.net_behaviour import activation_bytes, mixes_samples
 from fl_lightning.engines.norms import update_norm
 from fl_lightning.engines.ranks import split_by_work
 from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.share import Share, round_report
 from fl_lightning.exchange import (
     Client,
     ClientState,
@@ -25,8 +26,6 @@ from fl_lightning.exchange import (
     CohortModels,
     Gathered,
     Objective,
-    Reduction,
-    RoundReport,
     Upload,
     Visit,
     predict_in_batches,
@@ -36,32 +35,6 @@ from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
 from fl_lightning.random_streams import seeded_layers
-from fl_lightning.transfers import on_device, to_device
-
-
-@dataclass
-class Share:
-    """What this process's part of a cohort adds up to; the dicts are by position in the cohort."""
-
-    reduced: Reduction
-    stats: Tensor  # one row a visit: mean loss, finite or not, bytes down, bytes up, has a state or not, counts, norm
-    keep_state: Callable[[int, ClientState], None]  # what a client keeps; its tensors change afterwards
-    probes: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    models: dict[int, State] | None = None  # None: nobody wants them
-
-    def record(
-        self,
-        positions: Sequence[int],
-        losses: Tensor,
-        finite: Tensor,
-        counts: Sequence[tuple[int, int, bool, bool]],
-        norms: Tensor,
-    ) -> None:
-        """Fill the rows of some visits; ``counts`` are bytes down, bytes up, whether there is a state and a weight above 0."""
-        table = [(position, *row) for position, row in zip(positions, counts, strict=True)]
-        indices, rows = on_device(table, self.stats.device, self.stats.dtype).split([1, 4], dim=1)
-        losses, finite, norms = (column.to(self.stats)[:, None] for column in (losses, finite, norms))
-        self.stats[indices[:, 0].long()] = torch.cat([losses, finite, rows, norms], dim=1)
 
 
 class Engine(ABC):
@@ -97,7 +70,7 @@ class Engine(ABC):
         self._shared = {name: tensor for name, tensor in self.sent_down.items() if name not in stays}
         self._download = num_bytes(self._shared)
         self._kept = [name for name in self.working_state if method.needs.client_weights or method.is_personal(name)]
-        self._states: dict[int, ClientState] = {}  # of this process's clients in this round, where their owners sent them
+        self._states = CohortStates(context.states, context.ranks, context.device)
         self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
 
     @cached_property
@@ -128,26 +101,23 @@ class Engine(ABC):
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""
-        ranks, states = self.context.ranks, {}
-        keep_state = partial(self._hold_state, states) if self._moves_states else partial(self._write_state, round, visits)
-        share = Share(Reduction(self.context.device), self._no_stats(visits), keep_state, models={} if keep_models else None)
-        split = self._split(visits)
-        if self._moves_states:
-            self._fetch_states(visits, split)
+        ranks, split = self.context.ranks, self._split(visits)
+        share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
+        self._states.fetch([[visits[position].client for position in positions] for positions in split])
         before = self._personal_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
         self.fit_share(round, {position: visits[position] for position in split[ranks.rank]}, share)
         if ranks.size > 1:
-            self._gather(share)
-        rows = share.stats.tolist()  # the one transfer of the round
-        report = _report(round, visits, rows)
-        if self._moves_states:
-            self._send_states(round, visits, states, keeps_any=any(row[4] for row in rows))
-        finite = [(visit.client, row[4]) for visit, row in zip(visits, rows, strict=True) if row[1]]
+            share.gather(ranks)
+        outcomes = share.outcomes()  # the one transfer of the round
+        report = round_report(round, visits, outcomes)
+        self._states.send(round, keeps_any=any(outcome.has_state for outcome in outcomes))
         for client in report.nonfinite:
             share.reduced.gathered_tensors.pop(client, None)
-        kept, cleared = ([client for client, has_state in finite if has_state == wanted] for wanted in (True, False))
+        finite = [(visit.client, outcome) for visit, outcome in zip(visits, outcomes, strict=True) if outcome.is_finite]
+        kept = [client for client, outcome in finite if outcome.has_state]
+        cleared = [client for client, outcome in finite if not outcome.has_state]
         models = self._models(visits, share.models, before) if share.models is not None else None
-        probes = [probe for position, probe in sorted(share.probes.items()) if rows[position][1]]
+        probes = [probe for position, probe in sorted(share.probes.items()) if outcomes[position].is_finite]
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
     def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
@@ -156,7 +126,7 @@ class Engine(ABC):
         What cannot work under this engine shows here, before the first round.
         """
         sizes = [0]
-        share = Share(Reduction(self.context.device), self._no_stats(visits), lambda _, kept: sizes.append(kept.num_bytes()))
+        share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
         with self.context.precision():
             self.fit_share(round, dict(enumerate(visits)), share, max_steps)
         return max(sizes)
@@ -171,7 +141,7 @@ class Engine(ABC):
                 f"{type(method).__name__}.cohort has a client that does not receive: declare needs = "
                 "fl_lightning.Needs(client_weights=True)"
             )
-        state = self._state_of(visit.client)
+        state = self._states.read(visit.client)
         num_steps = method.num_local_steps(visit.client)
         client = Client(
             index=visit.client,
@@ -197,10 +167,6 @@ class Engine(ABC):
         local = {name: tensor for name, tensor in state.weights.items() if not visit.receives or method.is_personal(name)}
         return client, local | self._reset
 
-    def _state_of(self, client: int) -> ClientState:
-        stored = self._states.get(client, ClientState()) if self._moves_states else self.context.states.read(client)
-        return stored.map(lambda tensor: to_device(tensor, self.context.device))
-
     def used_model(self, tensors: State, state: ClientState) -> State:
         """A copy of the model that a client uses, from what its net holds and what it keeps."""
         model = self.method.personal_model(tensors, state) if self.method.keeps_models else tensors
@@ -208,7 +174,7 @@ class Engine(ABC):
 
     def _personal_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:
         """Personal models before their fits, by position in the cohort."""
-        states = {position: self._state_of(visits[position].client) for position in positions}
+        states = {position: self._states.read(visits[position].client) for position in positions}
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
     def start(self, client: Client, local: State) -> None:
@@ -236,7 +202,7 @@ class Engine(ABC):
         finite = are_finite([tensor[None] for tensor in state.tensors()], 1, self.context.device)
         weight = self.weight(client) if visit.sends else 0.0
         if state:
-            share.keep_state(position, state)
+            share.keep_state(client.index, state)
         norm, sent = torch.zeros(1, device=self.context.device), {}
         if visit.sends:
             finite = share.reduced.add(upload, finite[0])
@@ -327,8 +293,6 @@ class Engine(ABC):
             error.add_note(f"(client {client.index}, round {client.round})")
             raise
 
-    # Between processes ----------------------------------------------------------------------------------------------
-
     def _split(self, visits: Sequence[Visit]) -> list[list[int]]:
         """Positions in the cohort for each process."""
         size = self.context.ranks.size
@@ -336,49 +300,7 @@ class Engine(ABC):
             return [list(range(len(visits)))]
         return split_by_work([self.method.expected_work(visit.client) for visit in visits], size)
 
-    @property
-    def _moves_states(self) -> bool:
-        """Whether states lie with their owner, process ``client % processes``, and not where everyone reads them."""
-        return self.context.ranks.size > 1 and not self.context.states.shared
-
-    def _write_state(self, round: int, visits: Sequence[Visit], position: int, state: ClientState) -> None:
-        self.context.states.write(visits[position].client, round, state)
-
-    def _hold_state(self, states: dict[int, ClientState], position: int, state: ClientState) -> None:
-        states[position] = state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
-
-    def _fetch_states(self, visits: Sequence[Visit], split: Sequence[Sequence[int]]) -> None:
-        """Bring the states of this process's clients here from their owners."""
-        ranks, states = self.context.ranks, self.context.states
-        clients = [[visits[position].client for position in positions] for positions in split]
-        outgoing = [{client: states.read(client) for client in part if client % len(split) == ranks.rank} for part in clients]
-        self._states = ranks.exchange(outgoing)
-
-    def _send_states(self, round: int, visits: Sequence[Visit], states: dict[int, ClientState], keeps_any: bool) -> None:
-        """Send the states that this process made to their owners, who write them."""
-        self._states = {}
-        if not keeps_any:
-            return
-        outgoing: list[dict[int, ClientState]] = [{} for _ in range(self.context.ranks.size)]
-        for position, state in states.items():
-            client = visits[position].client
-            outgoing[client % len(outgoing)][client] = state
-        for client, state in self.context.ranks.exchange(outgoing).items():
-            self.context.states.write(client, round, state)
-
-    def _gather(self, share: Share) -> None:
-        """Every process gets all probes, and the sums over all processes."""
-        here = (share.reduced.layouts, share.probes, share.reduced.gathered_tensors)
-        for layouts, probes, gathered in self.context.ranks.gather(tree_map_only(Tensor, Tensor.cpu, here)):
-            share.reduced.reserve(layouts)
-            for mine, theirs in ((share.probes, probes), (share.reduced.gathered_tensors, gathered)):
-                mine.update(tree_map_only(Tensor, lambda tensor: tensor.to(self.context.device), theirs))
-        share.stats = share.reduced.sum_over_ranks(share.stats, self.context.ranks.sum)
-
     # After the fit --------------------------------------------------------------------------------------------------
-
-    def _no_stats(self, visits: Sequence[Visit]) -> Tensor:
-        return torch.zeros(len(visits), 7, dtype=torch.float64, device=self.context.device)
 
     def _models(self, visits: Sequence[Visit], kept: dict[int, State], before: dict[int, State] | None) -> CohortModels:
         predict_after, predict_before = (
@@ -409,18 +331,3 @@ def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], re
 def _tensors(net: nn.Module) -> State:
     """All weights and buffers, those that a state dict leaves out too; shares memory with the net."""
     return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
-
-
-def _report(round: int, visits: Sequence[Visit], rows: Sequence[Sequence[float]]) -> RoundReport:
-    clients = [visit.client for visit in visits]
-    nonfinite = [visit.client for visit, row in zip(visits, rows, strict=True) if row[1] == 0]
-    return RoundReport(
-        round=round,
-        clients=clients,
-        losses=[row[0] for row in rows],
-        num_updates=sum(visit.sends and row[1] == row[5] == 1 for visit, row in zip(visits, rows, strict=True)),
-        nonfinite=nonfinite,
-        bytes_down=int(sum(row[2] for row in rows)),
-        bytes_up=int(sum(row[3] for row in rows)),
-        norms=[row[6] for row in rows],
-    )

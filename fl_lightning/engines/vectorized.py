@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm, overridden
-from fl_lightning.engines.engine import Engine, Share, set_gradients
+from fl_lightning.engines.engine import Engine, set_gradients
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.engines.net_behaviour import draws
 from fl_lightning.engines.norms import update_norms
 from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.share import Share
 from fl_lightning.exchange import Batch, Client, ClientState, Visit
 from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.exchange.reduction import are_finite
@@ -216,7 +217,7 @@ class VectorizedEngine(Engine):
         counts = []
         for row, member in enumerate(members):
             if state:
-                share.keep_state(member.position, _row(state, row))
+                share.keep_state(member.client.index, _row(state, row))
             if share.models is not None:
                 share.models[member.position] = self.used_model(_row(stack.tensors, row), _row(state, row))
             up = sent if member.visit.sends else 0

@@ -1,0 +1,63 @@
+"""CohortStates: what a cohort's clients keep, on its way to the engine that fits them and back."""
+
+from collections.abc import Sequence
+
+import torch
+
+from fl_lightning.engines.ranks import Ranks
+from fl_lightning.exchange import ClientState
+from fl_lightning.state.client_states import ClientStates
+from fl_lightning.transfers import to_device
+
+
+class CohortStates:
+    """States of clients, for the engine of one process.
+
+    Where not every process reads them all, a client's state lies with its owner, process ``client % processes``: it comes here
+    before the cohort's fits and goes back after them.
+
+    Args:
+        states: where they lie.
+        ranks: the processes.
+        device: where clients are trained.
+    """
+
+    def __init__(self, states: ClientStates, ranks: Ranks, device: torch.device) -> None:
+        self._states, self._ranks, self._device = states, ranks, device
+        self._move = ranks.size > 1 and not states.shared
+        self._received: dict[int, ClientState] = {}  # from their owners, of clients that are fitted here in this round
+        self._made: dict[int, ClientState] = {}  # here in this round, for their owners
+
+    def fetch(self, clients: Sequence[Sequence[int]]) -> None:
+        """Before the fits: bring the states of this process's clients here; ``clients`` are those of each process."""
+        if not self._move:
+            return
+        self._made = {}
+        owned = [[client for client in part if self._owner(client) == self._ranks.rank] for part in clients]
+        self._received = self._ranks.exchange([{client: self._states.read(client) for client in part} for part in owned])
+
+    def read(self, client: int) -> ClientState:
+        """What a client keeps before its fit, on the device."""
+        state = self._received.get(client, ClientState()) if self._move else self._states.read(client)
+        return state.map(lambda tensor: to_device(tensor, self._device))
+
+    def write(self, round: int, client: int, state: ClientState) -> None:
+        """Copy what a client keeps after its fit."""
+        if self._move:
+            self._made[client] = state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
+        else:
+            self._states.write(client, round, state)
+
+    def send(self, round: int, keeps_any: bool) -> None:
+        """After the fits: have the owners write the states that were made here, if any process made some."""
+        self._received = {}
+        if not self._move or not keeps_any:
+            return
+        outgoing: list[dict[int, ClientState]] = [{} for _ in range(self._ranks.size)]
+        for client, state in self._made.items():
+            outgoing[self._owner(client)][client] = state
+        for client, state in self._ranks.exchange(outgoing).items():
+            self._states.write(client, round, state)
+
+    def _owner(self, client: int) -> int:
+        return client % self._ranks.size

@@ -1,0 +1,69 @@
+"""How states reach the engine and where they go from it; that two processes exchange them is in ``test_without_a_trainer``."""
+
+import pytest
+import torch
+
+from fl_lightning.engines.cohort_states import CohortStates
+from fl_lightning.engines.ranks import OneProcess
+from fl_lightning.exchange import ClientState
+from fl_lightning.state.client_states import DiskStates, MemoryStates
+
+
+class Mail(OneProcess):
+    """The first of two processes; whatever is sent to the second is kept, and nothing comes from it."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.sent = []
+
+    def exchange(self, outgoing):
+        self.sent.append(list(outgoing[1]))
+        return outgoing[0]
+
+
+def state(value: float) -> ClientState:
+    return ClientState(method={"seen": torch.tensor(value)})
+
+
+def kept_in(states, client: int) -> dict[str, float]:
+    return {name: float(tensor) for name, tensor in states.read(client).method.items()}
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_states_that_all_processes_read_do_not_move(kind, tmp_path):
+    """Those of one process and those on disk are written where they lie."""
+    states, ranks = (MemoryStates(), OneProcess()) if kind == "memory" else (DiskStates(tmp_path), Mail())
+    cohort = CohortStates(states, ranks, torch.device("cpu"))
+    cohort.fetch([[0, 1]] if kind == "memory" else [[0], [1]])
+    assert not cohort.read(1)
+    cohort.write(1, 1, state(3.0))
+    cohort.send(1, keeps_any=True)
+    states.commit(1, [1])
+    assert kept_in(cohort, 1) == {"seen": 3.0}
+    assert kind == "memory" or ranks.sent == []
+
+
+def test_states_in_memory_lie_with_their_owners():
+    """Of two processes the first owns client 2, which the second fits, and fits client 1, which the second owns."""
+    states, ranks = MemoryStates(), Mail()
+    states.write(2, 1, state(5.0))
+    states.commit(1, [2])
+    cohort = CohortStates(states, ranks, torch.device("cpu"))
+    cohort.fetch([[0, 1], [2, 3]])
+    assert not cohort.read(1)
+    cohort.write(2, 0, state(6.0))
+    cohort.write(2, 1, state(7.0))
+    cohort.send(2, keeps_any=True)
+    states.commit(2, [0, 1])
+    assert ranks.sent == [[2], [1]]
+    assert kept_in(states, 0) == {"seen": 6.0}
+    assert not states.read(1)
+
+
+def test_states_that_no_process_made_are_not_sent():
+    ranks = Mail()
+    cohort = CohortStates(MemoryStates(), ranks, torch.device("cpu"))
+    cohort.fetch([[0], [1]])
+    cohort.send(1, keeps_any=False)
+    assert len(ranks.sent) == 1
