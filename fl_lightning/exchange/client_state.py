@@ -68,9 +68,10 @@ class LearnedTask:
     known: Tensor | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """Dicts of tensors alone, and None."""
+        """Dicts of tensors alone."""
         sparse = {name: vars(tensor) for name, tensor in self.sparse.items()}
-        return {"tensors": self.tensors, "sparse": sparse, "known": self.known}
+        known = {} if self.known is None else {"known": self.known}
+        return {"tensors": self.tensors, "sparse": sparse, **known}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
@@ -113,7 +114,7 @@ class ClientState:
         return num_bytes(self)
 
     def to_plain(self) -> dict[str, Any]:
-        """Dicts of tensors, which files hold."""
+        """Dicts of tensors alone, which files hold."""
         tasks = {position: task.to_plain() for position, task in self.tasks.items()}
         return {"method": self.method, "weights": self.weights, "moments": self.moments, "tasks": tasks}
 
