@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import run_on_gpu
 from benchmarks.measurements import (
     COMPARED,
     Table,
@@ -24,6 +23,7 @@ from benchmarks.measurements import (
 )
 from benchmarks.programs import PROGRAMS, ProgramFailed
 from benchmarks.report import circumstances, markdown, write_json
+from benchmarks.run_on_gpu import run_on_gpu
 
 MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     **{name: partial(compare, name) for name in ("W1", "W2", "W3", "W4")},

@@ -11,7 +11,7 @@ import torch
 
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
-from fl_lightning.engines.selection import ENGINES
+from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.models import MLP
 
 _CLIENTS, _FEATURES, _ROUNDS = 20, 256, 7

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import matmul, reference
+from benchmarks import matmul, reference_loop
 from benchmarks.methods import METHODS
 from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
 from benchmarks.protocol import Weights
@@ -24,8 +24,8 @@ from fl_lightning.attacks.inversion import Inversion, Inverter
 from fl_lightning.attacks.observed_update import Observation, PixelRange
 from fl_lightning.losses import CrossEntropy
 
-_ANALYSIS = {"all off": "benchmarks.ours", "analysis on": "benchmarks.ours --analysis"}
-_PROCESSES = {"one process": "benchmarks.ours", "two processes": "benchmarks.ours --processes 2"}
+_ANALYSIS = {"all off": PROGRAMS["ours"], "analysis on": f"{PROGRAMS['ours']} --analysis"}
+_PROCESSES = {"one process": PROGRAMS["ours"], "two processes": f"{PROGRAMS['ours']} --processes 2"}
 _POPULATIONS = ("W5-1000", "W5-10000", "W5-100000")
 Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measured
 _FIRST_ROUND = 100  # from which on memory may not grow
@@ -94,7 +94,7 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
     workload, rows, samples = load("methods"), [], {}
     rounds = options.rounds or workload.rounds
     for first, *group in groups:
-        commands = {name: f"benchmarks.ours --engine sequential --method {name}" for name in (first, *group)}
+        commands = {name: f"{PROGRAMS['ours']} --engine sequential --method {name}" for name in (first, *group)}
         with running(commands, "methods", options.threads) as programs:
             interleave(programs, max(options.warm_up, _WARM_UP))
             measured = interleave(programs, rounds)
@@ -275,5 +275,5 @@ def round_flops(workload: Workload) -> int:
     }
     settings = {"num_samples": workload.num_samples, "learning_rate": workload.learning_rate}
     with FlopCounterMode(display=False) as counter:
-        reference.play_round(net, copy.deepcopy(net), workload.schedule(1), **data, **settings)
+        reference_loop.play_round(net, copy.deepcopy(net), workload.schedule(1), **data, **settings)
     return counter.get_total_flops()

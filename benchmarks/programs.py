@@ -17,11 +17,11 @@ from benchmarks.protocol import Weights
 ROOT = Path(__file__).parent.parent
 _PATIENCE = 30  # seconds for a program to end by itself
 PROGRAMS = {
-    "reference": "benchmarks.reference",
-    "ours": "benchmarks.ours",
-    "ours, sequential": "benchmarks.ours --engine sequential",
-    "ours, vectorized": "benchmarks.ours --engine vectorized",
-    "ours, captured": "benchmarks.ours --engine captured",
+    "reference": "benchmarks.reference_loop",
+    "ours": "benchmarks.fl_lightning_program",
+    "ours, sequential": "benchmarks.fl_lightning_program --engine sequential",
+    "ours, vectorized": "benchmarks.fl_lightning_program --engine vectorized",
+    "ours, captured": "benchmarks.fl_lightning_program --engine captured",
     "trainer per client": "benchmarks.trainer_per_client",
     "pfl": "benchmarks.pfl_program",
     "flower": "benchmarks.flower_program",

@@ -1,11 +1,11 @@
 """What is watched during a run. Every callback here reads and changes nothing: a run without them ends in the same weights."""
 
 from fl_lightning.callbacks.arriving_classes import ArrivingClasses
-from fl_lightning.callbacks.base import FederatedCallback
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
 from fl_lightning.callbacks.described_logger import DescribedTensorBoardLogger
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.inline_figures import InlineFigures
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange import ClassProgress

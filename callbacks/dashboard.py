@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard.summary import hparams
 
-from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule

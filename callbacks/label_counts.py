@@ -3,7 +3,7 @@
 import torch
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import label_shares
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import accuracy_of_clients
 from fl_lightning.checks import check_range
 from fl_lightning.data.evaluation_data import EvaluationName

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy.accounting import Releases, epsilon

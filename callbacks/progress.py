@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, overridden
-from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
 from fl_lightning.exchange import Client, RoundReport, Visit
 from fl_lightning.functional import empirical_fisher

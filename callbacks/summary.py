@@ -12,12 +12,12 @@ from rich.table import Table
 
 from fl_lightning import __version__
 from fl_lightning.atomic_files import atomic_write
-from fl_lightning.callbacks.base import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice, check_each
 from fl_lightning.exchange import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
-from fl_lightning.functional.curves import late_evaluations
+from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.provenance import commit
 from fl_lightning.training.lost_rounds import largest_norm

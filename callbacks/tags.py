@@ -4,7 +4,7 @@ import re
 
 from tensorboard.compat.proto.summary_pb2 import SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
 
-from fl_lightning.functional.curves import FINAL_IS
+from fl_lightning.functional.accuracy_curves import FINAL_IS
 
 # TensorBoard sorts the groups of tags by name, capitals first, and knows no other order. In this group what matters most comes
 # before the curves of single classes. ``forgetting/every_K`` shares the tag of ``forgetting/round``.

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.atomic_files import atomic_write
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
 from fl_lightning.exchange import TaskProgress

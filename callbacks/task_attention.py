@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.base import FederatedCallback, log_figure
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import LearnedTask

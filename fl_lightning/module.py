@@ -23,9 +23,9 @@ from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.selection import Choice, EngineName, by_measurement, by_rule, start_engine
 from fl_lightning.exchange import CohortFit, Federation, RoundReport
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
@@ -42,7 +42,7 @@ from fl_lightning.training.run_record import RunRecord
 from fl_lightning.training.run_settings import run_settings
 from fl_lightning.training.saved_run import build_run, run_config
 from fl_lightning.training.trainer_settings import check_trainer
-from fl_lightning.training.undo import UndoableStep
+from fl_lightning.training.undoable_step import UndoableStep
 from fl_lightning.training.warm_start import take_initial_weights
 
 __all__ = ["FederatedModule", "Net", "Update"]

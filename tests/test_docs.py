@@ -17,7 +17,7 @@ from options import NO_PICTURES
 
 from fl_lightning import FedAvg, FederatedModule, losses, models, privacy
 from fl_lightning.data import partitions
-from fl_lightning.engines.selection import EngineName
+from fl_lightning.engines.engine_choice import EngineName
 
 ROOT = Path(__file__).parent.parent
 

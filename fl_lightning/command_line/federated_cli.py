@@ -32,7 +32,7 @@ from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import is_complete
 from fl_lightning.training.launch import decided_by_first, num_started
-from fl_lightning.training.peers import PeerLost
+from fl_lightning.training.peer_watch import PeerLost
 from fl_lightning.training.run_settings import config_settings
 from fl_lightning.training.strategy import FederatedStrategy
 from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings, refuse_other_strategies

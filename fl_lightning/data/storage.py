@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.streaming import Stream
-from fl_lightning.memory import machine_memory
+from fl_lightning.machine_memory import machine_memory
 
 Storage = Literal["auto", "device", "stream"]
 

@@ -1,5 +1,6 @@
 """The mathematics: pure functions on tensors, one module a topic."""
 
+from fl_lightning.functional.accuracy_curves import final_accuracy
 from fl_lightning.functional.aggregation import weighted_average
 from fl_lightning.functional.arriving_classes import (
     confusion_counts,
@@ -8,7 +9,7 @@ from fl_lightning.functional.arriving_classes import (
     task_confusion,
     tasks_found,
 )
-from fl_lightning.functional.curves import final_accuracy
+from fl_lightning.functional.client_accuracies import worst_decile
 from fl_lightning.functional.data_free import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.distillation import (
     dynamic_distillation,
@@ -19,6 +20,7 @@ from fl_lightning.functional.distillation import (
     soft_cross_entropy,
     update_global_label_counts,
 )
+from fl_lightning.functional.exemplars import herding, reservoir
 from fl_lightning.functional.fisher import empirical_fisher
 from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, forgetting_from_best, round_forgetting
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
@@ -27,13 +29,11 @@ from fl_lightning.functional.losses import (
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
 )
-from fl_lightning.functional.matched_parts import matched_parts
-from fl_lightning.functional.memory import herding, reservoir
+from fl_lightning.functional.matched_test_parts import matched_parts
 from fl_lightning.functional.partition.dealt_classes import class_partition, power_law_partition
 from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
 from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
 from fl_lightning.functional.partition.owners import owner_partition
-from fl_lightning.functional.personal import worst_decile
 from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.functional.reductions import LossReduction, at_least_float32, reduce_losses
+from fl_lightning.functional.loss_reductions import LossReduction, at_least_float32, reduce_losses
 
 
 def not_true_distillation(

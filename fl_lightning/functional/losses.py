@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.functional.reductions import LossReduction, at_least_float32, reduce_losses
+from fl_lightning.functional.loss_reductions import LossReduction, at_least_float32, reduce_losses
 
 
 def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:

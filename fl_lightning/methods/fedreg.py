@@ -20,7 +20,7 @@ from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional.aggregation import State
-from fl_lightning.functional.reductions import at_least_float32
+from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net
 

@@ -1,6 +1,6 @@
 """What updates leak and what defends them: ``--model.privacy DPSGD`` or ``UserLevelDP``, and ``fl-lightning attack``."""
 
-from fl_lightning.privacy.base import Privacy
+from fl_lightning.privacy.defence import Privacy
 from fl_lightning.privacy.dp_sgd import DPSGD
 from fl_lightning.privacy.user_level import UserLevelDP
 

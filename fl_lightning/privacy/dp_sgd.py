@@ -22,7 +22,7 @@ from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import Gradients, Losses, Penalty
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
-from fl_lightning.privacy.base import Privacy, refuse_batch_norm
+from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by

@@ -15,7 +15,7 @@ from fl_lightning.data.client_sampler import PoissonSampler
 from fl_lightning.exchange import Upload
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
-from fl_lightning.privacy.base import Privacy, refuse_batch_norm
+from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 
 _EVERYBODY = -1

@@ -3,4 +3,4 @@
 from lazy_loader import attach
 
 # pandas is an extra, which a report does not need.
-__getattr__, __dir__, __all__ = attach(__name__, submod_attrs={"frame": ["load_runs"]})
+__getattr__, __dir__, __all__ = attach(__name__, submod_attrs={"data_frame": ["load_runs"]})

@@ -1,2 +1,2 @@
 # What fl_lightning/report/__init__.py offers, for type checkers: it imports it where it is first used.
-from .frame import load_runs as load_runs
+from .data_frame import load_runs as load_runs

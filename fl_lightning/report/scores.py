@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_lightning.functional.curves import FINAL_IS
+from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.runs import Run
 from fl_lightning.report.study import TASKS, Spread, Study, holm

@@ -20,7 +20,7 @@ import torch
 
 from fl_lightning.atomic_files import atomic_save, atomic_write, checked_load
 from fl_lightning.exchange.client_state import ClientState
-from fl_lightning.memory import machine_memory
+from fl_lightning.machine_memory import machine_memory
 from fl_lightning.transfers import kept, to_host
 
 _FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing

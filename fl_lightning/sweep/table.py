@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from rich.table import Table
 
-from fl_lightning.functional.curves import FINAL_IS
+from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.sweep.points import Point, point_name, short_keys
 from fl_lightning.sweep.study import Record
 

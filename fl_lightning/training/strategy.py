@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import check_range
 from fl_lightning.training.launch import await_all, group_store, num_started
-from fl_lightning.training.peers import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
+from fl_lightning.training.peer_watch import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
 
 
 class FederatedStrategy(DDPStrategy):

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning import FedAvg
 from fl_lightning.data import RandomCrop, from_arrays
-from fl_lightning.engines.selection import ENGINES
+from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.models import MLP
 
 pytestmark = pytest.mark.usefixtures("traced")

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from fl_lightning import FedAvg, FederatedModule, Needs, methods, module
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import IID, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
-from fl_lightning.engines import selection, vectorized
+from fl_lightning.engines import engine_choice, vectorized
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.exchange import Visit, Weighted
 from fl_lightning.exchange.client import mean_gradient
@@ -630,7 +630,7 @@ def cumulative_norm_net(shape, classes):
 @pytest.mark.parametrize("net", [dropout_net, cumulative_norm_net])
 def test_nets_that_cannot_be_stacked(fit, capsys, monkeypatch, net):
     """Refused in one line with the cure; ``auto``, where it would stack, runs them one by one and says why: the same bits."""
-    monkeypatch.setattr(module, "by_rule", lambda *_: selection.Choice("vectorized", "small"))
+    monkeypatch.setattr(module, "by_rule", lambda *_: engine_choice.Choice("vectorized", "small"))
     case = Case(FedAvg, net, ragged_pairs, sgd)
     text = refusal(fit, case, "vectorized")
     assert text.startswith("model.engine is vectorized, under which FedAvg cannot run (")
@@ -724,7 +724,7 @@ def test_auto_does_not_stack_large_steps(fit, capsys, monkeypatch):
     """Above the limit of weights times samples a step one by one is faster: 539 weights, 4 samples, 2,156 against a limit."""
     weights = 72 * 7 + 7 + 7 * 4 + 4
     for limit, expected in ((4 * weights - 1, "sequential"), (4 * weights, "vectorized")):
-        monkeypatch.setattr(selection, "_STACKABLE_WORK", limit)
+        monkeypatch.setattr(engine_choice, "_STACKABLE_WORK", limit)
         capsys.readouterr()
         run(fit, Case(FedAvg, mlp, ragged, sgd), "auto")
         assert f"Engine: {expected} ({4 * weights:,} weights times samples a step)" in capsys.readouterr().out

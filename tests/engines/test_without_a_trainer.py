@@ -13,9 +13,9 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.engine_choice import by_rule
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.selection import by_rule
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
 from fl_lightning.exchange import Client, ClientState, Needs
@@ -177,7 +177,7 @@ def test_a_method_without_data_says_so():
 def test_the_algorithm_knows_no_lightning():
     """Neither it nor an engine imports a trainer: a site needs torch alone."""
 
-    code = "import sys, fl_lightning.algorithm, fl_lightning.engines.selection; sys.exit('lightning' in sys.modules)"
+    code = "import sys, fl_lightning.algorithm, fl_lightning.engines.engine_choice; sys.exit('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 from written_pages import hold_page
 
 from fl_lightning import FederatedModule, losses, methods, optimizers
-from fl_lightning.engines.selection import ENGINES
+from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.optimizers import FedAdam, FedYogi
 
 ROUNDS = 2

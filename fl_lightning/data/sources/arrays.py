@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
-from fl_lightning.memory import check_memory
+from fl_lightning.machine_memory import check_memory
 
 # What an archive may call its arrays: as Arrays does, or as Keras does.
 _NAMES = {"inputs": "x_train", "targets": "y_train", "test_inputs": "x_test", "test_targets": "y_test"}

@@ -14,7 +14,7 @@ from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.source import Source
-from fl_lightning.memory import check_memory
+from fl_lightning.machine_memory import check_memory
 
 
 class Joined(Source):

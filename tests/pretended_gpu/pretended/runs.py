@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, continual, methods
 from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule, Joined, RandomCrop, RandomHorizontalFlip
+from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.selection import ENGINES
 from fl_lightning.losses import TruncatedCrossEntropy
 from pretended.counts import Counts, counting
 from pretended.machine import pretended_gpu

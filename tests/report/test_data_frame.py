@@ -57,7 +57,7 @@ def test_the_documented_frame(write_run, tmp_path, monkeypatch, capsys):
 
 def test_a_missing_pandas_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.delitem(sys.modules, "fl_lightning.report.frame")
+    monkeypatch.delitem(sys.modules, "fl_lightning.report.data_frame")
     said = r"^load_runs needs the library pandas: pip install 'fl-lightning\[analysis\]'$"
     with pytest.raises(ModuleNotFoundError, match=said):
-        import_module("fl_lightning.report.frame")
+        import_module("fl_lightning.report.data_frame")

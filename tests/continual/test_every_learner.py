@@ -8,7 +8,7 @@ import torch
 from fl_lightning import continual
 from fl_lightning.continual import FedAvgOnTasks, FedWeIT, SingleTask
 from fl_lightning.exchange import Gathered, Reduction, Weighted
-from fl_lightning.training.undo import UndoableStep
+from fl_lightning.training.undoable_step import UndoableStep
 
 LEARNERS = [name for name in continual.__all__ if isinstance(getattr(continual, name), type) and name != "TaskLearner"]
 # Of SCAFFOLD and FedCurv those with the most state; every other pair is tried in test_composition.

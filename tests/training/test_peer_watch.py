@@ -9,22 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from fl_lightning.training import launch, peers
+from fl_lightning.training import launch, peer_watch
 
 PROGRAM = f"""
 import importlib.util, os, signal, sys, time
-spec = importlib.util.spec_from_file_location("peers", {peers.__file__!r})
-peers = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(peers)
-peers._TICK = 0.5  # half as long as in a run, as are the timeouts
+spec = importlib.util.spec_from_file_location("peer_watch", {peer_watch.__file__!r})
+peer_watch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peer_watch)
+peer_watch._TICK = 0.5  # half as long as in a run, as are the timeouts
 rank, timeout, what = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 if rank == 0:
-    server, port, word = peers.listen("127.0.0.1")
+    server, port, word = peer_watch.listen("127.0.0.1")
     print(port, word, flush=True)
-    links = peers.accept(server, word, 3, timeout=20)
+    links = peer_watch.accept(server, word, 3, timeout=20)
 else:
-    links = peers.connect("127.0.0.1", int(sys.argv[4]), sys.argv[5], rank, timeout=20)
-watch = peers.PeerWatch(rank, links, timeout, lambda: None)
+    links = peer_watch.connect("127.0.0.1", int(sys.argv[4]), sys.argv[5], rank, timeout=20)
+watch = peer_watch.PeerWatch(rank, links, timeout, lambda: None)
 print("watching", flush=True)
 if what == "fails":
     time.sleep(0.5)
@@ -129,14 +129,14 @@ def test_a_signal_reaches_all(start):
 
 STARTS = f"""
 import importlib.util, os, subprocess, sys, time
-spec = importlib.util.spec_from_file_location("peers", {peers.__file__!r})
-peers = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(peers)
+spec = importlib.util.spec_from_file_location("peer_watch", {peer_watch.__file__!r})
+peer_watch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peer_watch)
 if len(sys.argv) == 1:
-    peers.tell_first()
+    peer_watch.tell_first()
     subprocess.Popen([sys.executable, "-S", __file__, "other"])
     time.sleep(60)
-with peers.ending_with_first():
+with peer_watch.ending_with_first():
     print("waiting", flush=True)
     time.sleep(60)
 """
@@ -155,18 +155,18 @@ def test_who_waits_for_a_first_process_that_is_gone_ends(tmp_path):
 
 def test_a_process_that_never_comes_is_named():
     """The first one waits for the connections of two others, of which none comes."""
-    server, _, word = peers.listen("127.0.0.1")
+    server, _, word = peer_watch.listen("127.0.0.1")
     with pytest.raises(ConnectionError, match=r"no connection came from rank 1, 2 in 0.1 s \(trainer.strategy.peer_timeout\)"):
-        peers.accept(server, word, 3, timeout=0.1)
+        peer_watch.accept(server, word, 3, timeout=0.1)
     server.close()
 
 
 def test_a_stranger_is_not_let_in():
     """Who does not know the word is no process of the run."""
-    server, port, word = peers.listen("127.0.0.1")
-    peers.connect("127.0.0.1", port, "guess", 1, timeout=5)
+    server, port, word = peer_watch.listen("127.0.0.1")
+    peer_watch.connect("127.0.0.1", port, "guess", 1, timeout=5)
     with pytest.raises(ConnectionError, match="rank 1"):
-        peers.accept(server, word, 2, timeout=0.5)
+        peer_watch.accept(server, word, 2, timeout=0.5)
     server.close()
 
 

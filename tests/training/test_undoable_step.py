@@ -11,7 +11,7 @@ from fl_lightning import FedAvg, FedCurv, Scaffold
 from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.exchange import Weighted
 from fl_lightning.optimizers import FedAdam, FedYogi
-from fl_lightning.training.undo import UndoableStep
+from fl_lightning.training.undoable_step import UndoableStep
 
 
 class Reports(FederatedCallback):

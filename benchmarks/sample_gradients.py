@@ -1,4 +1,4 @@
-"""What single samples' gradients cost, in gradients of their batch: ``python -m benchmarks.fisher [THREADS]``."""
+"""What single samples' gradients cost, in gradients of their batch: ``python -m benchmarks.sample_gradients [THREADS]``."""
 
 import sys
 from statistics import median

@@ -1,4 +1,4 @@
-"""What FedWeIT costs: ``python -m benchmarks.tasks round|memory [OUT.json]``.
+"""What FedWeIT costs: ``python -m benchmarks.fedweit_cost round|memory [OUT.json]``.
 
 ``round``: a round of FedWeIT to one of FedProx with the same steps, LeNet, from the second task on, where clients build on each
 other's tasks. ``memory``: a hundred clients and ten tasks: what clients and server hold to the model size that is reported, and
@@ -110,7 +110,7 @@ def memory() -> dict[str, Any]:
 if __name__ == "__main__":
     measures = {"round": round_times, "memory": memory}
     if len(sys.argv) < 2 or sys.argv[1] not in measures:
-        sys.exit("usage: python -m benchmarks.tasks round|memory [OUT.json]")
+        sys.exit("usage: python -m benchmarks.fedweit_cost round|memory [OUT.json]")
     text = json.dumps(measures[sys.argv[1]](), indent=1)
     print(text)
     for out in sys.argv[2:]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fl_lightning import methods
-from fl_lightning.training.undo import UndoableStep
+from fl_lightning.training.undoable_step import UndoableStep
 
 TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
 # Has the initial head for all; shares nothing but the head; shares nothing.

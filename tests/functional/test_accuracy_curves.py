@@ -3,7 +3,7 @@
 import pytest
 
 from fl_lightning.functional import final_accuracy
-from fl_lightning.functional.curves import late_evaluations
+from fl_lightning.functional.accuracy_curves import late_evaluations
 
 
 @pytest.mark.parametrize(
