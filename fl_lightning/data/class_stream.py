@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.data.class_streams import ClassStreams, shards_of_tasks
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.shards_of_tasks import ClassStreams, shards_of_tasks
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.random_streams import numpy_stream
 

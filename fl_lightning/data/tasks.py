@@ -13,10 +13,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.data.class_streams import ClassStreams
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
+from fl_lightning.data.shards_of_tasks import ClassStreams
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
 from fl_lightning.random_streams import numpy_stream
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.engines``: where stacking clients begins to cost more than it saves, the number behind ``auto``.
+"""``python -m benchmarks.stacking_limit``: where stacking begins to cost more than it saves, the number behind ``auto``.
 
 One round of 20 clients with one step of ``samples`` each on an MLP of growing width, sequential against vectorized, in turn.
 """

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl_lightning.engines.norms import update_norm, update_norms
+from fl_lightning.engines.update_norms import update_norm, update_norms
 
 
 def test_by_hand():
