@@ -128,25 +128,26 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     assert "1 waiting" in out
 
 
-def test_a_poor_run_is_pruned(main, tmp_path):
+def test_a_poor_run_is_pruned(main, tmp_path, monkeypatch):
     """Five earlier runs were better in every round than a run can be: the sixth is ended, and the sweep has not failed.
 
     It is a new interpreter, in which a file of the folder does not stand in for a library's.
     """
+    monkeypatch.setattr("fl_lightning.sweep.worker._LOOK", 0.2)
     (tmp_path / "random.py").write_text("raise SystemExit('the file of the user, not the library')")
     SweepStudy(tmp_path / "out")
     study = optuna.load_study(study_name="runs", storage=f"sqlite:///{tmp_path / 'out' / 'study.db'}")
     for seed in range(1, 6):
         run = Run({}, seed)
         told = {"point": {}, "seed": seed, "run": run.name, "metrics": {"val_accuracy": 1.0}}
-        curve = dict.fromkeys(range(401), 2.0)
+        curve = dict.fromkeys(range(201), 2.0)
         study.add_trial(create_trial(state=TrialState.COMPLETE, value=1.0, user_attrs=told, intermediate_values=curve))
-    code, out, error = main(*SWEEP, "--prune", "--seeds", "6", "--trainer.max_steps", "400", "--data.partition.alpha", "100")
+    code, out, error = main(*SWEEP, "--prune", "--seeds", "6", "--trainer.max_steps", "200", "--data.partition.alpha", "100")
     assert code == 0, error
     assert "base/seed_6: pruned, round " in out
     assert "5 done, 1 pruned" in out
     assert study.trials[-1].state == TrialState.PRUNED
-    assert study.trials[-1].last_step >= 80  # a fifth of the rounds
+    assert study.trials[-1].last_step >= 40  # a fifth of the rounds
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path):
