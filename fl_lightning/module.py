@@ -161,7 +161,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         with seeded_layers(self.seed, round, -1, "server", self.device):
             update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
             if self.privacy is not None:
-                update = self.privacy.release(update, self, self.data, fit.report.num_updates)
+                update = self.privacy.release(update, self, self.data.participation, fit.report.num_updates)
             self.server_step(update)
             self.after_server_step(fit.probes)
             if self._undoable.is_sound():
@@ -182,7 +182,8 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         self.after_undo()
 
     def sampled_clients(self, round: int) -> list[int]:
-        return self.data.cohort(round) if self.privacy is None else self.privacy.cohort(self.data, round)
+        participation = self.data.participation
+        return participation.cohort(round) if self.privacy is None else self.privacy.cohort(participation, round)
 
     def join(self, federation: Federation) -> None:
         for name in ("privacy", "lr_scheduler"):
@@ -272,9 +273,9 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         self.place_data()
         self.check_data()
         if self.privacy is not None:
-            self.privacy.check(self, self.data, str(self.trainer.precision))
+            self.privacy.check(self, self.data.participation, str(self.trainer.precision))
+        check_cohorts(self.data.participation, self.trainer.max_steps)
         check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
-        check_cohorts(self.data.cohorts, self.trainer.max_steps)
 
     def on_train_start(self) -> None:
         if self.device.type == "cpu":

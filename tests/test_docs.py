@@ -16,7 +16,7 @@ import yaml
 from options import NO_PICTURES
 
 from fl_lightning import FedAvg, FederatedModule, losses, models, privacy
-from fl_lightning.data import partitions
+from fl_lightning.data import FederatedDataModule, client_sampler, partitions
 from fl_lightning.engines.engine_choice import EngineName
 
 ROOT = Path(__file__).parent.parent
@@ -138,12 +138,39 @@ def test_documented_partitions_are_keys(partitions_page, main):
         assert code == 0, error
 
 
+def test_the_documented_sampler_runs(main, tmp_path):
+    """The class of docs/data.md from a file in the working folder: on each round a zone of 4, as many as are in it."""
+    text = (ROOT / "docs" / "data.md").read_text()
+    section = text[text.index("### A sampler of yours") :].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (command,) = re.findall(r"^fl-lightning (.*my_sampler.*)$", section, re.MULTILINE)
+    (tmp_path / "my_sampler.py").write_text(code)
+    code, _, error = main(*command.split(), "--model.net", "MLP")
+    assert code == 0, error
+    namespace: dict = {}
+    exec((tmp_path / "my_sampler.py").read_text(), namespace)
+    data = FederatedDataModule(num_clients=20, clients_per_round=10, client_sampler=namespace["TimeZones"](4))
+    assert [data.cohort(round) for round in (1, 4)] == [[1, 5, 9, 13, 17], [0, 4, 8, 12, 16]]
+
+
+def test_documented_samplers_are_keys(main):
+    """Every sampler of ours has its row in docs/data.md, and its name is understood."""
+    text = (ROOT / "docs" / "data.md").read_text()
+    section = text[text.index("## Who takes part") :].split("\n### ")[0]
+    names = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert {*names} == {*client_sampler.__all__} - {"ClientSampler"}
+    for name in names:
+        code, _, error = main("fit", "--config", "digits_tce.yaml", "--data.client_sampler", name, "--print_config")
+        assert code == 0, error
+
+
 @pytest.mark.parametrize(
     ("key", "names"),
     [
         ("--model.net", {*models.__all__} - {"Network", "TorchvisionModel"}),
         ("--model.loss", {*losses.__all__} - {"Loss"}),
         ("--data.partition", {*partitions.__all__} - {"Partition"}),
+        ("--data.client_sampler", {*client_sampler.__all__} - {"ClientSampler"}),
         ("--model.engine", {*get_args(EngineName)}),
         ("--model.privacy", {*privacy.__all__} - {"Privacy"}),
     ],

@@ -129,7 +129,9 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
     if stored["data"].get("tasks") is not None:
         raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
     stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
-    stored["data"].update(cohorts=None, clients_per_round=1, **({"root": root} if root is not None else {}))
+    stored["data"].update(client_sampler=None, cohorts=None, clients_per_round=1)
+    if root is not None:
+        stored["data"]["root"] = root
     built = build_run(stored, FederatedModule, FederatedDataModule)
     check_method(built.model)
     return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))

@@ -13,7 +13,7 @@ from torch import nn
 
 from fl_lightning import callbacks, continual, losses, methods, models, optimizers, privacy
 from fl_lightning.continual.federated import combined, combined_names
-from fl_lightning.data import partitions
+from fl_lightning.data import client_sampler, partitions
 from fl_lightning.module import FederatedModule
 
 # Key -> base class of its values, and the packages that offer them.
@@ -25,6 +25,7 @@ _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "model.server_optimizer": (torch.optim.Optimizer, (torch.optim, optimizers)),
     "model.privacy": (privacy.Privacy, (privacy,)),
     "data.partition": (partitions.Partition, (partitions,)),
+    "data.client_sampler": (client_sampler.ClientSampler, (client_sampler,)),
     "data.tasks": (continual.Tasks, (continual,)),
     "trainer.callbacks+": (Callback, (callbacks,)),
 }

@@ -104,8 +104,7 @@ class FedWeIT(APD):
 
     def adapt_net(self) -> None:
         if self.num_foreign is None:
-            size = self.data.cohort_size or max(map(len, self.data.cohorts or ()), default=0)
-            self.num_foreign = min(size, self.data.num_clients - 1)
+            self.num_foreign = min(self.data.participation.largest, self.data.num_clients - 1)
         if not self.adaptive:
             self.num_foreign = 0
         self.layers = decompose(

@@ -232,7 +232,8 @@ class TaskLearner(FederatedModule):
         """Whether a client is visited in one of so many next rounds."""
         if self.train_unsampled or not self.federated:
             return True
-        last = client.round + rounds if self.data.cohorts is None else min(client.round + rounds, len(self.data.cohorts))
+        last, named = client.round + rounds, self.data.participation.num_rounds
+        last = last if named is None else min(last, named)
         return any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     def _validation_loss(self, net: nn.Module, client: Client, position: int) -> float:

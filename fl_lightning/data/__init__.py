@@ -12,6 +12,7 @@ from fl_lightning.data.augment import (
     Resize,
     ToRGB,
 )
+from fl_lightning.data.client_sampler import ClientSampler, Poisson, Uniform
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.in_memory import from_arrays, from_dataset
 from fl_lightning.data.loaders import EvaluationInputs
@@ -48,6 +49,7 @@ __all__ = [
     "Batch",
     "CenterCrop",
     "Classes",
+    "ClientSampler",
     "Cutout",
     "Dataset",
     "Digits",
@@ -65,6 +67,7 @@ __all__ = [
     "Npz",
     "Pad",
     "Partition",
+    "Poisson",
     "PowerLaw",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -76,6 +79,7 @@ __all__ = [
     "Superclasses",
     "ToRGB",
     "TorchvisionDataset",
+    "Uniform",
     "from_arrays",
     "from_dataset",
 ]

@@ -1,71 +1,75 @@
-"""Who takes part in which round: a function of the seed and the round alone."""
+"""Who takes part in which round. A sampler is one small class: the round, N and a size in, a cohort out."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from fl_lightning.checks import check_range
 from fl_lightning.random_streams import numpy_stream
 
-
-class ClientSampler(Protocol):
-    """Draws cohorts."""
-
-    def cohort(self, round: int) -> list[int]:
-        """The clients of a round (counted from 1), ascending."""
-        ...
+__all__ = ["ClientSampler", "Poisson", "Uniform"]
 
 
-@dataclass(frozen=True)
-class UniformSampler:
-    """``size`` of N clients without replacement."""
+class ClientSampler(ABC):
+    """A rule that draws cohorts; the same arguments always give the same cohort.
 
-    num_clients: int
-    size: int
-    seed: int
-
-    def cohort(self, round: int) -> list[int]:
-        """Takes time in proportion to the cohort, not to the population."""
-        return _draw(self.num_clients, self.size, numpy_stream(self.seed, round, -1, "cohort"))
-
-
-@dataclass(frozen=True)
-class PoissonSampler:
-    """Each of N clients by an independent draw, ``expected_size`` of them on average, as accounting by client wants it."""
-
-    num_clients: int
-    expected_size: int
-    seed: int
-
-    def cohort(self, round: int) -> list[int]:
-        """Possibly nobody."""
-        rng = numpy_stream(self.seed, round, -1, "cohort")
-        # So many coins come up, and any that many are as likely.
-        return _draw(self.num_clients, rng.binomial(self.num_clients, self.expected_size / self.num_clients), rng)
-
-
-@dataclass(frozen=True)
-class FixedSampler:
-    """The cohorts of round 1, 2, ... as they are given.
-
-    Raises:
-        ValueError: if one names nobody, a client twice or none of the N.
+    Attributes:
+        num_rounds: rounds 1, 2, ... that it has cohorts for; None: every round.
+        may_be_empty: whether it may draw nobody, which makes a round without an update.
     """
 
-    num_clients: int
-    cohorts: Sequence[Sequence[int]]
+    num_rounds: int | None = None
+    may_be_empty: bool = False
 
-    def __post_init__(self) -> None:
-        for cohort in self.cohorts:
-            if not cohort or len(set(cohort)) != len(cohort) or not all(0 <= client < self.num_clients for client in cohort):
-                raise ValueError(
-                    f"data.cohorts has the cohort {list(cohort)}, must name clients between 0 and {self.num_clients - 1}, "
-                    "each once and at least one"
-                )
+    @abstractmethod
+    def cohort(self, round: int, num_clients: int, size: int, seed: int) -> Sequence[int]:
+        """The clients of a round, in any order.
 
-    def cohort(self, round: int) -> list[int]:
+        Args:
+            round: counted from 1.
+            num_clients: N; clients are 0 to N - 1.
+            size: what ``data.clients_per_round`` asks for, between 1 and N.
+            seed: of the data module.
+        """
+
+    def largest(self, num_clients: int, size: int) -> int:
+        """Clients of a cohort at most: N, unless the sampler knows better."""
+        return num_clients
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({settings})"
+
+
+class Uniform(ClientSampler):
+    """``clients_per_round`` of N clients without replacement (McMahan et al. 2017)."""
+
+    def cohort(self, round: int, num_clients: int, size: int, seed: int) -> list[int]:
+        """Takes time in proportion to the cohort, not to the population."""
+        return _draw(num_clients, size, numpy_stream(seed, round, -1, "cohort"))
+
+    def largest(self, num_clients: int, size: int) -> int:
+        return size
+
+
+class Poisson(ClientSampler):
+    """Each of N clients by an independent draw with probability ``clients_per_round`` / N, as accounting by client wants it."""
+
+    may_be_empty = True
+
+    def cohort(self, round: int, num_clients: int, size: int, seed: int) -> list[int]:
+        rng = numpy_stream(seed, round, -1, "cohort")
+        # So many coins come up, and any that many are as likely.
+        return _draw(num_clients, rng.binomial(num_clients, size / num_clients), rng)
+
+
+class FixedCohorts(ClientSampler):
+    """The cohorts of rounds 1, 2, ... as ``data.cohorts`` names them."""
+
+    def __init__(self, cohorts: Sequence[Sequence[int]]) -> None:
+        self.cohorts, self.num_rounds = cohorts, len(cohorts)
+
+    def cohort(self, round: int, num_clients: int, size: int, seed: int) -> Sequence[int]:
         """As given.
 
         Raises:
@@ -75,22 +79,10 @@ class FixedSampler:
             raise ValueError(
                 f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
             )
-        return sorted(self.cohorts[round - 1])
+        return self.cohorts[round - 1]
 
-
-def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
-    """Clients of a cohort: a whole number is a count, a number with a point a fraction of N, of which at least one takes part.
-
-    Raises:
-        ValueError: if it is out of range.
-    """
-    if isinstance(clients_per_round, float):
-        hint = "it is a fraction, write a whole number for a count"
-        check_range("data.clients_per_round", clients_per_round, above=0, at_most=1, hint=hint)
-        return max(int(clients_per_round * num_clients + 1e-9), 1)
-    hint = f"data.num_clients is {num_clients}"
-    check_range("data.clients_per_round", clients_per_round, at_least=1, at_most=num_clients, hint=hint)
-    return clients_per_round
+    def largest(self, num_clients: int, size: int) -> int:
+        return max(map(len, self.cohorts))
 
 
 def _draw(num_clients: int, size: int, rng: np.random.Generator) -> list[int]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data.prepared_samples import Part
+from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, starts_of
 from fl_lightning.functional import matched_parts
 from fl_lightning.random_streams import stream_seed
@@ -35,6 +36,23 @@ class ClientTestSets:
     def of_client(self, client: int) -> Tensor:
         """Indices of a client's test samples, possibly none."""
         return self.indices[self.start[client] : self.start[client + 1]]
+
+
+def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, natural: bool, seed: int) -> ClientTestSets | None:
+    """The test samples of each client; None where the data set has none.
+
+    Args:
+        held_out: whether they are held out of the client's samples.
+        natural: whether clients are those of the source.
+        seed: of the run.
+    """
+    if held_out:
+        return held_out_sets(shards)
+    if len(dataset.test) == 0:
+        return None
+    if natural and dataset.owners is not None and dataset.test_owners is not None:
+        return natural_sets(dataset.owners[shards.train[shards.train_start[:-1]]], dataset.test_owners)
+    return matched_sets(shards.train_label_counts, dataset.test.targets, seed)
 
 
 def held_out_sets(shards: ClientShards) -> ClientTestSets:

@@ -12,11 +12,12 @@ from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
-from fl_lightning.data.client_sampler import ClientSampler, FixedSampler, UniformSampler, cohort_size
-from fl_lightning.data.client_test_sets import ClientTestSets, held_out_sets, matched_sets, natural_sets
+from fl_lightning.data.client_sampler import ClientSampler
+from fl_lightning.data.client_test_sets import client_test_sets
 from fl_lightning.data.evaluation_data import EvaluationData, EvaluationName
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
+from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.prepared_samples import PreparedSamples
@@ -46,7 +47,7 @@ class FederatedDataModule(LightningDataModule):
         root: folder of the data set; torchvision sets are downloaded into it.
         num_clients: clients in the federation, N.
         clients_per_round: size of a cohort; a whole number is a count, a number with a point is a fraction of the clients
-            (``0.1``; ``1.0`` is all of them), of which at least one takes part.
+            (``0.1``; ``1.0`` is all of them), of which at least one takes part. With ``Poisson`` it is the size on average.
         batch_size: samples of a local step; the last batch of an epoch may be smaller. None: a client's shard is one batch.
         partition: the rule that deals the training samples to clients.
         public_size: training samples that the server has and no client, drawn at random by the seed; the clients hold the
@@ -61,7 +62,8 @@ class FederatedDataModule(LightningDataModule):
         augment: changes to images before they are normalised, in order; in evaluation without chance.
         mean: per channel, in [0, 1] for images; by default measured on the training set.
         std: likewise.
-        cohorts: the clients of round 1, 2, ..., instead of drawing ``clients_per_round`` at random without replacement.
+        client_sampler: the rule that draws who takes part in a round, a :class:`ClientSampler`; None: ``Uniform``.
+        cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
         storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
@@ -90,6 +92,7 @@ class FederatedDataModule(LightningDataModule):
         augment: Sequence[Augmentation] = (),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        client_sampler: ClientSampler | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
         eval_batch_size: int = 500,
         storage: Storage = "auto",
@@ -106,13 +109,8 @@ class FederatedDataModule(LightningDataModule):
         self.storage: Storage = storage
         self.num_workers, self.public_size, self.tasks = num_workers, public_size, tasks
         self._check_settings()
-        self.cohort_size: int | None = None
-        self.client_sampler: ClientSampler
-        if cohorts is None:
-            self.cohort_size = cohort_size(clients_per_round, num_clients)
-            self.client_sampler = UniformSampler(num_clients, self.cohort_size, seed)
-        else:
-            self.client_sampler = FixedSampler(num_clients, cohorts)
+        self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed)
+        self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
@@ -164,7 +162,10 @@ class FederatedDataModule(LightningDataModule):
         self._samples = PreparedSamples(dataset, self.preparation, self.storage, self.num_workers)
         self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
-        tests = self._client_tests(dataset)
+        tests = None
+        if self.tasks is None:
+            natural = isinstance(self.partition, Natural)
+            tests = client_test_sets(dataset, self.shards, self.test_fraction > 0, natural, self.seed)
         arriving = self._streams if isinstance(self._streams, ClassStreams) else None
         self.evaluation = EvaluationData(
             self._samples, self.present_shards, self.has_validation, self.monitor_test, tests, arriving
@@ -179,16 +180,6 @@ class FederatedDataModule(LightningDataModule):
             return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         private, public = self.split.private_and_public(dataset)
         return dataset, self.split.shards(dataset, private, self.val_fraction, self.test_fraction), public
-
-    def _client_tests(self, dataset: Dataset) -> ClientTestSets | None:
-        """The test samples of each client; None where there are none, or where they are of tasks."""
-        if self.test_fraction > 0:
-            return held_out_sets(self.shards)
-        if self.tasks is not None or len(dataset.test) == 0:
-            return None
-        if isinstance(self.partition, Natural) and dataset.owners is not None and dataset.test_owners is not None:
-            return natural_sets(dataset.owners[self.shards.train[self.shards.train_start[:-1]]], dataset.test_owners)
-        return matched_sets(self.shards.train_label_counts, dataset.test.targets, self.seed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
@@ -238,7 +229,7 @@ class FederatedDataModule(LightningDataModule):
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round (counted from 1), ascending; a function of the seed and the round alone."""
-        return self.client_sampler.cohort(round)
+        return self.participation.cohort(round)
 
     @property
     def label_counts(self) -> Tensor:

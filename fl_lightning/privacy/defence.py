@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.algorithm import FederatedAlgorithm, Update
 from fl_lightning.checks import check_range, needing_extra
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batch_sizes import BatchSizes
+from fl_lightning.data.participation import Participation
 from fl_lightning.exchange.protection import Protection
 
 
@@ -45,11 +46,12 @@ class Privacy(ABC):
         return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"
 
     @abstractmethod
-    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
+    def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         """Refuse by name what this defence cannot cover.
 
         Args:
-            method, data: of the run; the data lie where the net is.
+            method: of the run, whose data lie where the net is.
+            participation: who takes part.
             precision: of the trainer, such as ``32-true``.
 
         Raises:
@@ -64,12 +66,12 @@ class Privacy(ABC):
     def protection(self, seed: int) -> Protection:
         """This defence's part at the clients: how gradients are estimated, or uploads bounded; ``seed`` is of its noise."""
 
-    def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
-        """The clients that are drawn for a round, ascending; by default the data module's sample."""
-        return data.cohort(round)
+    def cohort(self, participation: Participation, round: int) -> list[int]:
+        """The clients that are drawn for a round, ascending; by default those that take part without a defence."""
+        return participation.cohort(round)
 
     def release(
-        self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int
+        self, update: Update | None, method: FederatedAlgorithm, participation: Participation, num_updates: int
     ) -> Update | None:
         """What the server does with the mean of the present round, with noise; by default as it is.
 
@@ -81,11 +83,15 @@ class Privacy(ABC):
 
     @abstractmethod
     def charges(
-        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+        self, method: FederatedAlgorithm, participation: Participation, batch_sizes: BatchSizes, clients: Iterable[int]
     ) -> dict[int, tuple[float, int]]:
         """What a round with these clients spends: by client the sampling rate and how many noisy sums were released.
 
         Everybody is client -1. Empty where nothing is accounted for.
+
+        Args:
+            participation: who takes part, the sampling of clients.
+            batch_sizes: the sampling of a client's samples.
         """
 
 

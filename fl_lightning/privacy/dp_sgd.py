@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batch_sizes import BatchSizes
+from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import Gradients, Losses, Penalty
 from fl_lightning.exchange.protection import Protection
@@ -56,11 +57,11 @@ class DPSGD(Privacy):
     def accounts(self) -> bool:
         return self.accounting
 
-    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
+    def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         refuse_batch_norm(method.net, "DP-SGD")
         if "mixed" in precision or precision in ("bf16-true", "16-true"):
             raise ValueError(f"trainer.precision is {precision}, but DP-SGD takes norms in full precision: use 32-true")
-        if self.accounting and data.tasks is not None:
+        if self.accounting and (method.needs.task_streams or method.needs.arriving_classes):
             raise ValueError(
                 "model.privacy.accounting is true, but a client's samples change with its tasks in data.tasks: set it to false"
             )
@@ -70,7 +71,7 @@ class DPSGD(Privacy):
                     f"model.net under {type(method).__name__} has the layer {name}, whose weights are made of several, which "
                     "DP-SGD cannot clip by sample: use a method that trains layers as they are, such as FedAvgOnTasks"
                 )
-        _try_layers(method.net, data.first_inputs(2))
+        _try_layers(method.net, method.data.first_inputs(2))
 
     def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
         return method.released_without_noise
@@ -80,11 +81,11 @@ class DPSGD(Privacy):
         return Protection(estimate, _ONE_BY_ONE, poisson_batches=self.accounting)
 
     def charges(
-        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+        self, method: FederatedAlgorithm, participation: Participation, batch_sizes: BatchSizes, clients: Iterable[int]
     ) -> dict[int, tuple[float, int]]:
         if not self.accounting:
             return {}
-        return {client: (data.batch_sizes.sampling_rate(client), method.num_local_steps(client)) for client in clients}
+        return {client: (batch_sizes.sampling_rate(client), method.num_local_steps(client)) for client in clients}
 
 
 @dataclass(frozen=True)

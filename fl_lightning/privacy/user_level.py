@@ -5,13 +5,15 @@ H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: Learning Differentially Private R
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm, Update, overridden
-from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.client_sampler import PoissonSampler
+from fl_lightning.data.batch_sizes import BatchSizes
+from fl_lightning.data.client_sampler import Poisson, Uniform
+from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Upload
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
@@ -25,7 +27,8 @@ class UserLevelDP(Privacy):
     """The server's pseudo-gradient is ``(sum_k d_k min(1, C / ||d_k||) + N(0, sigma^2 C^2)) / (q N)``, d_k the global
     weights less client k's.
 
-    Each of the N clients is in a round's cohort by an independent draw, with q = ``clients_per_round`` / N. Epsilon, for a
+    Each of the N clients is in a round's cohort by an independent draw, with q = ``clients_per_round`` / N: by
+    the sampler ``Poisson``, which takes the place of ``Uniform``. Epsilon, for a
     client's whole data, is logged every round. The server is trusted: it sees changes before noise.
     """
 
@@ -33,7 +36,7 @@ class UserLevelDP(Privacy):
     def accounts(self) -> bool:
         return True
 
-    def check(self, method: FederatedAlgorithm, data: FederatedDataModule, precision: str) -> None:
+    def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         name, ours = type(method).__name__, FederatedAlgorithm
         refuse_batch_norm(method.net, "UserLevelDP")
         if method.server_weighting != "uniform" or overridden(method, ours.update_weight):
@@ -41,10 +44,10 @@ class UserLevelDP(Privacy):
                 f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "
                 "set it to uniform, with a method that does not weight by itself"
             )
-        if data.cohorts is not None or overridden(method, ours.cohort):
-            raise ValueError(
-                f"model.privacy is UserLevelDP, which draws cohorts by coin, but {name} or data.cohorts names them: use DPSGD"
-            )
+        drawn = type(participation.sampler) in (Poisson, Uniform)
+        if not drawn or overridden(method, ours.cohort):
+            given = name if drawn else participation.said_by
+            raise ValueError(f"model.privacy is UserLevelDP, which draws cohorts by coin, but {given} names them: use DPSGD")
         if changed := overridden(method, ours.client_result, ours.aggregate, ours.probe):
             raise ValueError(
                 f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} changes "
@@ -54,8 +57,8 @@ class UserLevelDP(Privacy):
     def protection(self, seed: int) -> Protection:
         return Protection(bound=self.bound)
 
-    def cohort(self, data: FederatedDataModule, round: int) -> list[int]:
-        return PoissonSampler(data.num_clients, _expected_size(data), data.seed).cohort(round)
+    def cohort(self, participation: Participation, round: int) -> list[int]:
+        return replace(participation, sampler=Poisson()).cohort(round)
 
     def bound(self, upload: Upload, received: State) -> Upload:
         """What a client sends, its change from what it received clipped."""
@@ -66,8 +69,9 @@ class UserLevelDP(Privacy):
         clipped = {name: received[name] + factor * part for name, part in change.items()}
         return {**upload, "weights": sent._replace(tensors=clipped)}
 
-    def release(self, update: Update | None, method: FederatedAlgorithm, data: FederatedDataModule, num_updates: int) -> Update:
-        expected = _expected_size(data)
+    def release(
+        self, update: Update | None, method: FederatedAlgorithm, participation: Participation, num_updates: int
+    ) -> Update:
         weights = method.trained_weights(method.net)
         shared = {name: weight for name, weight in weights.items() if not method.is_personal(name)}
         device = next(iter(weights.values())).device
@@ -77,21 +81,10 @@ class UserLevelDP(Privacy):
         for name, weight in shared.items():
             drawn = scale * torch.randn(weight.shape, generator=noise, dtype=weight.dtype, device=weight.device)
             total = 0.0 if update is None else update.pseudo_gradient[name] * num_updates
-            gradient[name] = (total + drawn) / expected
+            gradient[name] = (total + drawn) / participation.size
         return Update(gradient, {} if update is None else update.buffers)
 
     def charges(
-        self, method: FederatedAlgorithm, data: FederatedDataModule, clients: Iterable[int]
+        self, method: FederatedAlgorithm, participation: Participation, batch_sizes: BatchSizes, clients: Iterable[int]
     ) -> dict[int, tuple[float, int]]:
-        return {_EVERYBODY: (_expected_size(data) / data.num_clients, 1)}
-
-
-def _expected_size(data: FederatedDataModule) -> int:
-    """q N, clients of a cohort on average.
-
-    Raises:
-        ValueError: if ``data.cohorts`` names the cohorts.
-    """
-    if data.cohort_size is None:
-        raise ValueError("data.cohorts names the cohorts, which UserLevelDP draws by coin: leave it out")
-    return data.cohort_size
+        return {_EVERYBODY: (participation.size / participation.num_clients, 1)}

@@ -16,6 +16,7 @@ _CONDITIONS = (
     "data.partition",
     "data.num_clients",
     "data.clients_per_round",
+    "data.client_sampler",
     "trainer.max_steps",
     "model.local_steps",
     "model.local_epochs",

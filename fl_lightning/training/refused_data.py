@@ -1,11 +1,12 @@
 """Data that a fit refuses: tasks that its method does not learn, too few cohorts, and batches that its net cannot take."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.participation import Participation
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.exchange import Needs
 
@@ -30,14 +31,15 @@ def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
     )
 
 
-def check_cohorts(cohorts: Sequence[Sequence[int]] | None, rounds: int) -> None:
-    """Refuse fewer given cohorts than the fit has rounds; None: they are drawn.
+def check_cohorts(participation: Participation, rounds: int) -> None:
+    """Refuse a fit of more rounds than have cohorts.
 
     Raises:
         ValueError: naming both numbers.
     """
-    if cohorts is not None and rounds > len(cohorts):
-        raise ValueError(f"trainer.max_steps is {rounds}, but data.cohorts names {len(cohorts)} rounds: lower it")
+    named = participation.num_rounds
+    if named is not None and rounds > named:
+        raise ValueError(f"trainer.max_steps is {rounds}, but {participation.said_by} names {named} rounds: lower it")
 
 
 def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
@@ -53,8 +55,8 @@ def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps:
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
         return
     clients: Iterable[int] = range(data.num_clients)
-    if data.cohorts is not None:
-        clients = {client for cohort in data.cohorts[:rounds] for client in cohort}
+    if data.participation.num_rounds is not None:
+        clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
     alone = (client for client in clients if data.batch_sizes.smallest(client, local_steps(client)) == 1)
     if (lonely := next(alone, None)) is None:
         return

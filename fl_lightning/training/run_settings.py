@@ -56,7 +56,7 @@ def run_settings(method: EvaluatedModule) -> Settings:
     settings |= _optimizers(method)
     for key, value in _options(data):
         settings |= _described(f"data.{key}", value)
-    settings["data.clients_per_round"] = data.cohort_size
+    settings["data.clients_per_round"] = data.participation.size if data.cohorts is None else None
     settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
     settings[_HOLDERS] = _digest(data.shards.train, data.shards.train_start, data.shards.validation, data.train_set.targets)
     settings = {**method.config_settings, **settings}

@@ -329,7 +329,7 @@ def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     data.source = blank(40, "CIFAR100", (3, 32, 32))
     data.setup()
     assert data.class_streams.num_seen == tuple(range(10, 101, 10))
-    assert data.num_clients == data.cohort_size == 10
+    assert data.num_clients == data.participation.size == 10
     assert data.class_streams.mixed == ("joint" in name)
     assert model._build_net(data.input_shape, len(data.classes)).classifier.out_features == 100
 

@@ -89,7 +89,16 @@ CHOICES = [
     "trainer.accelerator",
     "trainer.strategy",
 ]
-CLASSES = ["model", "model.net", "model.loss", "model.optimizer", "model.server_optimizer", "model.privacy", "data.partition"]
+CLASSES = [
+    "model",
+    "model.net",
+    "model.loss",
+    "model.optimizer",
+    "model.server_optimizer",
+    "model.privacy",
+    "data.partition",
+    "data.client_sampler",
+]
 NO_WHOLE_NUMBER = ["abc", "1.5", ".nan", ".inf", "[1, 2]", "{a: 1}", ""]
 NO_NUMBER = ["abc", "nan", "inf", "[[1]]", "{a: 1}", ""]
 NO_CLASS = ["Nonsense", "nowhere.Nonsense", "3", "[]", "os.path"]

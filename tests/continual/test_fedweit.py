@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fl_lightning.continual import FedAvgAPD, FedAvgOnTasks, FedWeIT, fedweit
+from fl_lightning.data import Poisson
 
 L1, L2, DECAY, DENSITY = 0.02, 3.0, 0.05, 0.4
 LAYERS = ("conv", "hidden")
@@ -339,7 +340,9 @@ def test_all_earlier_tasks_may_be_known(tiny):
 
 def test_the_limit_of_knowledge_is_a_cohort_without_oneself(tiny):
     """One number of attention for each other client that can be in a cohort; by name the largest cohort counts."""
-    for settings, most in (({"clients_per_round": 3}, 2), ({"clients_per_round": 1}, 1), ({"cohorts": [[0], [0, 1]]}, 2)):
+    coins = {"clients_per_round": 1, "client_sampler": Poisson()}
+    sizes = (({"clients_per_round": 3}, 2), ({"clients_per_round": 1}, 1), ({"cohorts": [[0], [0, 1]]}, 2), (coins, 2))
+    for settings, most in sizes:
         method = tiny.train(FedWeIT, tiny.new_data(**settings), rounds=1)
         assert method.net.get_parameter(weight("conv", "attention")).shape == (most,)
 

@@ -112,7 +112,7 @@ def test_cohort_is_ascending_without_repetition(num_clients, data, round):
 def test_cohort_size(clients_per_round, num_clients, size):
     """A whole number is a count; a fraction C gives max(floor(C N), 1), .29 * 100 = 29 in spite of floating point."""
     data = FederatedDataModule(num_clients=num_clients, clients_per_round=clients_per_round)
-    assert data.cohort_size == size
+    assert data.participation.size == size
     assert len(data.cohort(1)) == size
 
 
@@ -567,10 +567,10 @@ def test_training_loader_counts_rounds_from_the_trainer():
         ({"mean": [0.5, 0.5], "std": [0.5, 0.0]}, r"data\.std has 0\.0, must be above 0 and finite"),
         ({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5]}, r"data\.mean .*data\.std"),
         ({"mean": [], "std": []}, r"data\.(mean|std)"),
-        ({"cohorts": [[0, 1], [100]]}, r"data\.cohorts has the cohort \[100\], must name clients between 0 and 99"),
-        ({"cohorts": [[0, -1]]}, r"data\.cohorts has the cohort \[0, -1\]"),
-        ({"cohorts": [[3, 3]]}, r"data\.cohorts has the cohort \[3, 3\], .*each once"),
-        ({"cohorts": [[]]}, r"data\.cohorts has the cohort \[\], .*at least one"),
+        ({"cohorts": [[0, 1], [100]]}, r"data\.cohorts names client 100 in round 2, must name clients between 0 and 99"),
+        ({"cohorts": [[0, -1]]}, r"data\.cohorts names client -1 in round 1, must"),
+        ({"cohorts": [[3, 3]]}, r"data\.cohorts names client 3 twice in round 1, .*each once"),
+        ({"cohorts": [[]]}, r"data\.cohorts names nobody in round 1, .*at least one"),
         ({"source": "CIFAR1O"}, r"data\.source is 'CIFAR1O'"),
     ],
 )

@@ -67,7 +67,7 @@ def train(fit, method=FedAvg, rounds=5, data=None, net=None, callbacks=(), train
 def cohorts_of(rounds):
     data = new_data()
     data.setup()
-    return [PRIVACY.cohort(data, round) for round in range(1, rounds + 1)]
+    return [PRIVACY.cohort(data.participation, round) for round in range(1, rounds + 1)]
 
 
 def plain_rounds(rounds, frozen=()):
@@ -194,7 +194,7 @@ def test_all_clients_on_average_are_all_clients():
     """q = 1: nobody ever stays away."""
     data = new_data(clients_per_round=1.0)
     data.setup()
-    assert all(PRIVACY.cohort(data, round) == [0, 1, 2, 3, 4] for round in range(1, 50))
+    assert all(PRIVACY.cohort(data.participation, round) == [0, 1, 2, 3, 4] for round in range(1, 50))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
@@ -286,11 +286,11 @@ class OwnCohort(FedAvg):
     [
         (FedAvg, {"server_weighting": "n_weighted"}, "model.server_weighting is n_weighted, but UserLevelDP bounds clients"),
         (OwnWeights, {}, "model.server_weighting is uniform, but UserLevelDP bounds clients that count equally: "),
-        (OwnCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but OwnCohort or data.cohorts names them"),
+        (OwnCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but OwnCohort names them: use DPSGD"),
         (
             FedAvg,
             {"data": new_data(cohorts=[[0]] * 5)},
-            "model.privacy is UserLevelDP, which draws cohorts by coin, but FedAvg",
+            "model.privacy is UserLevelDP, which draws cohorts by coin, but data.cohorts names them: use DPSGD",
         ),
         (
             FedAvg,

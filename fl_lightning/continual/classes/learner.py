@@ -204,8 +204,8 @@ class ClassLearner(FederatedModule):
     def is_last_visit(self, client: Client) -> bool:
         """Whether a client that is at this point is not in a later cohort of the present task."""
         last = client.round + self.rounds_per_task - self._rounds_in_task - 1
-        if self.data.cohorts is not None:
-            last = min(last, len(self.data.cohorts))
+        if (named := self.data.participation.num_rounds) is not None:
+            last = min(last, named)
         return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     # Evaluation and checkpoints -------------------------------------------------------------------------------------

@@ -1,0 +1,115 @@
+"""Who takes part in which round of a run: a sampler with what it draws from."""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import shorten
+
+from fl_lightning.checks import check_range
+from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
+
+
+@dataclass(frozen=True)
+class Participation:
+    """The cohorts of a run, a function of the seed and the round alone.
+
+    Args:
+        sampler: draws them.
+        num_clients: N.
+        size: clients of a cohort, on average or exactly, as the sampler takes it.
+        seed: of the draws.
+
+    Raises:
+        ValueError: if the sampler is none, or the cohort of round 1, or one that is named, is none of such clients.
+    """
+
+    sampler: ClientSampler
+    num_clients: int
+    size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampler, ClientSampler):
+            raise ValueError(f"data.client_sampler is {self.sampler!r}, must be a ClientSampler: such as Poisson()")
+        for round in range(1, (self.sampler.num_rounds or 1) + 1):
+            self.cohort(round)
+
+    def cohort(self, round: int) -> list[int]:
+        """The clients of a round (counted from 1), ascending; possibly nobody, where the sampler allows it.
+
+        Raises:
+            ValueError: if the sampler draws anything but clients of the federation, each once.
+        """
+        drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
+        try:
+            cohort = sorted(map(operator.index, drawn))
+        except TypeError as error:
+            raise self._refusal(shorten(repr(drawn), 60), round) from error
+        if not cohort and not self.sampler.may_be_empty:
+            raise self._refusal("nobody", round)
+        if cohort and not 0 <= cohort[0] <= cohort[-1] < self.num_clients:
+            raise self._refusal(f"client {cohort[0] if cohort[0] < 0 else cohort[-1]}", round)
+        if len(set(cohort)) != len(cohort):
+            twice = next(client for client, following in pairwise(cohort) if client == following)
+            raise self._refusal(f"client {twice} twice", round)
+        return cohort
+
+    @property
+    def num_rounds(self) -> int | None:
+        """Rounds that have cohorts; None: every round."""
+        return self.sampler.num_rounds
+
+    @property
+    def largest(self) -> int:
+        """Clients of a cohort at most."""
+        return self.sampler.largest(self.num_clients, self.size)
+
+    @property
+    def said_by(self) -> str:
+        """What names the cohorts, as a message has it: the key, with the class of a sampler."""
+        kind = type(self.sampler)
+        return "data.cohorts" if kind is FixedCohorts else f"data.client_sampler {kind.__name__}"
+
+    def _refusal(self, drawn: str, round: int) -> ValueError:
+        count = "each once" if self.sampler.may_be_empty else "each once and at least one"
+        return ValueError(
+            f"{self.said_by} names {drawn} in round {round}, must name clients between 0 and {self.num_clients - 1}, {count}"
+        )
+
+
+def participation(
+    client_sampler: ClientSampler | None,
+    cohorts: Sequence[Sequence[int]] | None,
+    clients_per_round: int | float,
+    num_clients: int,
+    seed: int,
+) -> Participation:
+    """What the keys of the data module say; ``clients_per_round`` is not looked at where ``cohorts`` are given.
+
+    Raises:
+        ValueError: if a value is out of range, or both a sampler and cohorts are given.
+    """
+    if cohorts is None:
+        size = cohort_size(clients_per_round, num_clients)
+        return Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
+    if client_sampler is not None:
+        raise ValueError(f"data.client_sampler is {client_sampler}, but data.cohorts names who takes part: leave one out")
+    if len(cohorts) == 0:
+        raise ValueError("data.cohorts is empty, must name the clients of at least one round")
+    return Participation(FixedCohorts(cohorts), num_clients, num_clients, seed)
+
+
+def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
+    """Clients of a cohort: a whole number is a count, a number with a point a fraction of N, of which at least one takes part.
+
+    Raises:
+        ValueError: if it is out of range.
+    """
+    if isinstance(clients_per_round, float):
+        hint = "it is a fraction, write a whole number for a count"
+        check_range("data.clients_per_round", clients_per_round, above=0, at_most=1, hint=hint)
+        return max(int(clients_per_round * num_clients + 1e-9), 1)
+    hint = f"data.num_clients is {num_clients}"
+    check_range("data.clients_per_round", clients_per_round, at_least=1, at_most=num_clients, hint=hint)
+    return clients_per_round
