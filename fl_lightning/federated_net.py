@@ -127,7 +127,7 @@ class FederatedNet(nn.Module):
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
                 layer = copy.deepcopy(layer)
                 layer.reset_running_stats()
-                fresh |= {f"{name}.{key}".removeprefix("."): buffer for key, buffer in layer.named_buffers()}
+                fresh |= dict(layer.named_buffers(prefix=name))
         return fresh
 
     def fine_tunes(self, name: str) -> bool:

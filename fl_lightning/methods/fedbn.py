@@ -41,7 +41,7 @@ class FedBN(FederatedModule):
         """Names of the weights and buffers of BatchNorm layers."""
         layers = {name: m for name, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
         return frozenset(
-            f"{name}.{key}".removeprefix(".")
+            key
             for name, layer in layers.items()
-            for key, _ in (*layer.named_parameters(), *layer.named_buffers())
+            for key, _ in (*layer.named_parameters(prefix=name), *layer.named_buffers(prefix=name))
         )

@@ -11,7 +11,7 @@ from options import NO_PICTURES
 
 from fl_lightning import SCAFFOLD, FedAvg
 from fl_lightning.atomic_files import atomic_save
-from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
+from fl_lightning.state.checkpoint import AtomicCheckpointIO, part_of, read_checkpoint, without_part
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
 DIGITS += NO_PICTURES
@@ -242,3 +242,15 @@ def test_a_checkpoint_of_an_earlier_version_gives_its_net(main):
     for name, value in method.net.state_dict().items():
         assert torch.equal(value, present["state_dict"][f"net.{name}"])
     assert main("fit", *DIGITS, *scaffold, "--model.initial_weights", str(LAST))[0] == 0
+
+
+def test_a_part_of_a_state_dict_is_that_of_a_submodule():
+    """By its whole name: neither a submodule whose name begins so, nor one of a submodule that is called so too."""
+    parts = {"net": torch.nn.Linear(1, 1), "network": torch.nn.Linear(1, 1), "twin": torch.nn.ModuleDict()}
+    parts["twin"]["net"] = torch.nn.Linear(1, 1)
+    method = torch.nn.ModuleDict(parts)
+    method.register_buffer("position", torch.zeros(()))
+    state = method.state_dict()
+    assert part_of(state, "net").keys() == method["net"].state_dict().keys()
+    rest = without_part(state, "net")
+    assert sorted(rest) == ["network.bias", "network.weight", "position", "twin.net.bias", "twin.net.weight"]
