@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import FederatedDataModule, from_arrays
+from fl_lightning.data import ClientSampler, FederatedDataModule, from_arrays
 from fl_lightning.exchange import ClientState
 from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
 
@@ -145,17 +145,19 @@ class Tiny:
         name: str,
         personal: Sequence[str] = (),
         poisoned: int | None = None,
-        cohorts: Sequence[Sequence[int]] = COHORTS,
+        cohorts: Sequence[Sequence[int]] | None = COHORTS,
+        client_sampler: ClientSampler | None = None,
         **settings: object,
     ) -> FederatedModule:
         """A public method by name, with the data and the net that it needs.
 
         Args:
+            client_sampler: instead of cohorts, which are None.
             personal: patterns of the weights that stay with the client.
             poisoned: a client whose samples are infinite.
         """
         data_settings, own_settings = NEEDS.get(name, ({}, {}))
-        data = self.new_data(cohorts=cohorts, **data_settings)
+        data = self.new_data(cohorts=cohorts, client_sampler=client_sampler, **data_settings)
         data.setup()
         if poisoned is not None:
             data.train_set.inputs[data.shards.train_indices(poisoned)] = float("inf")

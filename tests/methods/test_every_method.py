@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fl_lightning import methods
+from fl_lightning.data import ClientSampler
 from fl_lightning.training.undoable_step import UndoableStep
 
 TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
@@ -40,6 +41,23 @@ def test_a_round_of_such_clients_alone_does_no_harm(tiny, name):
     ends = [[run.state_dict().values(), run.client_states.read(0).tensors()] for run in runs[1:]]
     before, after = ([tensor for tensors in end for tensor in tensors] for end in ends)
     assert any(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
+class NobodyTwice(ClientSampler):
+    """In rounds 1 and 3 of four."""
+
+    may_be_empty, num_rounds = True, 4
+
+    def cohort(self, round, num_clients, size, seed):
+        return [] if round % 2 else [0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"LocalOnly"}))  # trains all
+def test_a_round_of_nobody_is_a_lost_one(tiny, name):
+    """The first round and a later one: the run ends as one in which their only client was not finite."""
+    empty = tiny.train_any(name, cohorts=None, client_sampler=NobodyTwice(), rounds=4)
+    assert [report.clients for report in empty.reports] == [[], [0, 1], [], [0, 1]]
+    assert_same_end(tiny, empty, tiny.train_any(name, poisoned=3, cohorts=[[3], [0, 1], [3], [0, 1]]))
 
 
 @pytest.mark.filterwarnings("ignore:round 2")
