@@ -94,7 +94,7 @@ def test_a_run_that_has_all_rounds_is_held_to_its_settings(main, monkeypatch, ru
     assert contents(run_of_two_rounds) == before
 
 
-OPAQUE = "--model.net opaque_parts.Net --model.loss opaque_parts.Scaled".split()
+OPAQUE_OPTIONS = "--model.net opaque_parts.Net --model.loss opaque_parts.Scaled".split()
 OPAQUE = """
 import torch
 from torch.nn import functional as F
@@ -128,7 +128,7 @@ def opaque_run(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["fl-lightning"])
-        assert cli.main([*RUN, "2", *OPAQUE]) == 0
+        assert cli.main([*RUN, "2", *OPAQUE_OPTIONS]) == 0
     (folder / "runs" / "digits_tce" / "version_0" / "config.yaml").unlink()
     return folder
 
@@ -144,7 +144,7 @@ def test_an_option_that_an_object_keeps_to_itself_stays(main, monkeypatch, opaqu
     """The checkpoint has the config's values, whether or not config.yaml is there."""
     monkeypatch.chdir(opaque_run)
     before = contents(opaque_run)
-    code, _, error = main(*RUN, "4", *OPAQUE, *options.split(), "--ckpt_path", "last")
+    code, _, error = main(*RUN, "4", *OPAQUE_OPTIONS, *options.split(), "--ckpt_path", "last")
     assert (code, error.count("\n")) == (1, 1)
     assert message in error
     assert contents(opaque_run) == before
@@ -153,18 +153,18 @@ def test_an_option_that_an_object_keeps_to_itself_stays(main, monkeypatch, opaqu
 def test_a_run_with_such_objects_goes_on(main, tmp_path):
     """Told by the same options."""
     (tmp_path / "opaque_parts.py").write_text(OPAQUE)
-    assert main(*RUN, "2", *OPAQUE)[0] == 0
-    code, _, error = main(*RUN, "4", *OPAQUE, "--model.engine", "sequential", "--ckpt_path", "last")
+    assert main(*RUN, "2", *OPAQUE_OPTIONS)[0] == 0
+    code, _, error = main(*RUN, "4", *OPAQUE_OPTIONS, "--model.engine", "sequential", "--ckpt_path", "last")
     assert code == 0, error
 
 
 def test_evaluation_takes_the_options_of_the_net(main, monkeypatch, opaque_run):
     """Another activation is another net, though all its weights fit."""
     monkeypatch.chdir(opaque_run)
-    code, _, error = main("test", *NET[:2], *OPAQUE, "--model.net.act", "gelu", "--ckpt_path", "last")
+    code, _, error = main("test", *NET[:2], *OPAQUE_OPTIONS, "--model.net.act", "gelu", "--ckpt_path", "last")
     assert (code, error.count("\n")) == (1, 1)
     assert "ckpt_path is of a run with another net: model.net.act is gelu, relu in the run: give the run's" in error
-    assert main("test", *NET[:2], *OPAQUE, "--ckpt_path", "last")[0] == 0
+    assert main("test", *NET[:2], *OPAQUE_OPTIONS, "--ckpt_path", "last")[0] == 0
 
 
 def test_a_batch_of_an_evaluation_has_its_size_where_batches_are_counted(fit, toy_data, tmp_path):
