@@ -111,12 +111,11 @@ class _Watch(RoundCallback):
 
     def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
         pixel_range = _pixel_range(module.data)
-        with trainer.precision_plugin.train_step_context():
-            # Batches of known size, under DP-SGD with accounting too.
-            context = module.run_context()
-            protection = replace(context.protection, poisson_batches=False)
-            engine = SequentialEngine(module, replace(context, protection=protection, batch_size=self.num_images))
-            observations = [_observe_client(module, engine, client, pixel_range) for client in self.clients]
+        # Batches of known size, under DP-SGD with accounting too.
+        context = module.run_context()
+        protection = replace(context.protection, poisson_batches=False)
+        engine = SequentialEngine(module, replace(context, protection=protection, batch_size=self.num_images))
+        observations = [_observe_client(module, engine, client, pixel_range) for client in self.clients]
         attackable = [one for one in observations if any(part.any() for part in one.gradient.values())]
         silent = sorted(set(self.clients) - {one.client for one in attackable})
         if not attackable:

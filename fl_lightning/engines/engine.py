@@ -105,7 +105,8 @@ class Engine(ABC):
         share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
         self._states.fetch([[visits[position].client for position in positions] for positions in split])
         before = self._personal_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
-        self.fit_share(round, {position: visits[position] for position in split[ranks.rank]}, share)
+        with self.context.precision():
+            self.fit_share(round, {position: visits[position] for position in split[ranks.rank]}, share)
         if ranks.size > 1:
             share.gather(ranks)
         outcomes = share.outcomes()  # the one transfer of the round
@@ -230,7 +231,7 @@ class Engine(ABC):
 
     def upload(self, client: Client) -> Upload:
         """What the client in the working copy sends, bounded where privacy asks for it."""
-        with self.drawing(client, "client_result"):
+        with self.context.precision(), self.drawing(client, "client_result"):
             upload = self.method.client_result(self.net, client)
         return upload if self.context.protection.bound is None else self.context.protection.bound(upload, client.received_state)
 

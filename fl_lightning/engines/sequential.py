@@ -36,8 +36,9 @@ class SequentialEngine(Engine):
         """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
         counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
         client, local = self.receive(round, visit, *counts)
-        self.start(client, local)
-        return client, self._fit(client, min(client.num_steps, max_steps or client.num_steps))
+        with self.context.precision():
+            self.start(client, local)
+            return client, self._fit(client, min(client.num_steps, max_steps or client.num_steps))
 
     def _fit(self, client: Client, num_steps: int) -> Tensor:
         """The local fit; returns the mean loss over its steps, (1,)."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
-from fl_lightning.exchange import Client, ClientState, Needs
+from fl_lightning.exchange import Client, ClientState, Needs, Visit
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.state.client_states import MemoryStates
 
@@ -157,6 +158,55 @@ def test_the_seed_of_a_run_is_that_of_its_context(toy_data):
         ends.append(method.net[2].bias.detach())
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
+
+
+class SeesTypes(FederatedAlgorithm):
+    """Notes in which hook its net gives outputs of which type."""
+
+    def __init__(self, *arguments, **settings) -> None:
+        super().__init__(*arguments, **settings)
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    def note(self, hook: str, net: nn.Module) -> None:
+        self.seen.append((hook, net(torch.zeros(1, 4)).dtype))
+
+    def client_start(self, net, client: Client):
+        self.note("start", net)
+        return super().client_start(net, client)
+
+    def client_loss(self, net, batch, client: Client):
+        self.note("loss", net)
+        return super().client_loss(net, batch, client)
+
+    def client_result(self, net, client: Client):
+        self.note("result", net)
+        return super().client_result(net, client)
+
+
+HALF = partial(torch.autocast, "cpu", torch.bfloat16)
+IN_HALF = [(hook, torch.bfloat16) for hook in ("start", "loss", "result")]
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorizedEngine])
+def test_a_round_runs_in_the_precision_of_its_context(engine, toy_data):
+    """All hooks of clients; the weights stay in theirs."""
+    method, data = SeesTypes(net().float(), local_steps=1), toy_data()
+    data.setup()
+    method.join(data)
+    run_round(method, engine(method, RunContext(precision=HALF)), 1)
+    assert set(method.seen) == set(IN_HALF)
+    assert all(weight.dtype == torch.float32 for weight in method.net.parameters())
+
+
+def test_a_site_fits_and_sends_in_the_precision_of_its_context(toy_data):
+    """One visit by hand, and what it sends."""
+    method, data = SeesTypes(net().float(), local_steps=1), toy_data()
+    data.setup()
+    method.join(data)
+    engine = SequentialEngine(method, RunContext(precision=HALF))
+    client, _ = engine.fit_one(1, Visit(2))
+    engine.upload(client)
+    assert method.seen == IN_HALF
 
 
 def test_a_protection_says_by_itself_why_clients_run_one_by_one(toy_data):
