@@ -142,7 +142,8 @@ class VectorizedEngine(Engine):
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
         losses /= on_device(steps, losses.device)
-        if self._one_by_one:
+        # Tasks and moments are no part of a stack: clients with some are taken apart.
+        if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
                 member.client.state = _row(stack.state, row)

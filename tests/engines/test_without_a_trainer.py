@@ -14,14 +14,15 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.engine_choice import by_rule
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
-from fl_lightning.exchange import Client, ClientState, Needs, Visit
+from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, SparseTensor, Visit
 from fl_lightning.exchange.protection import Protection
-from fl_lightning.state.client_states import MemoryStates
+from fl_lightning.state.client_states import ClientStates, DiskStates, MemoryStates
 
 
 def net() -> nn.Module:
@@ -137,6 +138,99 @@ def test_two_ranks_share_a_round(engine, toy_data):
     assert [sorted(context.states.clients()) for context in contexts] == [[0, 2], [1]]
     assert all(contexts[client % 2].states.read(client).method["visits"] == 3 for client in range(3))
     assert {"sum", "gather", "exchange"} == set(ranks[0].calls)
+
+
+class LearnsTasks(FederatedAlgorithm):
+    """Notes a task at each visit, and leaves all other hooks at their defaults."""
+
+    def client_start(self, net, client: Client):
+        client.tasks[client.round] = LearnedTask({"of": torch.tensor(float(client.index))})
+        return {}
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorizedEngine])
+def test_tasks_stay_with_clients_under_every_engine(engine, toy_data):
+    states = run_rounds(LearnsTasks(net(), local_steps=1), engine, toy_data(), 2).states
+    for client in range(3):
+        tasks = states.read(client).tasks
+        assert [(position, float(task.tensors["of"])) for position, task in tasks.items()] == [(1, client), (2, client)]
+
+
+def whole_state() -> ClientState:
+    """All four parts, tensors in groups and sparse ones among them."""
+    weights = dict(net().named_parameters())
+    sparse = SparseTensor.of(torch.tensor([[0.0, 2.0], [0.0, -1.0]]))
+    return ClientState(
+        method={"visits": torch.tensor(3), "variate": {"0.bias": torch.arange(6.0)}},
+        weights={name: weight.detach() * 2 for name, weight in weights.items()},
+        moments={0: {"momentum_buffer": torch.full((6, 4), 0.5, dtype=torch.float64), "step": torch.tensor(7.0)}},
+        tasks={1: LearnedTask({"2.bias": torch.ones(3)}, {"0": sparse}, torch.tensor([[2, 0]])), 4: LearnedTask()},
+    )
+
+
+def keep(states: ClientStates) -> ClientStates:
+    """Client 0's whole state, kept in round 1."""
+    states.write(0, 1, whole_state())
+    states.commit(1, [0])
+    return states
+
+
+def through_a_checkpoint(states: ClientStates, file: Path) -> ClientState:
+    torch.save(keep(states).checkpoint(), file)
+    restored = MemoryStates()
+    restored.restore(torch.load(file, weights_only=True))
+    return restored.read(0)
+
+
+def through_ranks() -> ClientState:
+    """Client 0 of the first process is fitted by the second."""
+    table, stores = Table(2), [keep(MemoryStates()), MemoryStates()]
+
+    def visit(rank: int) -> None:
+        cohort = CohortStates(stores[rank], ThreadRanks(table, rank), torch.device("cpu"))
+        cohort.fetch([[1], [0]])
+        if rank == 1:
+            cohort.write(2, 0, cohort.read(0))
+        cohort.send(2, keeps_any=True)
+        stores[rank].commit(2, [0])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(visit, range(2)))
+    return stores[0].read(0)
+
+
+class GoesOn(FederatedAlgorithm):
+    """Client 0 alone, from the weights that it kept."""
+
+    needs = Needs(client_weights=True)
+
+    def cohort(self, round: int) -> list[Visit]:
+        return [Visit(0, receives=False)]
+
+    def client_learning_rate(self, round: int, client: int) -> float:
+        return 0.0
+
+
+def through_a_visit(engine, data) -> ClientState:
+    """A visit that changes nothing."""
+    return run_rounds(GoesOn(net(), local_steps=1), engine, data, 1, states=keep(MemoryStates())).states.read(0)
+
+
+@pytest.mark.parametrize(
+    "road", ["memory", "disk", "checkpoint of memory", "checkpoint of disk", "ranks", "sequential", "vectorized"]
+)
+def test_a_whole_state_comes_back_equal(road, toy_data, tmp_path):
+    """Every tensor of every part, whatever a state moves through."""
+    roads = {
+        "memory": lambda: keep(MemoryStates()).read(0),
+        "disk": lambda: keep(DiskStates(tmp_path)).read(0),
+        "checkpoint of memory": lambda: through_a_checkpoint(MemoryStates(), tmp_path / "a.ckpt"),
+        "checkpoint of disk": lambda: through_a_checkpoint(DiskStates(tmp_path), tmp_path / "a.ckpt"),
+        "ranks": through_ranks,
+        "sequential": lambda: through_a_visit(SequentialEngine, toy_data()),
+        "vectorized": lambda: through_a_visit(VectorizedEngine, toy_data()),
+    }
+    torch.testing.assert_close(roads[road]().to_plain(), whole_state().to_plain(), rtol=0, atol=0)
 
 
 class Noisy(FederatedAlgorithm):
