@@ -17,7 +17,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from forked import CommandLine
+from fork_server import CommandLine
 from lightning.pytorch.trainer.connectors import callback_connector
 
 from fl_lightning.command_line import cli

@@ -6,8 +6,8 @@ import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
+from markdown_from_docstrings import first_sentence, restructured, table
 from method_pages import documented_methods
-from pieces import first_sentence, restructured, table
 
 import fl_lightning
 

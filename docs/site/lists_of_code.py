@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from pieces import described_arguments, first_sentence, table
+from markdown_from_docstrings import described_arguments, first_sentence, table
 
 from fl_lightning import callbacks
 from fl_lightning.callbacks.tags import DESCRIPTIONS

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from pieces import as_markdown, described_arguments, restructured, table
+from markdown_from_docstrings import as_markdown, described_arguments, restructured, table
 
 from fl_lightning import FederatedModule, continual, methods
 from fl_lightning.command_line.bundled_configs import bundled_files, bundled_rows

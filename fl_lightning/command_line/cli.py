@@ -15,7 +15,7 @@ from fl_lightning.command_line.config_files import whole_configs
 from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
 from fl_lightning.command_line.one_line_errors import error_line
 from fl_lightning.command_line.subcommands import quick_answer
-from fl_lightning.training.launch import tell_failure
+from fl_lightning.training.torchrun_store import tell_failure
 
 # Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
 COMMANDS = {

@@ -31,10 +31,10 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import is_complete
-from fl_lightning.training.launch import decided_by_first, num_started
 from fl_lightning.training.peer_watch import PeerLost
 from fl_lightning.training.run_settings import config_settings
 from fl_lightning.training.strategy import FederatedStrategy
+from fl_lightning.training.torchrun_store import decided_by_first, num_started
 from fl_lightning.training.trainer_settings import check_trainer_settings, naming_settings, refuse_other_strategies
 
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise

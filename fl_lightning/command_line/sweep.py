@@ -10,8 +10,8 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fl_lightning.atomic_files import atomic_write
-from fl_lightning.command_line.checked_points import check_points
 from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning.command_line.sweep_point_check import check_points
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.sweep.points import Choices, Run, grid
 from fl_lightning.sweep.screen import open_screen

@@ -17,9 +17,9 @@ from torch.nn.utils import parametrize
 
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
+from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
 from fl_lightning.continual.composition import check_composed, federations
-from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, TaskProgress, Upload, Visit
 from fl_lightning.functional.aggregation import State

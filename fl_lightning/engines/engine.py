@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cohort_share import Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
 from fl_lightning.engines.net_behaviour import activation_bytes, mixes_samples
 from fl_lightning.engines.ranks import split_by_work
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.share import Share, round_report
 from fl_lightning.engines.update_norms import update_norm
 from fl_lightning.exchange import (
     Client,

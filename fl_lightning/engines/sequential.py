@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine, set_gradients
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.share import Share
 from fl_lightning.exchange import Batch, Client, Visit
 from fl_lightning.functional.aggregation import State
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm, overridden
+from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine, set_gradients
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.engines.net_behaviour import draws
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.share import Share
 from fl_lightning.engines.update_norms import update_norms
 from fl_lightning.exchange import Batch, Client, ClientState, Visit
 from fl_lightning.exchange.client_state import num_bytes

@@ -1,6 +1,6 @@
 """The mathematics: pure functions on tensors, one module a topic."""
 
-from fl_lightning.functional.accuracy_curves import final_accuracy
+from fl_lightning.functional.accuracy_curves import final_accuracy, rounds_to_target
 from fl_lightning.functional.aggregation import weighted_average
 from fl_lightning.functional.arriving_classes import (
     confusion_counts,
@@ -10,7 +10,6 @@ from fl_lightning.functional.arriving_classes import (
     tasks_found,
 )
 from fl_lightning.functional.client_accuracies import worst_decile
-from fl_lightning.functional.data_free import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.distillation import (
     dynamic_distillation,
     ensemble_distillation,
@@ -23,6 +22,7 @@ from fl_lightning.functional.distillation import (
 from fl_lightning.functional.exemplars import herding, reservoir
 from fl_lightning.functional.fisher import empirical_fisher
 from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, forgetting_from_best, round_forgetting
+from fl_lightning.functional.generator_losses import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
     masked_cross_entropy,
@@ -34,7 +34,7 @@ from fl_lightning.functional.partition.dealt_classes import class_partition, pow
 from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
 from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
 from fl_lightning.functional.partition.owners import owner_partition
-from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
+from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer
 
 __all__ = [
     "ClientForgettingScores",

@@ -1,6 +1,8 @@
-"""One number for a curve of accuracies over rounds."""
+"""One number for a curve of accuracies over rounds: how a run ends, and how fast it gets somewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 _WINDOW = 100  # rounds: Legate et al. average over the last 100 of 4,000
 
@@ -42,3 +44,19 @@ def final_accuracy(accuracy: Mapping[int, float]) -> float:
     if not late:
         raise ValueError("accuracy has no round after 0, must have at least one: there is no final accuracy without training")
     return sum(late.values()) / len(late)
+
+
+def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int | None:
+    """The first round after which the accuracy is at least ``target``; None if it never is.
+
+    Args:
+        accuracy: (R,), entry r - 1 after round r.
+        target: in the same unit.
+
+    Example::
+
+        >>> rounds_to_target([0.25, 0.5, 0.75, 0.5], target=0.5)
+        2
+    """
+    values = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
+    return next((round for round, value in enumerate(values, start=1) if value >= target), None)

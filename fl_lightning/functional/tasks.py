@@ -1,11 +1,9 @@
-"""How well tasks that were learned one after another are known at the end, and how fast a run got somewhere.
+"""How well tasks that were learned one after another are known at the end.
 
 Chaudhry et al., "Riemannian Walk for Incremental Learning", ECCV 2018, and Lopez-Paz, Ranzato, "Gradient Episodic Memory for
 Continual Learning", NeurIPS 2017, as the FedWeIT paper uses them. ``accuracy`` is (T, T): row t, column i is the accuracy on
 task i after task t was learned. Entries above the diagonal play no part and may be anything.
 """
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -61,22 +59,6 @@ def backward_transfer(accuracy: Tensor) -> Tensor:
     if len(accuracy) == 1:
         return accuracy.new_zeros(())
     return (accuracy[-1, :-1] - accuracy.diagonal()[:-1]).mean()
-
-
-def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int | None:
-    """The first round after which the accuracy is at least ``target``; None if it never is.
-
-    Args:
-        accuracy: (R,), entry r - 1 after round r.
-        target: in the same unit.
-
-    Example::
-
-        >>> rounds_to_target([0.25, 0.5, 0.75, 0.5], target=0.5)
-        2
-    """
-    values = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
-    return next((round for round, value in enumerate(values, start=1) if value >= target), None)
 
 
 def _checked(accuracy: Tensor) -> Tensor:

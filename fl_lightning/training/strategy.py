@@ -17,8 +17,8 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _Su
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import check_range
-from fl_lightning.training.launch import await_all, group_store, num_started
 from fl_lightning.training.peer_watch import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
+from fl_lightning.training.torchrun_store import await_all, group_store, num_started
 
 
 class FederatedStrategy(DDPStrategy):

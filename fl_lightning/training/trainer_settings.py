@@ -11,8 +11,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 
 from fl_lightning.checks import check_range
-from fl_lightning.training.launch import num_started
 from fl_lightning.training.strategy import FederatedStrategy
+from fl_lightning.training.torchrun_store import num_started
 
 # Settings whose choice may need a library that is not installed; its error names the library alone.
 _NEED_LIBRARIES = ("accelerator", "strategy", "precision", "profiler")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import start
+from fork_server import start
 from options import NO_PICTURES
 
 from fl_lightning.state.client_states import MemoryStates

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import SERVER
+from fork_server import SERVER
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples

@@ -1,8 +1,9 @@
-"""The number that runs are compared by, on curves made by hand."""
+"""The number that runs are compared by, and when one reaches a target, on curves made by hand."""
 
 import pytest
+import torch
 
-from fl_lightning.functional import final_accuracy
+from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 
 
@@ -36,3 +37,15 @@ def test_the_final_accuracy_is_their_mean():
 def test_an_untrained_model_has_none():
     with pytest.raises(ValueError, match="accuracy has no round after 0"):
         final_accuracy({0: 0.5})
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_rounds_to_target(kind):
+    """The first round that reaches it, counted from 1; equal is enough; a later fall does not matter."""
+    accuracy = kind([0.1, 0.5, 0.4, 0.75])
+    assert rounds_to_target(accuracy, 0.5) == 2
+    assert rounds_to_target(accuracy, 0.45) == 2
+    assert rounds_to_target(accuracy, 0.0) == 1
+    assert rounds_to_target(accuracy, 0.75) == 4
+    assert rounds_to_target(accuracy, 0.76) is None
+    assert rounds_to_target(kind([]), 0.5) is None

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer, rounds_to_target
+from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 
 NAN = math.nan
 # Task 0 drops from .9 by .8 to .5 after a rise to .95; task 1 rises; task 2 is learned last.
@@ -47,15 +47,3 @@ def test_one_task_forgets_nothing():
 def test_other_shapes_are_named(score, shape):
     with pytest.raises(ValueError, match="accuracy has shape .*, must be"):
         score(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("kind", [list, torch.tensor])
-def test_rounds_to_target(kind):
-    """The first round that reaches it, counted from 1; equal is enough; a later fall does not matter."""
-    accuracy = kind([0.1, 0.5, 0.4, 0.75])
-    assert rounds_to_target(accuracy, 0.5) == 2
-    assert rounds_to_target(accuracy, 0.45) == 2
-    assert rounds_to_target(accuracy, 0.0) == 1
-    assert rounds_to_target(accuracy, 0.75) == 4
-    assert rounds_to_target(accuracy, 0.76) is None
-    assert rounds_to_target(kind([]), 0.5) is None

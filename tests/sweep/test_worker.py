@@ -12,7 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from forked import FORKED_RUNS
+from fork_server import FORKED_RUNS
 from options import NO_PICTURES
 from optuna.trial import TrialState, create_trial
 

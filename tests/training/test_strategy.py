@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from filelock import FileLock
-from forked import CommandLine
+from fork_server import CommandLine
 
 from fl_lightning.training.trainer_settings import check_trainer
 

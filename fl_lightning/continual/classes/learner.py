@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.continual.same_tasks import check_same_tasks, save_tasks
+from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net

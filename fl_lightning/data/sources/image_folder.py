@@ -10,9 +10,9 @@ from PIL import Image
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples
-from fl_lightning.data.sources.file_kinds import check_file, kind_of
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
 from fl_lightning.data.sources.index_file import Part, read_index
+from fl_lightning.data.sources.regular_files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
-from fl_lightning.data.sources.file_kinds import check_file, kind_of
+from fl_lightning.data.sources.regular_files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

@@ -1,4 +1,4 @@
-"""Pieces of the pages that are written from the code."""
+"""Markdown of the pages that are written from the code: tables, and what docstrings say."""
 
 import inspect
 import re

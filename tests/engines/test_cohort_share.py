@@ -2,7 +2,7 @@
 
 import torch
 
-from fl_lightning.engines.share import Outcome, Share, round_report
+from fl_lightning.engines.cohort_share import Outcome, Share, round_report
 from fl_lightning.exchange import RoundReport, Visit
 
 
