@@ -68,6 +68,10 @@ class FederatedAlgorithm(FederatedNet):
     fine_tuned: bool = False
     """Whether clients use the global model after some epochs on their samples, and keep nothing of them."""
 
+    leaves_mean: bool = False
+    """Of a class that overrides ``aggregate``: whether the mean of weights passes through it unchanged and unread. Clients of a
+    combination may then send a part of their weights."""
+
     needs: Needs = Needs()
     """What the method needs of the engine; of a class, or of an object whose arguments decide."""
 

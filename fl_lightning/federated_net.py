@@ -115,6 +115,10 @@ class FederatedNet(nn.Module):
             return True
         return any(fnmatch(name, pattern) for pattern in self.personal)
 
+    def is_replaced(self, name: str) -> bool:
+        """Whether the server's tensor takes the place of a client's that receives: of all that is not personal."""
+        return not self.is_personal(name)
+
     def is_constant(self, name: str) -> bool:
         """Whether a weight is never trained, hence the same at the server and all clients: it neither travels nor is kept."""
         return name in self._frozen_names

@@ -162,8 +162,8 @@ class APD(TaskLearner):
 
     # Local steps ----------------------------------------------------------------------------------------------------
 
-    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        carry = super().client_start(net, client)
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        carry = super().begin_visit(net, client)
         if self.positions[client.index] in client.tasks:
             raise ValueError(
                 f"client {client.index} was through with its task when the run stopped, and kept what evaluation needs alone: "

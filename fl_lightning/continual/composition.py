@@ -1,6 +1,7 @@
 """Which federated methods combine with a local learner, by what they declare."""
 
 import inspect
+from collections.abc import Callable
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.module import FederatedModule
@@ -27,18 +28,23 @@ def obstacle(federation: type[FederatedModule]) -> str | None:
     return None
 
 
-def check_composed(kind: type[FederatedModule], learner: type[FederatedModule]) -> None:
+def check_composed(
+    kind: type[FederatedModule],
+    learner: type[FederatedModule],
+    obstacle_to: Callable[[type[FederatedModule]], str | None],
+) -> None:
     """Check a class that is made of a learner and a federation.
 
     Args:
         learner: what all learners derive from.
+        obstacle_to: why the class does not combine with a federation; None: it does.
 
     Raises:
         TypeError: in one line, if they do not combine.
     """
     name, others = kind.__name__, federations(kind, learner)
     for other in others:
-        if (why := obstacle(other)) is not None:
+        if (why := obstacle_to(other)) is not None:
             raise TypeError(f"{name} cannot be: {other.__name__} {why}")
     learners = [base for base in kind.__mro__[1:] if issubclass(base, learner) and not federations(base, learner)]
     if others and learners and kind.__mro__.index(others[0]) < kind.__mro__.index(learners[-1]):

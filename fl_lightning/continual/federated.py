@@ -8,19 +8,25 @@ from functools import cache
 
 from fl_lightning import methods
 from fl_lightning.continual.apd import APD
-from fl_lightning.continual.composition import obstacle
 from fl_lightning.continual.ewc import EWC
+from fl_lightning.continual.fedweit import FedWeIT
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.stable_sgd import StableSGD
 from fl_lightning.module import FederatedModule
 
-_LEARNERS: dict[str, type[TaskLearner]] = {"OnTasks": TaskLearner, "EWC": EWC, "StableSGD": StableSGD, "APD": APD}
+_LEARNERS: dict[str, type[TaskLearner]] = {
+    "OnTasks": TaskLearner,
+    "EWC": EWC,
+    "StableSGD": StableSGD,
+    "APD": APD,
+    "FedWeIT": FedWeIT,
+}
 
 
 def combined_names() -> list[str]:
     """Names of all that combine, such as ``FedDynEWC``; ``FedDynOnTasks`` is FedDyn alone."""
-    fitting = [name for name in methods.__all__ if obstacle(getattr(methods, name)) is None]
-    return [name + ending for name in fitting for ending in _LEARNERS]
+    pairs = [(name, ending) for name in methods.__all__ for ending in _LEARNERS]
+    return [name + ending for name, ending in pairs if _LEARNERS[ending].obstacle_to(getattr(methods, name)) is None]
 
 
 @cache

@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.apd import APD, AdaptiveStart
 from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
+from fl_lightning.continual.learner import T, count_as_received
 from fl_lightning.exchange import (
-    Batch,
     Client,
     ClientState,
     Gathered,
@@ -29,7 +29,8 @@ from fl_lightning.exchange import (
     Weighted,
 )
 from fl_lightning.functional.aggregation import State
-from fl_lightning.module import Net, Update
+from fl_lightning.functional.stateless import call_holding
+from fl_lightning.module import FederatedModule, Net, Update
 from fl_lightning.random_streams import numpy_stream
 
 UploadProfile = Literal["recommended", "code", "paper"]
@@ -102,6 +103,22 @@ class FedWeIT(APD):
         self.knowledge_base: KnowledgeBase = {}
         self._knowledge_before = self.knowledge_base  # the present round
 
+    @classmethod
+    def obstacle_to(cls, federation: type[FederatedModule]) -> str | None:
+        if (why := super().obstacle_to(federation)) is not None:
+            return why
+        if federation.aggregate is not FederatedAlgorithm.aggregate and not federation.leaves_mean:
+            return (
+                "works at the server with clients' whole weights, of which those of FedWeIT send a part: use one that declares "
+                "leaves_mean, such as SCAFFOLD"
+            )
+        if federation.client_step is not FederatedAlgorithm.client_step:
+            return (
+                "overrides client_step, in which a net of FedWeIT lacks what it takes of other clients' tasks: use one that "
+                "does not, such as FedProx"
+            )
+        return None
+
     def adapt_net(self) -> None:
         if self.num_foreign is None:
             self.num_foreign = min(self.data.participation.largest, self.data.num_clients - 1)
@@ -112,8 +129,12 @@ class FedWeIT(APD):
         )
 
     def is_personal(self, name: str) -> bool:
-        """All: B goes through broadcast and client_result, as the server's does not replace it, but is worked in."""
-        return True
+        """All but B, where that is shared."""
+        return super().is_personal(name) or not self.share_base or name not in self.names_of("base")
+
+    def is_replaced(self, name: str) -> bool:
+        """None: the server's B, of which there may be parts alone, is worked into the client's."""
+        return False
 
     @property
     def num_earlier(self) -> int:
@@ -137,6 +158,11 @@ class FedWeIT(APD):
             return configured
         raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
 
+    def shared_bases(self, net: nn.Module) -> dict[str, Tensor]:
+        """B of the decomposed layers whose B goes through the server, by the layer's name."""
+        bases = self.trained_bases(net).items()
+        return {layer: base for layer, base in bases if not self.is_personal(part_name(layer, "base"))}
+
     def attention_tensors(self) -> dict[str, str]:
         return {layer: part_name(layer, "attention") for layer in self.layers}
 
@@ -144,8 +170,8 @@ class FedWeIT(APD):
 
     def broadcast(self, client: int) -> dict[str, Any]:
         """The server's B and, when a client first receives in a task, the values of what it gets of others."""
-        bases = self.trained_bases(self.net).items() if self.share_base else ()
-        down: dict[str, Any] = {"base": {layer: base.detach() for layer, base in bases}}
+        bases = self.shared_bases(self.net).items()
+        down = {**super().broadcast(client), "base": {layer: base.detach() for layer, base in bases}}
         if self._is_to_be_served(client):
             known = [self.knowledge_base[other][position] for other, position in self._choose(client)]
             down["knowledge"] = {str(i): {layer: part[layer].values for layer in self.layers} for i, part in enumerate(known)}
@@ -168,26 +194,26 @@ class FedWeIT(APD):
 
     # A visit --------------------------------------------------------------------------------------------------------
 
-    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        bases = {layer: base.detach() for layer, base in self.parts(net, "base").items()}
+    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         if "position" not in client.state:  # its first visit: the server's B may lack what nobody sent
+            bases = self.parts(net, "base")
             for layer, initial in self.server_state("initial").items():
-                bases[layer].copy_(initial)
-        carry = super().client_start(net, client)
-        for layer, base in bases.items():
-            if layer in client.broadcast.get("base", {}):
-                received = client.broadcast["base"][layer]
-                base.copy_(torch.where(received != 0, received, base))
+                bases[layer].detach().copy_(initial)
+        super().begin_task(net, client, position)
+        self._take_knowledge(net, client, [])
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        carry, bases = super().begin_visit(net, client), self.parts(net, "base")
+        for layer, received in client.broadcast.get("base", {}).items():
+            base = bases[layer].detach()
+            base.copy_(torch.where(received != 0, received, base))
         if client.broadcast and self._is_to_be_served(client.index):
             self._take_knowledge(net, client, self._choose(client.index))
         known = client.state["known"].tolist()
-        if known:
-            carry["foreign"] = {layer: self._foreign(known, layer) for layer in self.parts(net, "attention")}
+        carry["foreign"] = {layer: self._foreign(known, layer) for layer in self.parts(net, "attention") if known}
+        shared = {part_name(layer, "base"): base for layer, base in self.shared_bases(net).items()}
+        count_as_received(net, client, shared | self._composed(net, carry["foreign"]))
         return carry
-
-    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
-        super().begin_task(net, client, position)
-        self._take_knowledge(net, client, [])
 
     def _take_knowledge(self, net: nn.Module, client: Client, known: list[tuple[int, int]]) -> None:
         """Build on these clients' tasks, by their positions, each as much as the other."""
@@ -203,16 +229,21 @@ class FedWeIT(APD):
         values = torch.cat([part[layer].values for part in parts])
         return {"positions": torch.cat(positions), "values": values, "owners": torch.cat(owners)}
 
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        attention, foreign = self.parts(net, "attention"), client.carry.get("foreign", {})
-        composed = {
-            part_name(layer, "adaptive"): _add_foreign(adaptive, attention[layer], foreign[layer])
-            for layer, adaptive in self.parts(net, "adaptive").items()
-            if layer in foreign
+    def _composed(self, net: nn.Module, foreign: dict[str, State]) -> State:
+        """``A_t + sum_i alpha_i A_i`` of the layers with other clients' tasks, by the name of A_t."""
+        adaptives, attention = self.parts(net, "adaptive"), self.parts(net, "attention")
+        return {
+            part_name(layer, "adaptive"): _add_foreign(adaptives[layer], attention[layer], tasks)
+            for layer, tasks in foreign.items()
         }
-        # A layer with two names would have its A replaced twice.
-        logits = functional_call(net, composed, (batch.inputs,), tie_weights=False) if composed else net(batch.inputs)
-        return self.loss(logits, batch.targets, client.label_counts)
+
+    def as_used(self, net: nn.Module, client: Client, hook: Callable[[Client], T]) -> T:
+        """With what is taken of other clients' tasks in A, which a hook that asks for the loss does not add again."""
+        foreign = client.carry["foreign"]
+        if not foreign:
+            return hook(client)
+        seen = replace(client, carry={**client.carry, "foreign": {}})
+        return call_holding(net, self._composed(net, foreign), lambda: hook(seen))
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         masks = self.parts(net, "mask").values() if self.penalize_mask else ()
@@ -263,12 +294,17 @@ class FedWeIT(APD):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
+        whole = upload["weights"]
+        # Of parts of the weights the server tells nothing.
+        upload = {name: sent._replace(derived=False) if isinstance(sent, Weighted) else sent for name, sent in upload.items()}
+        upload["weights"] = whole._replace(tensors={})
         if self.share_base:
-            masks, bases = self.parts(net, "mask"), self.trained_bases(net)
+            masks = self.parts(net, "mask")
+            bases = {layer: whole.tensors[part_name(layer, "base")] for layer in self.shared_bases(net)}
             sent = {layer: self._sent_outputs(masks.get(layer), base) for layer, base in bases.items()}
             values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
-            upload["base"] = Weighted(values, self.update_weight(client))
-            upload["contributors"] = Weighted(sent, self.update_weight(client), derived=True)
+            upload["base"] = Weighted(values, whole.weight)
+            upload["contributors"] = Weighted(sent, whole.weight, derived=True)
         if self.num_foreign and self.positions[client.index] in client.tasks:
             adaptive = self.parts(net, "adaptive").items()
             upload["adaptive"] = Gathered({layer: threshold(tensor.detach(), self.l1) for layer, tensor in adaptive})
@@ -295,15 +331,16 @@ class FedWeIT(APD):
         for client, adaptive in reduced.gathered("adaptive").items():
             sparse = {layer: SparseTensor.of(tensor) for layer, tensor in adaptive.items()}
             self.knowledge_base.setdefault(client, {})[self.positions[client]] = sparse
+        update = super().aggregate(reduced)
         if not self.share_base:
-            return Update({}, {})
+            return update
         mean, contributors = reduced.mean("base"), reduced.mean("contributors")
-        gradient = {}
-        for layer, base in self.trained_bases(self.net).items():
+        for layer, base in self.shared_bases(self.net).items():
             share = torch.ones_like(contributors[layer]) if self.upload == "paper" else contributors[layer]
             merged = mean[layer] / over_outputs(share.masked_fill(share == 0, 1.0), base)
-            gradient[part_name(layer, "base")] = torch.empty_like(base).copy_(base.detach().double() - merged)
-        return Update(gradient, {})
+            gradient = torch.empty_like(base).copy_(base.detach().double() - merged)
+            update.pseudo_gradient[part_name(layer, "base")] = gradient
+        return update
 
     def after_server_step(self, probes: list[State]) -> None:
         sampled = set(self.sampled_clients(self.round))

@@ -5,11 +5,11 @@ arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks: wh
 so that synchronous and asynchronous streams, and resumed ones, run through the same loop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,14 @@ from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
-from fl_lightning.continual.composition import check_composed, federations
+from fl_lightning.continual.composition import check_composed, federations, obstacle
 from fl_lightning.data import EvaluationInputs
-from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, TaskProgress, Upload, Visit
+from fl_lightning.exchange import Batch, Client, ClientState, LearnedTask, Needs, TaskProgress, Upload, Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
+
+T = TypeVar("T")
 
 
 class TaskLearner(FederatedModule):
@@ -74,8 +76,13 @@ class TaskLearner(FederatedModule):
         super().__init_subclass__(**keywords)
         if "federated" in vars(cls):
             raise TypeError(f"{cls.__name__}.federated follows from its bases: leave it out, or declare learns_alone")
-        check_composed(cls, TaskLearner)
+        check_composed(cls, TaskLearner, cls.obstacle_to)
         cls.federated = not cls.learns_alone or bool(federations(cls, TaskLearner))
+
+    @classmethod
+    def obstacle_to(cls, federation: type[FederatedModule]) -> str | None:
+        """Why this learner does not combine with a federation, and what to use; None: it does."""
+        return obstacle(federation)
 
     def __init__(
         self,
@@ -172,10 +179,24 @@ class TaskLearner(FederatedModule):
             client.state["position"] = torch.tensor(position, device=device)
             client.state["clock"] = Clock().to_tensor(device)
             # What the task began with counts as received, for hooks that compare the net with it.
-            fresh = {name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()}
-            client.received_state = client.received_state | fresh
-            client.received = tuple(client.received_state[name] for name, _ in net.named_parameters())
-        return super().client_start(net, client)
+            count_as_received(net, client, self.per_task_tensors(net))
+        client.carry = self.begin_visit(net, client)
+        return {**client.carry, **super().client_start(net, client)}
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        """The learner's part of ``client_start``, before that of the federation, whose hooks find the result in ``carry``."""
+        return {}
+
+    def as_used(self, net: nn.Module, client: Client, hook: Callable[[Client], T]) -> T:
+        """What ``client_loss`` or ``client_result`` of the federation gives, with the client's whole model in the net.
+
+        By default the net is that.
+        """
+        return hook(client)
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        loss = super().client_loss
+        return self.as_used(net, client, lambda client: loss(net, batch, client))
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         """A client's first visit in a task, ``net`` as received: the weights of single tasks become fresh.
@@ -226,7 +247,8 @@ class TaskLearner(FederatedModule):
         client.state["clock"] = clock.to_tensor(client.label_counts.device)
         if self.clocks.is_last_visit(client.index, clock, partial(self._is_visited_within, client)):
             self.end_task(net, client, position)
-        return super().client_result(net, client)
+        result = super().client_result
+        return self.as_used(net, client, lambda client: result(net, client))
 
     def _is_visited_within(self, client: Client, rounds: int) -> bool:
         """Whether a client is visited in one of so many next rounds."""
@@ -339,3 +361,9 @@ class TaskLearner(FederatedModule):
             "data.tasks.tasks_per_client": streams.num_tasks,
             "the digest of all clients' samples": streams.digest(),
         }
+
+
+def count_as_received(net: nn.Module, client: Client, tensors: State) -> None:
+    """Have hooks that compare a client's net with what it received find copies of these tensors there, by name."""
+    client.received_state = client.received_state | {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    client.received = tuple(client.received_state[name] for name, _ in net.named_parameters())

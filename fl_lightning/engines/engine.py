@@ -66,10 +66,10 @@ class Engine(ABC):
         self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
         self._scope = Scope(self.net)
         self._reset = method.initial_statistics if method.batch_norm_buffers == "reset" else {}
-        stays = [name for name in self.sent_down if method.is_personal(name) or name in self._reset]
+        stays = [name for name in self.sent_down if not method.is_replaced(name) or name in self._reset]
         self._shared = {name: tensor for name, tensor in self.sent_down.items() if name not in stays}
         self._download = num_bytes(self._shared)
-        self._kept = [name for name in self.working_state if method.needs.client_weights or method.is_personal(name)]
+        self._kept = [name for name in self.working_state if method.needs.client_weights or not method.is_replaced(name)]
         self._states = CohortStates(context.states, context.ranks, context.device)
         self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
 
@@ -165,7 +165,7 @@ class Engine(ABC):
             moments=state.moments,
             tasks=state.tasks,
         )
-        local = {name: tensor for name, tensor in state.weights.items() if not visit.receives or method.is_personal(name)}
+        local = {name: tensor for name, tensor in state.weights.items() if not (visit.receives and method.is_replaced(name))}
         return client, local | self._reset
 
     def used_model(self, tensors: State, state: ClientState) -> State:

@@ -205,15 +205,14 @@ def _squares_of_samples(
     net: nn.Module, names: Iterable[str], loss: _Loss, inputs: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of any weights, from a gradient for each sample."""
-    weights = {name: net.get_parameter(name).detach() for name in sorted(names)}
+    tensors = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    weights = {name: tensors.pop(name) for name in sorted(names)}
     if not weights:
         return {}
-    others = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers()) if name not in weights}
-
     slots = tensor_slots(net)
 
     def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        return loss(call_with(net, slots, {**weights, **others}, (sample[None],)), target[None])[0]
+        return loss(call_with(net, slots, {**weights, **tensors}, (sample[None],)), target[None])[0]
 
     squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     if any(isinstance(layer, nn.RNNBase) for layer in net.modules()):  # in which torch.vmap fails at what they do in place

@@ -47,6 +47,7 @@ class FedCurv(FederatedModule):
         ValueError: if a penalty is negative or given by both names, or ``remember`` unknown.
     """
 
+    leaves_mean = True
     also_called = {"penalty": "others_penalty"}
 
     def __init__(
@@ -102,16 +103,17 @@ class FedCurv(FederatedModule):
 
     def _others(self, client: Client) -> dict[str, State]:
         """The server's sums without what the client itself has sent."""
+        received = {kind: client.broadcast[kind] for kind in _KINDS if kind in client.broadcast}
         if "round" not in client.state:
-            return client.broadcast
+            return received
         counts = client.state["round"] == client.round - 1 if self.remember == "last_round" else client.state["round"] > 0
         return {
             kind: {name: total.addcmul(client.state[kind][name], counts, value=-1) for name, total in totals.items()}
-            for kind, totals in client.broadcast.items()
+            for kind, totals in received.items()
         }
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        if not client.broadcast:  # nor does the server learn of it
+        if "fisher" not in client.broadcast:  # nor does the server learn of it
             return super().client_result(net, client)
         fisher = empirical_fisher(
             net,

@@ -38,6 +38,8 @@ class SCAFFOLD(FederatedModule):
         ValueError: if ``option`` is neither.
     """
 
+    leaves_mean = True
+
     def __init__(
         self,
         net: Net,

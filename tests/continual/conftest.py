@@ -32,8 +32,11 @@ class TinyNet(nn.Module):
         super().__init__()
         self.conv, self.hidden, self.classifier = nn.Conv2d(2, 4, 2), nn.Linear(16, 3), nn.Linear(3, 2)
 
+    def features(self, inputs: Tensor) -> Tensor:
+        return self.hidden(self.conv(inputs).tanh().flatten(1)).tanh()
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.classifier(self.hidden(self.conv(inputs).tanh().flatten(1)).tanh())
+        return self.classifier(self.features(inputs))
 
 
 class Reports(FederatedCallback):

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from fl_lightning import FedAvg, FederatedModule, continual, methods
 from fl_lightning.continual import APD, EWC, ClassLearner, TaskLearner
@@ -18,20 +17,6 @@ WANTED = {
     "LGFedAvg": ({}, {"shared": ["classifier.*", "hidden.*"]}),
     "FedReg": ({}, {"num_perturbations": 1}),
 }
-
-
-class Features(nn.Module):
-    """The tiny net, whose features can be asked for."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.conv, self.hidden, self.classifier = net.conv, net.hidden, net.classifier
-
-    def features(self, inputs):
-        return self.hidden(self.conv(inputs).tanh().flatten(1)).tanh()
-
-    def forward(self, inputs):
-        return self.classifier(self.features(inputs))
 
 
 def plain_sgd(weights):
@@ -50,20 +35,19 @@ def test_every_pair_runs(tiny, tmp_path, name):
     federation = next(one for one in sorted(methods.__all__, key=len, reverse=True) if name.startswith(one))
     of_data, options = WANTED.get(federation, ({}, {}))
     settings = {"optimizer": plain_sgd, "train_unsampled": True, **options}
-    settings |= {"l2": 1.0, "l1": 0.02} if name.endswith("APD") else {}
+    decomposes = name.endswith(("APD", "FedWeIT"))
+    settings |= {"l2": 1.0, "l1": 0.02} if decomposes else {}
     kind = getattr(continual, name)
     assert kind.federated
     data = {"cohorts": tiny.cohorts, **of_data}
     whole, resumed = (
-        tiny.train(
-            kind, tiny.new_data(**data), Features(tiny.new_net()), rounds=5, checkpoints=folder, ckpt_path=path, **settings
-        )
+        tiny.train(kind, tiny.new_data(**data), rounds=5, checkpoints=folder, ckpt_path=path, **settings)
         for folder, path in ((tmp_path, None), (None, tmp_path / "step=3.ckpt"))
     )
     tiny.assert_same_end(resumed, whole)
     assert not any(report.undone or report.nonfinite for report in whole.seen.rounds)
     assert any(report.bytes_up > 0 for report in whole.seen.rounds)
-    hidden = "hidden.parametrizations.weight.original" if name.endswith("APD") else "hidden.weight"
+    hidden = "hidden.parametrizations.weight.original" if decomposes else "hidden.weight"
     assert (whole.net.get_parameter(hidden) - tiny.weights["hidden.weight"]).abs().max() > 1e-3
 
 
@@ -142,7 +126,7 @@ def test_moon_with_ewc(tiny):
             learned[visit.client, visit.position] = (tiny.fisher(weights, visit.client), dict(weights))
 
     expected = tiny.plain(penalty, after_fit=after_fit, of_batch=contrast)
-    method = tiny.train(continual.MOONEWC, net=Features(tiny.new_net()), mu=MU, penalty=EARLIER)
+    method = tiny.train(continual.MOONEWC, mu=MU, penalty=EARLIER)
     tiny.assert_plain(method, expected)
     tiny.assert_moved(expected.server, tiny.body)
 

@@ -13,7 +13,7 @@ from fl_lightning.training.undoable_step import UndoableStep
 LEARNERS = [name for name in continual.__all__ if isinstance(getattr(continual, name), type) and name != "TaskLearner"]
 # Of SCAFFOLD and FedCurv those with the most state; every other pair is tried in test_composition.
 PAIRS = [f"{federation}{learner}" for federation in ("FedAvg", "FedProx") for learner in ("OnTasks", "EWC", "StableSGD", "APD")]
-PAIRS += ["SCAFFOLDOnTasks", "SCAFFOLDAPD", "FedCurvOnTasks", "FedCurvEWC"]
+PAIRS += ["SCAFFOLDOnTasks", "SCAFFOLDAPD", "SCAFFOLDFedWeIT", "FedCurvOnTasks", "FedCurvEWC"]
 NAMES = sorted([*(name for name in LEARNERS if issubclass(getattr(continual, name), continual.TaskLearner)), *PAIRS])
 LOCAL = [name for name in NAMES if not getattr(continual, name).federated]
 FEDERATED = [name for name in NAMES if name not in LOCAL]
