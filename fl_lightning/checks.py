@@ -167,27 +167,3 @@ def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) ->
         if not any(fnmatch(name, pattern) for name in names):
             layers = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
             raise ValueError(f"{key} has {pattern!r}, which fits no weight of model.net: its layers are {layers}")
-
-
-@contextmanager
-def needing_extra(extra: str, what: str) -> Iterator[None]:
-    """Import libraries that only an extra installs, in the block.
-
-    >>> with needing_extra("sweep", "fl-lightning sweep"):
-    ...     import no_such_library
-    Traceback (most recent call last):
-    ModuleNotFoundError: fl-lightning sweep needs the library no_such_library: pip install 'fl-lightning[sweep]'
-
-    Args:
-        extra: its name in pyproject.toml.
-        what: needs it.
-
-    Raises:
-        ModuleNotFoundError: if a library is missing, with the command that installs it.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        line = f"{what} needs the library {library}: pip install 'fl-lightning[{extra}]'"
-        raise ModuleNotFoundError(line, name=error.name) from error

@@ -7,12 +7,13 @@ from typing import Literal
 
 import pytest
 
-from fl_lightning import checks
+from fl_lightning import checks, extras
 from fl_lightning.checks import ArgumentError, check_choice, check_each, check_range, under_keys
 
 
-def test_the_examples_in_docstrings_give_what_they_say():
-    failed, tried = doctest.testmod(checks)
+@pytest.mark.parametrize("module", [checks, extras])
+def test_the_examples_in_docstrings_give_what_they_say(module):
+    failed, tried = doctest.testmod(module)
     assert failed == 0 < tried
 
 

@@ -20,6 +20,7 @@ from fl_lightning.command_line.cli import COMMANDS
 from fl_lightning.command_line.config_files import SEED_KEYS
 from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
 from fl_lightning.command_line.known_classes import CLASS_KEYS, known_classes
+from fl_lightning.command_line.named_checkpoint import NAMED
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.command_line.subcommands import SUBCOMMANDS
@@ -140,7 +141,7 @@ def _values() -> dict[str, list[str]]:
         **{option: choices for option, hint in hints if (choices := _choices(hint))},
         **{key: list(known_classes(key)) for key in CLASS_KEYS},
         "config": bundled_configs(),
-        "ckpt_path": ["last", "best", "last_if_any"],
+        "ckpt_path": [*NAMED],
         "data.source": source_names(),
     }
 

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.export import export, load_classifier
-from fl_lightning.state.versions import newest_checkpoint
+from fl_lightning.state.versions import KEPT, newest_checkpoint
 from fl_lightning.training.saved_run import run_config
 
 _RUNS = "runs"  # where fit writes by default
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _checkpoint(ckpt_path: str, run_folder: str | None) -> Path:
-    if ckpt_path not in ("best", "last"):
+    if ckpt_path not in KEPT:
         return Path(ckpt_path)
     if run_folder is None:
         written = Path(_RUNS).glob("*/version_*/checkpoints/*.ckpt")

@@ -1,14 +1,13 @@
 """The checkpoint that ``ckpt_path`` names: a file, or ``last``, ``best`` and ``last_if_any`` of a run's newest version."""
 
 from pathlib import Path
-from typing import Literal
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning.state.versions import newest_checkpoint
+from fl_lightning.state.versions import KEPT, Kept, newest_checkpoint
 
 # What ckpt_path may be instead of a file -> name of the checkpoint in the newest version.
-_NEWEST: dict[str, Literal["last", "best"]] = {"last": "last", "best": "best", "last_if_any": "last"}
+NAMED: dict[str, Kept] = {**{name: name for name in KEPT}, "last_if_any": "last"}
 
 
 def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | None:
@@ -25,11 +24,11 @@ def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
     """
-    if ckpt_path not in _NEWEST:
+    if ckpt_path not in NAMED:
         if not Path(ckpt_path).is_file():
-            raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give {', '.join(_NEWEST)} or a file")
+            raise FileNotFoundError(f"ckpt_path is {ckpt_path}, which does not exist: give {', '.join(NAMED)} or a file")
         return ckpt_path
-    newest = newest_checkpoint(run_folder, _NEWEST[ckpt_path], ckpt_path)
+    newest = newest_checkpoint(run_folder, NAMED[ckpt_path], ckpt_path)
     if newest is None and not (ckpt_path == "last_if_any" and may_begin):
         raise FileNotFoundError(
             f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: "

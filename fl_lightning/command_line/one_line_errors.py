@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from fl_lightning.checks import check_range
 from fl_lightning.command_line.known_classes import known_classes, known_names, why_not
 from fl_lightning.command_line.unknown_option import did_you_mean, parser_options, unknown_option
 
@@ -103,8 +104,8 @@ def _check_finite(key: str, value: object) -> None:
     """No option takes NaN or infinity, which pass for numbers everywhere, or a whole number that no tensor holds."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} is {value}, must be a finite number")
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise ValueError(f"{key} is {value}, must be below {2**63:,}")
+    if isinstance(value, int):
+        check_range(key, value, above=-(2**63), below=2**63)
     parts = (
         value.items() if isinstance(value, dict | Namespace) else enumerate(value) if isinstance(value, list | tuple) else ()
     )

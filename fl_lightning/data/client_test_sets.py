@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.prepared_samples import Part
-from fl_lightning.data.samples import Dataset
+from fl_lightning.data.samples import Dataset, Part
 from fl_lightning.data.shards import ClientShards, starts_of
 from fl_lightning.functional import matched_parts
 from fl_lightning.random_streams import stream_seed

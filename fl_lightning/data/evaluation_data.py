@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fl_lightning.data.client_test_sets import ClientTestSets
 from fl_lightning.data.loaders import EvaluationBatches, EvaluationInputs
-from fl_lightning.data.prepared_samples import Part, PreparedSamples
+from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
+from fl_lightning.data.samples import Part
 from fl_lightning.data.shards_of_tasks import ClassStreams
 
 EvaluationName = Literal["val", "test"]

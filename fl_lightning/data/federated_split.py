@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import check_range
 from fl_lightning.data.partitions import Partition
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, split_clients
@@ -34,8 +35,8 @@ class FederatedSplit:
             ValueError: if none is left for the clients.
         """
         count = len(dataset.train)
-        if 0 < count <= self.public_size:
-            raise ValueError(f"data.public_size is {self.public_size}, must be below the number of training samples, {count}")
+        if count:
+            check_range("data.public_size", self.public_size, below=count, hint="so many training samples there are")
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
         return order[self.public_size :].sort().values, order[: self.public_size]
 

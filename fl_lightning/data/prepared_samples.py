@@ -2,19 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.preparation import Preparation
-from fl_lightning.data.samples import Dataset, are_whole, type_name
+from fl_lightning.data.samples import Dataset, Part, are_whole, type_name
 from fl_lightning.data.scaling import InputRecord
 from fl_lightning.data.storage import Storage, place_samples
 from fl_lightning.exchange import Batch
-
-Part = Literal["train", "test"]
 
 
 class PreparedSamples:

@@ -1,10 +1,12 @@
 """What data looks like between a source and a client."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+Part = Literal["train", "test"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
 _CLASSES_WITHOUT_SAMPLES = 1000  # of a small part of a large set: more classes than samples are a mistake beyond that

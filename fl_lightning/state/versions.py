@@ -3,9 +3,12 @@
 import json
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from fl_lightning.state.checkpoint import read_checkpoint
+
+Kept = Literal["last", "best"]  # of a run's checkpoints
+KEPT: tuple[Kept, ...] = get_args(Kept)
 
 
 def versions(run_folder: Path) -> list[Path]:
@@ -20,7 +23,7 @@ def next_version(run_folder: Path) -> Path:
     return run_folder / f"version_{_number(present[-1]) + 1 if present else 0}"
 
 
-def newest_checkpoint(run_folder: Path, name: Literal["last", "best"], ckpt_path: str) -> Path | None:
+def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | None:
     """The checkpoint of the newest version; None if no version has one.
 
     Args:

@@ -5,10 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 from fl_lightning.checks import check_range
 
 Point = Mapping[str, str]  # key of the command line -> value as typed
+Drawn = Literal["random", "tpe"]  # searches that draw points
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")

@@ -5,16 +5,17 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, get_args
 
 from fl_lightning.checks import check_range
-from fl_lightning.sweep.points import Axis, Range, parse_axes, parse_seeds
+from fl_lightning.sweep.points import Axis, Drawn, Range, parse_axes, parse_seeds
 
 _EXAMPLE = """example:
   fl-lightning sweep --config digits_tce.yaml --set model.loss=CrossEntropy,TruncatedCrossEntropy \\
       --set model.optimizer.lr=0.01,0.03,0.1 --seeds 3 --jobs 2 --trainer.max_steps 100
 
 Every other option goes to each fl-lightning fit. The same command, given again, goes on where the sweep stopped."""
+_Search = Literal["grid", Drawn]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Settings:
     seeds: Sequence[int]
     jobs: int
     out: Path
-    search: Literal["grid", "random", "tpe"]
+    search: _Search
     trials: int | None  # points to draw; None for a grid
     prune: bool
     retry_failed: bool
@@ -84,7 +85,7 @@ def _parser() -> ArgumentParser:
     add("--seeds", default="1", metavar="SEEDS", help="how many (3 is 1, 2 and 3) or which (1,2,5); default 1")
     add("--jobs", type=int, default=1, metavar="N", help="runs at once; default 1")
     add("--out", type=Path, metavar="FOLDER", help="where the sweep lies; default sweeps/<name of the config>")
-    add("--search", choices=("grid", "random", "tpe"), default="grid", help="all combinations, or points drawn by Optuna")
+    add("--search", choices=get_args(_Search), default="grid", help="all combinations, or points drawn by Optuna")
     add("--trials", type=int, metavar="N", help="points to draw with --search random or tpe")
     add("--prune", action="store_true", help="end a run whose validation accuracy is below the median of earlier ones")
     add("--retry-failed", action="store_true", help="try runs again that failed")

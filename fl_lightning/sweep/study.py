@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from fl_lightning.checks import needing_extra
-from fl_lightning.sweep.points import Axis, Point, Range, Run, as_typed
+from fl_lightning.extras import needing_extra
+from fl_lightning.sweep.points import Axis, Drawn, Point, Range, Run, as_typed
 
 with needing_extra("sweep", "fl-lightning sweep"):
     import optuna
@@ -232,7 +232,7 @@ class Search:
     which worker draws it.
     """
 
-    kind: Literal["random", "tpe"]
+    kind: Drawn
     axes: Sequence[Axis]
     seeds: Sequence[int]
     trials: int

@@ -166,6 +166,13 @@ def test_a_former_config_names_the_options_that_say_the_same(write, name):
     assert set(configs) <= {*bundled_files(), *bundled_configs()}
 
 
+def test_a_former_config_comes_before_a_near_one():
+    with pytest.raises(FileNotFoundError) as raised:
+        whole("fedreg_figure_c2.yaml")
+    cure = "--config fedreg_mnist_two_class_fedreg.yaml --model.pseudo_step 0.1 says the same"
+    assert str(raised.value) == f"config is fedreg_figure_c2.yaml, which is no more: {cure}"
+
+
 @pytest.mark.parametrize(
     ("files", "error", "message"),
     [

@@ -155,6 +155,9 @@ OTHERS = [
         for value in ("-inf", "-nan", "-.inf", "-1e400")
         for arguments in ([f"--{key}", value], [f"--{key}={value}"])
     ),
+    (["--model.local_steps", "9223372036854775808"], "model.local_steps", "and below 9,223,372,036,854,775,808"),
+    (["--model.local_steps=-9223372036854775808"], "model.local_steps", "must be above -9,223,372,036,854,775,808 and"),
+    (["--data.public_size", "1797"], "data.public_size", "is 1797, must be below 1,437: so many training samples there are"),
     (["--model.optimizer.lr", "-1e-3"], "model.optimizer.lr", "is -0.001, must be at least 0"),
     (["--data.source.path", "x.npz", "--data.source", "Npz"], "data.source.path", "give --data.source first"),
     (["--model.net", "Linear"], "model.net", "is Linear, a name that several classes have: give a full import path, such as"),

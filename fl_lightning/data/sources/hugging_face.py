@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fl_lightning.checks import needing_extra
+from fl_lightning.checks import check_choice
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
+from fl_lightning.extras import needing_extra
 
 # ``datasets`` is an extra, imported where a set is read; its parts are of a type that need not be there.
 
@@ -77,8 +78,8 @@ class HuggingFace(Source):
             "label": [name for name, feature in features.items() if isinstance(feature, self._library.ClassLabel)],
         }
         for key, name in (("image", self.image), ("label", self.label), ("client", self.client)):
-            if name is not None and name not in features:
-                raise ValueError(f"data.source.{key} is {name}, must be a column of {self.name}: {', '.join(features)}")
+            if name is not None:
+                check_choice(f"data.source.{key}", name, features, hint=f"the columns of {self.name}")
             if name is None and key in of_kind and not of_kind[key]:
                 raise ValueError(f"data.source {self.name} has no column that is known to hold a {key}: set data.source.{key}")
         return self.image or of_kind["image"][0], self.label or of_kind["label"][0], self.client

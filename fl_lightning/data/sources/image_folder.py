@@ -4,14 +4,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from PIL import Image
 
 from fl_lightning.data.cache import cached
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
-from fl_lightning.data.sources.index_file import Part, read_index
+from fl_lightning.data.sources.index_file import ListedImages, read_index
 from fl_lightning.data.sources.regular_files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
 
@@ -20,7 +21,7 @@ from fl_lightning.data.sources.source import Source
 class _Images:
     """Files that were found, with what is known of them."""
 
-    parts: dict[str, Part]  # train and test; labels are class names
+    parts: dict[str, ListedImages]  # train and test; labels are class names
     classes: tuple[str, ...]
 
 
@@ -62,7 +63,7 @@ class ImageFolder(Source):
             parts.append(Samples(parts[0].inputs[:0], parts[0].targets[:0]))
         return Dataset(*parts, classes=images.classes, owners=_owners(train.clients))
 
-    def _decode_part(self, part: Part, label_of: dict[str, int], mode: str) -> Samples:
+    def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
             return open_image(part.paths[i], part.names[i]), label_of[part.labels[i]]
 
@@ -76,7 +77,7 @@ def _indexed(index: Path, root: Path) -> _Images:
 
 def _in_folders(root: Path) -> _Images:
     """The images of ``root/train`` and ``root/test``, or of ``root`` itself where there are neither."""
-    there = [name for name in ("train", "test") if (root / name).is_dir()]
+    there = [name for name in get_args(Part) if (root / name).is_dir()]
     if len(there) == 1:
         missing = root / ("test" if there == ["train"] else "train")
         raise FileNotFoundError(
@@ -91,7 +92,7 @@ def _in_folders(root: Path) -> _Images:
         if not any(folders.values()):
             expected = f"root/{name}/<class>/" if there else "root/<class>/"
             raise FileNotFoundError(f"data.root is {root}, but {expected} holds no file: put images there")
-    parts = {"train": Part(), "test": Part()}
+    parts = {part: ListedImages() for part in get_args(Part)}
     for name, folders in by_class.items():
         for label, paths in folders.items():
             parts[name].paths += paths

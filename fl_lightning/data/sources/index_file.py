@@ -4,14 +4,16 @@ import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
+from fl_lightning.data.samples import Part
 from fl_lightning.data.sources.tables import read_rows
 
 _KEY = "data.source.index"
 
 
 @dataclass
-class Part:
+class ListedImages:
     """Images of one part of a data set, and for each the line that names it."""
 
     paths: list[str] = field(default_factory=list)
@@ -20,7 +22,7 @@ class Part:
     names: list[str] = field(default_factory=list)
 
 
-def read_index(index: Path, root: Path) -> dict[str, Part]:
+def read_index(index: Path, root: Path) -> dict[str, ListedImages]:
     """``train`` and ``test`` of a CSV file with the columns ``path,label`` and, if there are, ``client,split``.
 
     Args:
@@ -32,7 +34,7 @@ def read_index(index: Path, root: Path) -> dict[str, Part]:
         ValueError: naming file and line, if a column or an image is missing, a path leaves ``root``, a file stands there twice,
             or a client has images in the test part alone.
     """
-    parts = {"train": Part(), "test": Part()}
+    parts = {part: ListedImages() for part in get_args(Part)}
     line_of_file: dict[str, int] = {}
     folder, real_folder = os.path.abspath(root), functools.cache(os.path.realpath)  # of each image it would take seconds
     line_of_client: dict[str, int] = {}
@@ -73,8 +75,9 @@ def _check_row(index: Path, root: str, line: int, row: dict[str, str], path: str
     """Check a line; ``path``: that of its image, like ``root`` absolute and without detours."""
     if not row["label"]:
         raise ValueError(f"{_KEY}: {index}, line {line}: {row['path']} has no label: give it one")
-    if row.get("split", "train") not in ("train", "test"):
-        raise ValueError(f"{_KEY}: {index}, line {line}: split is {row['split']!r}, must be train or test: correct it")
+    if row.get("split", "train") not in get_args(Part):
+        known = " or ".join(get_args(Part))
+        raise ValueError(f"{_KEY}: {index}, line {line}: split is {row['split']!r}, must be {known}: correct it")
     if not path.startswith(root.rstrip(os.sep) + os.sep) and path != root:
         raise ValueError(
             f"{_KEY}: {index}, line {line}: {row['path']} lies outside of data.root {root}: put the image there, or set "

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks import check_range
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.checks import check_choice, check_range
+from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
@@ -49,11 +50,10 @@ class Joined(Source):
         if not sources:
             raise ValueError("data.source.sources is empty: name at least one source")
         check_range("data.source.size", size, at_least=1, hint="height and width in pixels")
+        for key, names in (("mean", mean), ("std", std)):
+            for name in names:
+                check_choice(f"data.source.{key}", name, sources, hint="the names in data.source.sources")
         for name in (*mean, *std):
-            if name not in sources:
-                raise ValueError(
-                    f"data.source.mean or std names {name}, must be one of data.source.sources: {', '.join(sources)}"
-                )
             if not len(mean.get(name, ())) == len(std.get(name, ())) in (1, 3) or min(std[name]) <= 0:
                 raise ValueError(
                     f"data.source.mean of {name} is {mean.get(name)} and std is {std.get(name)}: give both, one value or three "
@@ -65,7 +65,7 @@ class Joined(Source):
     def load(self, root: Path) -> Dataset:
         loaded = self._load_all(root)
         classes = [(name, label) for name, dataset in loaded.items() for label in dataset.classes]
-        train, test = (self._join(loaded, part) for part in ("train", "test"))
+        train, test = (self._join(loaded, part) for part in get_args(Part))
         return Dataset(train, test, tuple(map("/".join, classes)), sources=tuple(name for name, _ in classes))
 
     def _load_all(self, root: Path) -> dict[str, Dataset]:

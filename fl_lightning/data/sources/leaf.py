@@ -4,14 +4,14 @@ import json
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
-from fl_lightning.data.samples import Dataset, Samples, numbered_classes
+from fl_lightning.data.samples import Dataset, Part, Samples, numbered_classes
 from fl_lightning.data.sources.regular_files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
 
@@ -31,7 +31,7 @@ class Leaf(Source):
     """
 
     def load(self, root: Path) -> Dataset:
-        files = {part: sorted((root / part).glob("*.json")) for part in ("train", "test")}
+        files = {part: sorted((root / part).glob("*.json")) for part in get_args(Part)}
         for part, found in files.items():
             if not found:
                 raise FileNotFoundError(

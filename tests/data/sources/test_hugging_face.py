@@ -137,9 +137,9 @@ def test_unequal_sizes_need_a_size(tmp_path):
     [
         ({"train": "training"}, "has no split training, there are train, test: name one of them"),
         ({"test": "validation"}, "has no split validation, there are train, test"),
-        ({"image": "picture"}, r"data\.source\.image is picture, must be a column of .*: writer, image, label"),
-        ({"label": "class"}, r"data\.source\.label is class, must be a column of"),
-        ({"client": "author"}, r"data\.source\.client is author, must be a column of"),
+        ({"image": "picture"}, r"data\.source\.image is .picture., must be one of writer, image, label: the columns of"),
+        ({"label": "class"}, r"data\.source\.label is .class., must be one of"),
+        ({"client": "author"}, r"data\.source\.client is .author., must be one of"),
         ({"image": "writer"}, "column writer is no image but of type str: choose a set of images"),
         ({"label": "writer"}, "sample 0 has the label 'w2', must be the number of its class"),
     ],

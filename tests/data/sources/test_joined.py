@@ -134,7 +134,7 @@ def test_class_folders_lie_in_the_folder_of_their_name(tmp_path):
     [
         ({"sources": {}}, r"data\.source\.sources is empty: name at least one"),
         ({"size": 0}, r"data\.source\.size is 0, must be at least 1"),
-        ({"mean": {"MINST": [0.1]}}, r"data\.source\.mean or std names MINST, must be one of data\.source\.sources: first"),
+        ({"mean": {"MINST": [0.1]}}, r"data\.source\.mean is .MINST., must be one of first"),
         ({"mean": {"first": [0.1]}}, r"data\.source\.mean of first is \[0\.1\] and std is None: give both"),
         ({"std": {"first": [0.1]}}, r"data\.source\.mean of first is None and std is \[0\.1\]: give both"),
         ({"mean": {"first": [0.1] * 2}, "std": {"first": [0.1] * 2}}, r"one value or three each"),
