@@ -22,6 +22,7 @@ def description(readme: str, repository: str, commit: str) -> str:
 
 
 def addresses(repository: str, commit: str) -> dict[str, str]:
+    """The links of the package index, to the repository as of the commit."""
     return {
         "Repository": repository,
         "Documentation": f"{repository}/tree/{commit}/docs",
@@ -36,6 +37,7 @@ def packages() -> list[str]:
 
 
 def main() -> None:
+    """Build, with the commit written into the package."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commit = runpy.run_path(str(ROOT / "fl_lightning" / "provenance.py"))["commit"]()
     if commit is not None:

@@ -64,6 +64,7 @@ def parse_options() -> Namespace:
 
 
 def main() -> None:
+    """Measure what the command line asks for; each table is printed and added to the JSON file."""
     options = parse_options()
     if options.gpu and not torch.cuda.is_available():
         sys.exit("benchmarks --gpu: there is no CUDA device here")

@@ -87,6 +87,7 @@ def data_module(workload: Workload, public_size: int) -> FederatedDataModule:
 
 
 def main() -> None:
+    """Play the rounds that the driver asks for, by a fit."""
     parser = option_parser(__doc__)
     parser.add_argument("--method", choices=METHODS, default="FedAvg", help="%(choices)s")
     parser.add_argument("--engine", default="auto", help="auto, sequential, vectorized or captured")

@@ -11,6 +11,7 @@ FLOPS = 2 * SIZE**3
 
 
 def main() -> None:
+    """Multiply once a round."""
     options = option_parser(__doc__).parse_args()
     torch.set_num_threads(options.threads)
     left, right, product = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE), torch.empty(SIZE, SIZE)

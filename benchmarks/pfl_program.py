@@ -107,6 +107,7 @@ def training(workload: Workload) -> Callable[[], object]:
 
 
 def main() -> None:
+    """Play the rounds that the driver asks for, in pfl's training loop."""
     options = option_parser(__doc__).parse_args()
     torch.set_num_threads(options.threads)
     training(load(options.workload))()

@@ -61,6 +61,7 @@ class Program:
         )
 
     def wait_until_ready(self) -> None:
+        """Return once the program has said that it can play rounds."""
         self._answer()
 
     def play_round(self) -> dict[str, Any]:

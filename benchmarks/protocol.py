@@ -30,6 +30,7 @@ class Driver:
         os.dup2(2, 1)
 
     def say(self, **facts: Any) -> None:
+        """Send facts to the driver, as one line of JSON."""
         print(json.dumps(facts), file=self._answers, flush=True)
 
     def asks_for_round(self, weights: Callable[[], Weights]) -> bool:

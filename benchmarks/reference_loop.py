@@ -43,6 +43,7 @@ def play_round(
 
 
 def main() -> None:
+    """Play the rounds that the driver asks for, one local step after another."""
     options = option_parser(__doc__).parse_args()
     torch.set_num_threads(options.threads)
     workload = load(options.workload)

@@ -18,6 +18,7 @@ _CLIENTS, _FEATURES, _ROUNDS = 20, 256, 7
 
 
 def main() -> None:
+    """Print a table: a row for each width and number of samples."""
     torch.set_num_threads(2)
     print("| weights | samples a step | weights x samples | sequential, ms | vectorized, ms | ratio |\n" + "| --- " * 6 + "|")
     for samples in (5, 20, 64):

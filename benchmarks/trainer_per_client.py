@@ -56,6 +56,7 @@ def play_round(workload: Workload, inputs: Tensor, net: nn.Module, schedule: Sch
 
 
 def main() -> None:
+    """Play the rounds that the driver asks for, by a fit a client."""
     options = option_parser(__doc__).parse_args()
     torch.set_num_threads(options.threads)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -17,6 +17,7 @@ ROOT = HERE.parent.parent
 
 
 def main() -> int:
+    """Write the site; 1 if a page or a link is at fault."""
     parser = argparse.ArgumentParser(prog="python docs/site", description="Build the documentation site.")
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder; its html/ is the site")
     out = parser.parse_args().out

@@ -11,17 +11,14 @@ class Ranks(Protocol):
 
     All processes call the same methods in the same order. ``training.process_group`` answers by torch.distributed, and a
     federation's sites by whatever joins them.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: how many there are.
     """
 
-    @property
-    def rank(self) -> int:
-        """Of this process, from 0."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        ...
+    rank: int
+    size: int
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Of a tensor over all processes, in all of them; may change the tensor."""
@@ -40,7 +37,7 @@ class Ranks(Protocol):
         ...
 
 
-class OneProcess:
+class OneProcess(Ranks):
     """The ranks of a run in this process alone."""
 
     rank, size = 0, 1

@@ -210,6 +210,11 @@ def _targets(study: Study, given: float | None) -> tuple[dict[str, float], str]:
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
+    """Refuse runs on several data sets, whose accuracies no table compares.
+
+    Raises:
+        ValueError: naming the sources, or the runs whose classes differ.
+    """
     by_source, by_classes = defaultdict(list), defaultdict(list)
     for run in runs:
         by_source[Path(str(run.config.get("data.source"))).name].append(run)
@@ -225,6 +230,11 @@ def check_same_data(runs: Sequence[Run]) -> None:
 
 
 def common_metric(runs: Sequence[Run]) -> str:
+    """The tag of the accuracy that all runs have logged: that on tasks before that on the test set, validation last.
+
+    Raises:
+        ValueError: naming the runs by what they have logged, if there is none.
+    """
     for metric in _METRICS:
         if all(metric in run.log.scalars for run in runs):
             return metric

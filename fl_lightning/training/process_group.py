@@ -7,9 +7,11 @@ import torch
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
+from fl_lightning.engines.ranks import Ranks
 
-class ProcessGroup:
-    """:class:`~fl_lightning.engines.ranks.Ranks` by a trainer's strategy and, between several processes, torch.distributed.
+
+class ProcessGroup(Ranks):
+    """The ranks by a trainer's strategy and, between several processes, torch.distributed.
 
     Args:
         strategy: of the trainer.

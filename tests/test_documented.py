@@ -1,0 +1,37 @@
+"""Whatever of the package has a public name says what it is."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+import fl_lightning
+from fl_lightning import callbacks
+
+# The folder of callbacks/ is part of the package as installed, and lies elsewhere in the tree.
+PACKAGES = {"fl_lightning": fl_lightning, "fl_lightning.callbacks": callbacks}
+FOUND = {name for prefix, one in PACKAGES.items() for _, name, _ in pkgutil.walk_packages(one.__path__, f"{prefix}.")}
+NAMES = sorted(name for name in {*PACKAGES, *FOUND} if "._" not in name)
+
+
+def members(parent: ModuleType | type, module: str) -> Iterator[tuple[str, object]]:
+    """Public classes and functions that a module or a class of it defines, with those in its classes."""
+    for name, member in vars(parent).items():
+        member = getattr(member, "__func__", member)  # of a class method, of a static one
+        is_defined = (inspect.isclass(member) or inspect.isfunction(member)) and member.__module__ == module
+        if name.startswith("_") or not (is_defined or isinstance(member, property)):
+            continue
+        yield f"{parent.__name__}.{name}", getattr(parent, name)
+        if inspect.isclass(member):
+            yield from members(member, module)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_documented(name):
+    """An override has the docstring of what it overrides."""
+    module = importlib.import_module(name)
+    assert (module.__doc__ or "").strip(), name
+    assert [member for member, value in members(module, name) if not (inspect.getdoc(value) or "").strip()] == []
