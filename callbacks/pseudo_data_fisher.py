@@ -65,7 +65,7 @@ class PseudoDataFisher(FederatedCallback):
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)
 
     def _some_of_cohort(self, module: FederatedModule, round: int) -> list[Visit]:
-        visits = module.cohort(round)
+        visits = module.present_cohort
         drawn = torch.randperm(len(visits), generator=torch_stream(module.seed, round, -1, "clients of PseudoDataFisher"))
         return [visits[position] for position in drawn[: self.clients].sort().values.tolist()]
 

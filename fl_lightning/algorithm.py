@@ -102,6 +102,7 @@ class FederatedAlgorithm(FederatedNet):
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
         self.round = 0
+        self.present_cohort: list[Visit] = []
         self._federation: Federation | None = None
         self._check_settings()
 
@@ -166,6 +167,16 @@ class FederatedAlgorithm(FederatedNet):
         Raises:
             ValueError: with the cure.
         """
+
+    def begin_round(self, round: int) -> list[Visit]:
+        """Begin a round (counted from 1); returns its cohort.
+
+        It is kept in ``present_cohort`` until the next round, as :meth:`cohort` may say otherwise after the server's step.
+        """
+        self.round = round
+        self.start_round(round)
+        self.present_cohort = self.cohort(round)
+        return self.present_cohort
 
     # Hooks, in the order of a round ---------------------------------------------------------------------------------
 
@@ -240,13 +251,13 @@ class FederatedAlgorithm(FederatedNet):
             "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
         }
 
-    def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """What stays with a client after a visit, of ``client.state``, its weights, its optimizer's moments and its tasks."""
-        return state
-
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
         return {}
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """What stays with a client after a visit, of ``client.state``, its weights, its optimizer's moments and its tasks."""
+        return state
 
     def aggregate(self, reduced: Reduction) -> Update:
         """From the clients' weighted means to what the server does."""

@@ -132,12 +132,10 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
 
     def training_step(self, round: int, batch_idx: int) -> None:
         """One communication round."""
-        self.round = round
-        self.start_round(round)
+        visits = self.begin_round(round)  # possibly nobody, where cohorts are drawn by coin
         watchers = round_callbacks(self.trainer)
         for watcher in watchers:
             watcher.on_round_start(self.trainer, self, round)
-        visits = self.cohort(round)  # possibly nobody, where cohorts are drawn by coin
         fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
         if fit.models is not None:
             for watcher in watchers:

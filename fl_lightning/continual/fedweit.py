@@ -18,7 +18,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.apd import APD, AdaptiveStart
 from fl_lightning.continual.decomposition import decompose, over_outputs, part_name, threshold
-from fl_lightning.continual.learner import T, count_as_received
+from fl_lightning.continual.learner import T
 from fl_lightning.exchange import (
     Client,
     ClientState,
@@ -212,7 +212,7 @@ class FedWeIT(APD):
         known = client.state["known"].tolist()
         carry["foreign"] = {layer: self._foreign(known, layer) for layer in self.parts(net, "attention") if known}
         shared = {part_name(layer, "base"): base for layer, base in self.shared_bases(net).items()}
-        count_as_received(net, client, shared | self._composed(net, carry["foreign"]))
+        client.count_as_received(shared | self._composed(net, carry["foreign"]), net)
         return carry
 
     def _take_knowledge(self, net: nn.Module, client: Client, known: list[tuple[int, int]]) -> None:
@@ -343,9 +343,9 @@ class FedWeIT(APD):
         return update
 
     def after_server_step(self, probes: list[State]) -> None:
-        sampled = set(self.sampled_clients(self.round))
+        received = {visit.client for visit in self.present_cohort if visit.receives}
         for client in (int(probe["client"]) for probe in probes):
-            if client in sampled:
+            if client in received:
                 self.served[client] = self.positions[client]
         super().after_server_step(probes)
 

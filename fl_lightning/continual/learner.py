@@ -179,8 +179,8 @@ class TaskLearner(FederatedModule):
             client.state["position"] = torch.tensor(position, device=device)
             client.state["clock"] = Clock().to_tensor(device)
             # What the task began with counts as received, for hooks that compare the net with it.
-            count_as_received(net, client, self.per_task_tensors(net))
-        client.carry = self.begin_visit(net, client)
+            client.count_as_received(self.per_task_tensors(net), net)
+        client.carry.update(self.begin_visit(net, client))
         return {**client.carry, **super().client_start(net, client)}
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class TaskLearner(FederatedModule):
         Args:
             position: of the task in the client's sequence, from 0.
         """
-        client.moments = {}
+        client.forget_moments()
         initial = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         for name, tensor in self.per_task_tensors(net).items():
             tensor.copy_(initial[name].detach())
@@ -329,7 +329,7 @@ class TaskLearner(FederatedModule):
             if not probe["task_accuracy"].isnan().all():
                 self.task_accuracy[client, self.positions[client]] = probe["task_accuracy"].to(self.device)
             self.model_values[client] = probe["model_values"]
-        visited = [visit.client for visit in self.cohort(self.round)]
+        visited = [visit.client for visit in self.present_cohort]
         self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
         self.read_clocks()
 
@@ -361,9 +361,3 @@ class TaskLearner(FederatedModule):
             "data.tasks.tasks_per_client": streams.num_tasks,
             "the digest of all clients' samples": streams.digest(),
         }
-
-
-def count_as_received(net: nn.Module, client: Client, tensors: State) -> None:
-    """Have hooks that compare a client's net with what it received find copies of these tensors there, by name."""
-    client.received_state = client.received_state | {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    client.received = tuple(client.received_state[name] for name, _ in net.named_parameters())

@@ -182,8 +182,7 @@ class Engine(ABC):
         """Bring the working copy to the client, whose ``local`` tensors replace the server's, and let it prepare."""
         self.load({**self.sent_down, **local})
         if local:
-            client.received_state = self._global_state | {name: tensor.clone() for name, tensor in self.working_state.items()}
-            client.received = tuple(client.received_state[name] for name, _ in self.net.named_parameters())
+            client.count_as_received(self.working_state, self.net)
         with self.drawing(client, "client_start"):
             client.carry = self.method.client_start(self.net, client)
 

@@ -17,9 +17,7 @@ def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundRe
         engine: of that method.
         round: counted from 1.
     """
-    method.round = round
-    method.start_round(round)
-    fit = engine.run(round, method.cohort(round), keep_models=False)
+    fit = engine.run(round, method.begin_round(round), keep_models=False)
     with seeded_layers(engine.seed, round, -1, "server", engine.context.device):
         method.server_step(method.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
         method.after_server_step(fit.probes)

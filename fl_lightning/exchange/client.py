@@ -122,6 +122,20 @@ class Client:
     moments: dict[int, State] = field(default_factory=dict)  # of its optimizer, where they persist; not in a local step
     tasks: dict[int, LearnedTask] = field(default_factory=dict)  # that it has learned, by position; not in a local step
 
+    def count_as_received(self, tensors: State, net: nn.Module) -> None:
+        """Have hooks that compare the client's net with what it received find copies of these tensors there.
+
+        Args:
+            tensors: weights and buffers by name; those that are missing stay as they are.
+            net: the client's, whose order of weights is that of ``received``.
+        """
+        self.received_state = self.received_state | {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self.received = tuple(self.received_state[name] for name, _ in net.named_parameters())
+
+    def forget_moments(self) -> None:
+        """Have its optimizer begin anew, where its moments persist."""
+        self.moments = {}
+
     def batches(self) -> Iterator[Batch]:
         """This visit's batches, from the start, the same at every call."""
         return self._samples().batches(self.index, self.round, self.num_steps)

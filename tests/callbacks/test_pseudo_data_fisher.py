@@ -164,6 +164,21 @@ def test_it_changes_nothing(watched, engine):
     assert all(torch.equal(value, seen.state_dict()[name]) for name, value in plain.state_dict().items())
 
 
+def test_it_looks_at_the_cohort_of_the_round(fit, toy_data):
+    """As it was chosen: the method is asked for each cohort once."""
+
+    class Counted(FedReg):
+        asked: list[int] = []
+
+        def cohort(self, round):
+            self.asked.append(round)
+            return super().cohort(round)
+
+    method = Counted(new_net(), local_epochs=2)
+    fit(method, toy_data(cohorts=COHORTS, batch_size=4), 3, callbacks=[PseudoDataFisher(every=1)], precision="64-true")
+    assert [round for round in method.asked if round > 1] == [2, 3]
+
+
 def test_streamed_samples_give_the_same(watched):
     expected, actual = (
         watched(PseudoDataFisher(every=2), **settings)[0].rounds

@@ -156,6 +156,25 @@ def test_asynchronous_clients_count_the_rounds_that_they_trained_in(tiny, train_
     assert method.clocks.rounds_in_task[2] == (0 if train_unsampled else 1)
 
 
+@pytest.mark.parametrize("kind", [FedAvgOnTasks, FedWeIT])
+def test_clocks_tick_for_those_who_took_part(tiny, kind):
+    """Client 0, though the server would choose client 1 once it has stepped."""
+
+    class GoesByServer(kind):
+        last_step = 0
+
+        def server_step(self, update):
+            super().server_step(update)
+            self.last_step = self.round
+
+        def sampled_clients(self, round):
+            return [0] if self.last_step < round else [1]
+
+    method = tiny.train(GoesByServer, rounds=1, schedule="asynchronous", rounds_per_task=2)
+    assert method.clocks.rounds_in_task.tolist() == [1, 0, 0]
+    assert kind is FedAvgOnTasks or method.served.tolist() == [0, -1, -1]
+
+
 def test_max_steps_is_a_bound(tiny):
     """Four of six rounds."""
     method = tiny.train(FedAvgOnTasks, rounds=4)
