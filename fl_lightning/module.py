@@ -234,7 +234,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
-        if self._trainer is not None and self.data.tasks is not None:
+        if self.has_data and isinstance(self.data, FederatedDataModule) and self.data.tasks is not None:
             check_tasks(self.needs, type(self).__name__, self.data.tasks)
         super().configure_model()
         if self._trainer is not None:

@@ -147,15 +147,16 @@ class FedWeIT(APD):
             bases = self.trained_bases(self.net).items()
             self.add_server_state("initial", {layer: base.detach().clone() for layer, base in bases})
 
-    def configure_optimizers(self) -> Any:
-        configured = super().configure_optimizers()
-        plain = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-        if isinstance(configured, dict):
-            found = f"model.lr_scheduler is {type(configured['lr_scheduler']).__name__}"
-        elif type(configured) is not type(plain) or configured.defaults != plain.defaults:
-            found = f"model.server_optimizer is {type(configured).__name__} with other settings than the default's"
+    def check_data(self) -> None:
+        super().check_data()
+        weights = [*self.trained_weights(self.net).values()]
+        server, plain = self.server_optimizer(weights), torch.optim.SGD(weights, lr=1.0)
+        if self.lr_scheduler is not None:
+            found = f"model.lr_scheduler is {type(self.lr_scheduler(server)).__name__}"
+        elif type(server) is not type(plain) or server.defaults != plain.defaults:
+            found = f"model.server_optimizer is {type(server).__name__} with other settings than the default's"
         else:
-            return configured
+            return
         raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
 
     def shared_bases(self, net: nn.Module) -> dict[str, Tensor]:

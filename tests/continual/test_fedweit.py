@@ -231,3 +231,9 @@ def test_a_server_that_does_not_replace_the_base_is_refused(tiny, settings, foun
     assert str(error.value) == (
         f"model.{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out"
     )
+
+
+def test_it_is_refused_without_a_trainer_too(tiny):
+    """A schedule is, with every method; any other server's optimizer before the first round."""
+    with pytest.raises(ValueError, match=r"^model.server_optimizer is Adam with other settings than the default's, but Fed"):
+        FedWeIT(tiny.new_net(), server_optimizer=torch.optim.Adam).join(tiny.data)

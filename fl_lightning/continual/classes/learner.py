@@ -67,7 +67,7 @@ class ClassLearner(FederatedModule):
         return super().is_constant(name) and name not in self._head_names  # whose rows are drawn
 
     def configure_model(self) -> None:
-        if self._trainer is not None and (self.data.tasks is None or not self.data.tasks.global_model):
+        if self.has_data and (self.data.tasks is None or not self.data.tasks.global_model):
             raise ValueError(
                 f"data.tasks is {self.data.tasks or 'null'}, but {type(self).__name__} learns classes as they arrive: give "
                 "data.tasks a ClassStream"
@@ -221,7 +221,7 @@ class ClassLearner(FederatedModule):
         save_tasks(checkpoint, self._streams_in_short())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self._trainer is not None:
+        if self.has_data:
             check_same_tasks(checkpoint, self._streams_in_short())
         super().on_load_checkpoint(checkpoint)
 
