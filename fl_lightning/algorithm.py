@@ -217,7 +217,7 @@ class FederatedAlgorithm(FederatedNet):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value a sample, (B,); the mean over the batch is not a method's business."""
-        return self.loss(net(batch.inputs), batch.targets, client.label_counts)
+        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         """A scalar that depends on no data, added to the mean loss once a step."""
@@ -303,6 +303,16 @@ class FederatedAlgorithm(FederatedNet):
     def sampled_clients(self, round: int) -> list[int]:
         """The clients that are drawn for a round (counted from 1), ascending."""
         return self.data.cohort(round)
+
+    def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
+        """The loss of what a net says of samples, one value each, (B,).
+
+        Args:
+            logits: (B, C).
+            targets: (B,).
+            label_counts: (C,), of all that the client has.
+        """
+        return self.loss(logits, targets, label_counts)
 
     def loss_gradients(
         self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None, buffers: State | None = None
@@ -404,10 +414,11 @@ class FederatedAlgorithm(FederatedNet):
         return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
 
 
-def overridden(method: FederatedAlgorithm, *hooks: Callable[..., Any]) -> list[str]:
-    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method has changed.
+def overridden(method: FederatedAlgorithm | type[FederatedAlgorithm], *hooks: Callable[..., Any]) -> list[str]:
+    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method, or its class, has changed.
 
     For whoever knows what a default does and need not call it, or cannot vouch for another. That a class defines a hook says so
     by itself: a declaration next to it could only disagree.
     """
-    return [hook.__name__ for hook in hooks if getattr(type(method), hook.__name__) is not hook]
+    kind = method if isinstance(method, type) else type(method)
+    return [hook.__name__ for hook in hooks if getattr(kind, hook.__name__) is not hook]

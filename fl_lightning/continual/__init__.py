@@ -2,7 +2,6 @@
 
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.classes.ewc import ServerEWC
-from fl_lightning.continual.classes.fine_tuning import FedAvgOnClasses, FedProxOnClasses
 from fl_lightning.continual.classes.icarl import ICaRL
 from fl_lightning.continual.classes.learner import ClassLearner
 from fl_lightning.continual.classes.lwf import FedLwF
@@ -25,9 +24,7 @@ __all__ = [
     "ClassLearner",
     "ClassStream",
     "DomainStream",
-    "FedAvgOnClasses",
     "FedLwF",
-    "FedProxOnClasses",
     "FedWeIT",
     "ICaRL",
     "Replay",
@@ -39,8 +36,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[TaskLearner]:
-    """``FedProxEWC`` and the like: a method of :mod:`fl_lightning.methods` and a local learner, made when it is asked for."""
+def __getattr__(name: str) -> type[TaskLearner] | type[ClassLearner]:
+    """``FedProxEWC`` and the like: a method of :mod:`fl_lightning.methods` and a learner, made when it is asked for."""
     if (kind := combined(name)) is not None:
         return kind
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,15 +15,26 @@ def federations(kind: type[FederatedModule], learner: type[FederatedModule]) -> 
     return [base for base in bases if base is not FederatedModule]
 
 
+def gives_personal_models(federation: type[FederatedModule]) -> bool:
+    """Whether clients use models of a federation other than the shared one with their parts in it."""
+    has_models = federation.personal_model is not FederatedAlgorithm.personal_model
+    shares_none = federation.has_global_model is not FederatedAlgorithm.has_global_model
+    return federation.fine_tuned or has_models or shares_none
+
+
+def keeps_personal_weights(federation: type[FederatedModule]) -> bool:
+    """Whether any weights of a federation stay with clients, or models that they use."""
+    names_some = bool(federation.personal) or federation.is_personal is not FederatedAlgorithm.is_personal
+    return names_some or gives_personal_models(federation)
+
+
 def obstacle(federation: type[FederatedModule]) -> str | None:
     """Why a federation does not combine with local learners, and what to use; None: it does."""
     if federation.needs.public_samples:
         return "trains the server's model on public samples, which task streams have not: use one without, such as FedAvg"
     if federation.needs.arriving_classes:
         return "learns its tasks with one global model: use one that learns no tasks, such as FedAvg"
-    has_models = federation.personal_model is not FederatedAlgorithm.personal_model
-    shares_none = federation.has_global_model is not FederatedAlgorithm.has_global_model
-    if federation.fine_tuned or has_models or shares_none:
+    if gives_personal_models(federation):
         return "gives each client a personal model, which task streams do already: use one that trains a single one, as FedAvg"
     return None
 

@@ -1,4 +1,4 @@
-"""Federated methods whose clients learn tasks: every local learner with every federation, by one name for both.
+"""Federated methods that learn tasks: every learner with every federation, by one name for both.
 
 As compared in J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client
 Transfer. ICML 2021: the body goes through the server in every round, the weights of single tasks stay with the client.
@@ -8,29 +8,31 @@ from functools import cache
 
 from fl_lightning import methods
 from fl_lightning.continual.apd import APD
+from fl_lightning.continual.classes.learner import ClassLearner
 from fl_lightning.continual.ewc import EWC
 from fl_lightning.continual.fedweit import FedWeIT
 from fl_lightning.continual.learner import TaskLearner
 from fl_lightning.continual.stable_sgd import StableSGD
 from fl_lightning.module import FederatedModule
 
-_LEARNERS: dict[str, type[TaskLearner]] = {
+_LEARNERS: dict[str, type[TaskLearner] | type[ClassLearner]] = {
     "OnTasks": TaskLearner,
     "EWC": EWC,
     "StableSGD": StableSGD,
     "APD": APD,
     "FedWeIT": FedWeIT,
+    "OnClasses": ClassLearner,
 }
 
 
 def combined_names() -> list[str]:
-    """Names of all that combine, such as ``FedDynEWC``; ``FedDynOnTasks`` is FedDyn alone."""
+    """Names of all that combine, such as ``FedDynEWC``; ``FedDynOnTasks`` and ``FedDynOnClasses`` are FedDyn alone."""
     pairs = [(name, ending) for name in methods.__all__ for ending in _LEARNERS]
     return [name + ending for name, ending in pairs if _LEARNERS[ending].obstacle_to(getattr(methods, name)) is None]
 
 
 @cache
-def combined(name: str) -> type[TaskLearner] | None:
+def combined(name: str) -> type[TaskLearner] | type[ClassLearner] | None:
     """The class of a name: the hooks of the learner before those of the federation, with the arguments of both.
 
     Returns:

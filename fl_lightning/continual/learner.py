@@ -73,10 +73,10 @@ class TaskLearner(FederatedModule):
     model_values: Tensor  # (N,), that a client's model consists of
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
         if "federated" in vars(cls):
             raise TypeError(f"{cls.__name__}.federated follows from its bases: leave it out, or declare learns_alone")
         check_composed(cls, TaskLearner, cls.obstacle_to)
+        super().__init_subclass__(**keywords)
         cls.federated = not cls.learns_alone or bool(federations(cls, TaskLearner))
 
     @classmethod

@@ -117,7 +117,7 @@ class FedCurv(FederatedModule):
             return super().client_result(net, client)
         fisher = empirical_fisher(
             net,
-            lambda logits, targets: self.loss(logits, targets, client.label_counts),
+            lambda logits, targets: self.logits_loss(logits, targets, client.label_counts),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
         fisher = {name: fisher[name] for name in self.server_state("fisher")}

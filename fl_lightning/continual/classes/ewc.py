@@ -59,7 +59,7 @@ class ServerEWC(ClassLearner):
             return carry
         fisher = empirical_fisher(
             net,
-            lambda logits, targets: self.task_loss(logits, targets, client.label_counts),
+            lambda logits, targets: self.logits_loss(logits, targets, client.label_counts),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
         return {**carry, "fisher": fisher}

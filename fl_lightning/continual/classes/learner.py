@@ -11,8 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
+from fl_lightning.continual.composition import check_composed, keeps_personal_weights
 from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
@@ -42,6 +44,23 @@ class ClassLearner(FederatedModule):
 
     position: Tensor  # scalar, of the present task, from 0
     rounds_in_task: Tensor  # scalar, rounds of it that are over
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        check_composed(cls, ClassLearner, cls.obstacle_to)
+        super().__init_subclass__(**keywords)
+
+    @classmethod
+    def obstacle_to(cls, federation: type[FederatedModule]) -> str | None:
+        """Why this learner does not combine with a federation, and what to use; None: it does."""
+        if federation.needs.task_streams:
+            return "learns a sequence of tasks for each client: use one that learns no tasks, such as FedAvg"
+        if federation.needs.public_samples:
+            return "trains on public samples, which class streams have not: use one without, such as FedAvg"
+        if keeps_personal_weights(federation):
+            return "keeps weights with each client, but one model learns the classes: use one that shares all, such as FedAvg"
+        if changed := overridden(federation, FederatedAlgorithm.client_loss, FederatedAlgorithm.client_step):
+            return f"overrides {changed[0]}, but which classes compete is up to the task: use one that does not, such as FedAvg"
+        return None
 
     def __init__(self, net: Net, rounds_per_task: int = 20, softmax_over: SoftmaxOver = "new", **common: Any) -> None:
         super().__init__(net, **common)
@@ -188,16 +207,10 @@ class ClassLearner(FederatedModule):
             targets: (B,).
             label_counts: (C,), of all that the client has.
         """
-        return self.task_loss(net(inputs), targets, label_counts)
+        return self.logits_loss(net(inputs), targets, label_counts)
 
-    def task_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
-        """The local loss among the classes that compete, (B,).
-
-        Args:
-            logits: (B, C).
-            targets: (B,).
-            label_counts: (C,).
-        """
+    def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
+        """Among the classes that compete."""
         columns = self.new_classes if self.softmax_over == "new" else slice(0, self.new_classes.stop)
         return self.loss(logits[:, columns], targets - columns.start, label_counts[columns])
 

@@ -52,7 +52,7 @@ class FedLwF(ClassLearner):
 
     def sample_losses(self, net: nn.Module, inputs: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         logits, old = net(inputs), slice(self.num_old)
-        loss = self.task_loss(logits, targets, label_counts)
+        loss = self.logits_loss(logits, targets, label_counts)
         if "teacher" not in client.broadcast:
             return loss
         said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(inputs))

@@ -127,7 +127,7 @@ class MFCL(FedLwF):
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
         if "generated" not in client.carry:
-            return self.task_loss(net(batch.inputs), batch.targets, client.label_counts)
+            return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts)
         generated, teacher, count = client.carry["generated"], client.broadcast["teacher"], len(batch.targets)
         step = torch.as_tensor(client.step, device=batch.targets.device)
         chosen = {name: part.index_select(0, step[None])[0] for name, part in generated.items()}
@@ -142,7 +142,7 @@ class MFCL(FedLwF):
         real = count if batch.real is None else batch.real.sum()
         # The mean of these over the batch is that over real and generated samples.
         shared = (real * rehearsed[:count] + rehearsed[count:].sum()) / (real + self.generated)
-        return self.task_loss(net.classifier(features[:count]), batch.targets, client.label_counts) + shared
+        return self.logits_loss(net.classifier(features[:count]), batch.targets, client.label_counts) + shared
 
     # At the server --------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,23 @@
 import pytest
 import torch
 
-from fl_lightning.continual import MFCL, FedAvgOnClasses, FedLwF, FedProxOnClasses, ICaRL, Replay, ServerEWC
+from fl_lightning.continual import (
+    MFCL,
+    FedAvgOnClasses,
+    FedCurvOnClasses,
+    FedLwF,
+    FedProxOnClasses,
+    ICaRL,
+    Replay,
+    SCAFFOLDOnClasses,
+    ServerEWC,
+)
 
 METHODS = {
     FedAvgOnClasses: {},
     FedProxOnClasses: {"mu": 0.3},
+    SCAFFOLDOnClasses: {},
+    FedCurvOnClasses: {"penalty": 0.5},
     FedLwF: {},
     Replay: {"memory": 8},
     ServerEWC: {},
