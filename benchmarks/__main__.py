@@ -52,7 +52,7 @@ def parse_options() -> Namespace:
     parser.add_argument(
         "--methods", nargs="+", choices=COMPARED, default=COMPARED, metavar="NAME", help="of methods: %(choices)s"
     )
-    parser.add_argument("--rounds", type=int, help="that are timed, iterations of the attack; by default each workload's own")
+    parser.add_argument("--rounds", type=int, help="that are timed, iterations of the attack; by default those of a workload")
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that are timed")
     parser.add_argument("--memory-rounds", type=int, default=10_000, help="of the measurement of memory")
     parser.add_argument("--threads", type=int, default=2, help="of every program")
@@ -72,7 +72,7 @@ def main() -> None:
     about, tables = circumstances(options), []
     print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)
     if about["load before"] > _QUIET:
-        # One busy neighbour on two cores makes the rounds of W1 ten times as long: threads that wait for each other stall.
+        # A busy neighbour makes rounds far longer: threads that wait for each other stall.
         print(f"the load is {about['load before']:.2f}: these numbers will be worth nothing, wait for quiet", file=sys.stderr)
     for name, measure in measurements.items():
         try:

@@ -53,16 +53,16 @@ def _distil_flashback(workload: Workload) -> int:
 METHODS: dict[str, Cost] = {
     "FedAvg": Cost(),
     "FedProx": Cost(),
-    "Scaffold": Cost(client_state=1, server_state=1),
+    "SCAFFOLD": Cost(client_state=1, server_state=1),
     "FedNova": Cost(),
     "FedDyn": Cost(client_state=1, server_state=1),
     "FedGMA": Cost(),
     "FedNTD": Cost(per_step_sample=_GRADIENT + 1),
-    "Moon": Cost(per_step_sample=_GRADIENT + 2, client_state=1),
+    "MOON": Cost(per_step_sample=_GRADIENT + 2, client_state=1),
     "FedCurv": Cost(per_sample=_GRADIENT, client_state=2, server_state=2),
     # Three gradients a step; ten steps each towards pseudo and perturbed data, and the labels of the former.
     "FedReg": Cost(per_step_sample=3 * _GRADIENT, per_sample=2 * 10 * _INPUT_GRADIENT + 1),
-    # For each sample forward, backward for the norms, its own gradients in it, and backward for the clipped sum.
+    # For each sample forward, backward for the norms, the sample's gradients in it, and backward for the clipped sum.
     "FedAvg+DPSGD": Cost(per_step_sample=_GRADIENT + _BACKWARD, settings={"privacy": DPSGD(noise_multiplier=0.1)}),
     # One gradient more a step, on the batch's pseudo data.
     "FedReg+MG": Cost(

@@ -34,7 +34,7 @@ class ProgramFailed(RuntimeError):
 
 
 def environment(threads: int) -> dict[str, str]:
-    """This process's variables with as many threads for every library and the C library's own allocator settings."""
+    """This process's variables with as many threads for every library and the C library's default allocator settings."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     return {**variables, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 

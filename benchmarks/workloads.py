@@ -73,7 +73,7 @@ class Workload:
 
     @cached_property
     def _indices(self) -> FederatedDataModule:
-        """Our data module over samples that are their own index: what it serves is what it draws."""
+        """Our data module over samples that are their index: what it serves is what it draws."""
         data = self.data_module(torch.arange(len(self.inputs), dtype=torch.float64)[:, None])
         data.setup()
         data.to(torch.device("cpu"), torch.float64)

@@ -30,7 +30,7 @@ class ArrivingClasses(FederatedCallback):
     one included; ``tasks/forgetting`` the largest drop of each earlier task (Chaudhry et al.), positive is forgetting, and
     ``tasks/forgetting_by_class`` the same by class (TARGET); ``tasks/backward_transfer`` the change since each task was
     learned; ``tasks/old_accuracy`` and ``tasks/new_accuracy`` that on the classes of earlier tasks and on the others;
-    ``tasks/task_found`` the share of samples whose predicted class is of their own task, ``tasks/right_where_found`` the
+    ``tasks/task_found`` the share of samples whose predicted class is of the sample's task, ``tasks/right_where_found`` the
     accuracy among these; ``tasks/nearest_mean_accuracy`` that of iCaRL's class means; ``task_accuracy/01``, ... that of each
     task. Pictures: ``tasks/accuracy_table``, after each task on each; ``tasks/confusion``, which task samples are taken for;
     ``tasks/classes``, the drop of each class from its best, with the round in which it came. Numbers of the pictures: the

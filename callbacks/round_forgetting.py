@@ -26,8 +26,8 @@ class RoundForgetting(FederatedCallback):
     Args:
         every, rounds: rounds of the heatmap.
         clients_every: rounds in which every client's model is measured against the one that it started from, the global one or
-            its own, on the whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their distribution,
-            ``forgetting/local``. 0, the default, for never.
+            its personal one, on the whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their
+            distribution, ``forgetting/local``. 0, the default, for never.
     """
 
     key = "callbacks.round_forgetting"

@@ -85,14 +85,14 @@ DESCRIPTIONS = {
     r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks begun: of clients' "
     "models, mean over tasks and clients; or of the global model on the test samples of all classes seen.",
     r"tasks/forgetting|Overview/forgetting_of_tasks": "Drop from the best accuracy on each earlier task, mean over tasks and, "
-    "where they learn their own, clients. Positive is forgetting.",
+    "where clients learn different tasks, clients. Positive is forgetting.",
     r"tasks/forgetting_by_class": "Drop from the best accuracy of each class, mean over the classes of a task, then over "
     "earlier tasks. Positive is forgetting.",
     r"tasks/average_incremental_accuracy": "Mean of the accuracy after each task so far, the first one included.",
     r"tasks/old_accuracy": "Accuracy of the global model on the classes of earlier tasks.",
     r"tasks/new_accuracy": "Accuracy of the global model on the classes that came with the newest task.",
-    r"tasks/task_found": "Share of the samples whose predicted class is of their own task.",
-    r"tasks/right_where_found": "Accuracy among the samples whose predicted class is of their own task.",
+    r"tasks/task_found": "Share of the samples whose predicted class is of the sample's task.",
+    r"tasks/right_where_found": "Accuracy among the samples whose predicted class is of the sample's task.",
     r"tasks/nearest_mean_accuracy": "Accuracy of iCaRL's classifier by the nearest class mean, on all classes seen.",
     r"tasks/confusion": "Share of the samples of each task, a row, that are taken for one of each task, a column.",
     r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with the round in which it came.",

@@ -368,8 +368,8 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         metrics = {"train/nonfinite_clients": float(len(report.nonfinite)), "train/undone": float(report.undone)}
         if counted:
             metrics["train/loss"] = sum(counted) / len(counted)
-        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more, and would take a tenth of a
-        # round of tiny clients.
+        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more, which rounds of
+        # tiny clients would wait for.
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
         every = self.trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         # Where the run is evaluated too: Lightning's default of every 50 steps would leave a short run without a loss.

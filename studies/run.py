@@ -23,9 +23,9 @@ class Study:
     Args:
         configs: the seeds of each config.
         show: prints the table of the runs in a folder, and draws their picture.
-        rounds: of every run; None: the config's own.
+        rounds: of every run; None: as many as the config says.
         options: further options of all runs.
-        own_options: further options of single configs.
+        options_of: further options of single configs.
         attack: options of ``fl-lightning attack``, which then follows every run.
     """
 
@@ -33,7 +33,7 @@ class Study:
     show: Callable[[Path], None]
     rounds: int | None = None
     options: tuple[str, ...] = ()
-    own_options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    options_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     attack: tuple[str, ...] = ()
 
 
@@ -42,7 +42,7 @@ _DEFENCES += ("fedavg_dp_sgd_1", "fedprox_dp_sgd_0.1", "fedavg_user_level")
 _ON_TASKS = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
 _ON_TASKS += ("fedprox_apd", "fedweit")
 
-# Tried on FedAvg after 40 rounds on MNIST, where this did best and squared distance does not recover the images.
+# Cosine distance: by squared distance FedReg looks like a defence (docs/results.md).
 _ATTACK = ("--distance", "cosine", "--lr", "0.1", "--tv", "0.001", "--labels", "known", "--iterations", "2000")
 # Client 1's first digit is known so well at the end that its update under modified gradients is 0.
 _ATTACKED = {"digits": "[0,2,3,4]", "mnist": "[0,2,3,4,5,6,7,8]"}
@@ -75,7 +75,7 @@ STUDIES = {
         _CIFAR10_TARGETS,
         rounds=20,
         options=("--callbacks.round_forgetting.clients_every", "2"),
-        own_options={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
+        options_of={"flashback_cifar10_beta_0.1_feddf": ("--model.distillation_steps", "200")},
     ),
     "flashback_cifar10_500_rounds": Study(
         {f"flashback_cifar10_beta_0.1_{method}": [0] for method in _FLASHBACK}, _CIFAR10_TARGETS
@@ -117,7 +117,7 @@ def run(study: Study, out: Path, options: list[str]) -> None:
             command += ["--trainer.default_root_dir", str(folder)]
             if study.rounds is not None:
                 command += ["--trainer.max_steps", str(study.rounds)]
-            command += [*study.options, *study.own_options.get(config, ()), *options]
+            command += [*study.options, *study.options_of.get(config, ()), *options]
             if versions and any(versions[-1].glob("checkpoints/*.ckpt")):
                 command += ["--ckpt_path", "last"]
             print(" ".join(command), flush=True)

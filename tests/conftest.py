@@ -25,7 +25,7 @@ from fl_lightning.data import FederatedDataModule, from_arrays
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
+def _cache_of_the_test(tmp_path_factory, monkeypatch):
     """Decoded data of tests stays with the tests."""
     monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 

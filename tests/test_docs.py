@@ -75,7 +75,7 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
     """Four rounds of two clients in three against a plain loop of Algorithm 1, option II, to 1e-12 in float64."""
     cohorts, num_steps, rate = [[0, 2], [1, 2], [0, 1], [0, 2]], 3, 0.1
     data, net = toy_data(cohorts=cohorts), torch.nn.Linear(4, 3, dtype=torch.float64)
-    method = documented.MyScaffold(copy.deepcopy(net), local_steps=num_steps, server_weighting="uniform")
+    method = documented.MySCAFFOLD(copy.deepcopy(net), local_steps=num_steps, server_weighting="uniform")
     fit(method, data, len(cohorts), precision="64-true")
     x = [weight.detach().clone() for weight in net.parameters()]
     c, variates = [torch.zeros_like(w) for w in x], {k: [torch.zeros_like(w) for w in x] for k in range(3)}

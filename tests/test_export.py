@@ -199,7 +199,7 @@ def test_what_cannot_be_exported_is_one_line(main, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_clients_own_models_are_not_exported(main, tmp_path):
+def test_personal_models_are_not_exported(main, tmp_path):
     """On task streams a checkpoint has as many nets as clients."""
     code, _, error = main("fit", "--config", "digits_fedweit.yaml", *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error

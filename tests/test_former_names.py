@@ -5,13 +5,15 @@ import sys
 
 import pytest
 
-from fl_lightning import MOON, SCAFFOLD, FedAvg, Moon, Scaffold, exchange
+from fl_lightning import MOON, SCAFFOLD, FedAvg, Moon, Scaffold, continual, exchange
 from fl_lightning.data import IID
 
 
 def test_the_former_classes_are_the_present_ones():
     assert issubclass(Scaffold, SCAFFOLD)
     assert issubclass(Moon, MOON)
+    assert issubclass(continual.ScaffoldOnTasks, continual.TaskLearner)
+    assert issubclass(continual.ScaffoldOnTasks, SCAFFOLD)
 
 
 def test_the_former_package_of_the_exchange_says_where_it_is(monkeypatch):

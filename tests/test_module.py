@@ -208,7 +208,7 @@ def test_result_does_not_depend_on_global_generators(fit):
 
 
 def test_a_fit_leaves_the_global_generator_alone(fit):
-    """The caller's own draws go on as if no run had been in between."""
+    """The caller's draws go on as if no run had been in between."""
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)

@@ -6,7 +6,7 @@ import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
 PATHS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-PICTURES = {"first_steps": 3, "own_method": 0, "runs_as_data_frames": 1}  # who holds what, two heatmaps; curves
+PICTURES = {"first_steps": 3, "new_method": 0, "runs_as_data_frames": 1}  # who holds what, two heatmaps; curves
 
 
 @pytest.mark.slow

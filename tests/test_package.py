@@ -34,7 +34,7 @@ def installed(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("where", ["root of the tree", "elsewhere"])
-def test_callbacks_are_found_beside_an_installed_wheel(installed, tmp_path, where):
+def test_callbacks_are_found_next_to_an_installed_wheel(installed, tmp_path, where):
     """A python in the root of the tree takes all of the package from the tree, one elsewhere all of it from the wheel."""
     folder, expected = (ROOT, ROOT) if where == "root of the tree" else (tmp_path, installed / "fl_lightning")
     # -S and a path of folders: so an editable install, which finds callbacks wherever it is started, plays no part.

@@ -48,7 +48,7 @@ def imports(module: str, source: str) -> Iterator[str]:
     """Names of the package's modules that a file imports, anywhere in it.
 
     The package itself is ``fl_lightning.__init__``, the top room: what it names comes from rooms that the name does not show.
-    ``__version__`` alone is its own.
+    ``__version__`` alone is defined there.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -76,7 +76,7 @@ def file_of(module: str) -> str:
 
 
 def upward(module: str, source: str) -> list[str]:
-    """What a file imports of rooms that are not below its own, or that its room is not to know."""
+    """What a file imports of rooms that are not below the file's, or that its room is not to know."""
     level = {name: number for number, rooms in enumerate(ROOMS) for name in rooms}
     others = [target for target in imports(module, source) if room(target) != room(module)]
     unknown = UNKNOWN.get(room(module), set())

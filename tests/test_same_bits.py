@@ -36,13 +36,13 @@ RUNS = {
     "vectorized": f"{DIGITS} --model.engine vectorized --model.learning_rate_decay 0.9",
     "server_adam_schedule": f"{DIGITS} --model.server_optimizer FedAdam --model.server_optimizer.lr 0.01 "
     "--model.lr_scheduler torch.optim.lr_scheduler.ExponentialLR --model.lr_scheduler.gamma 0.95",
-    "scaffold_disk": f"{DIGITS} --model Scaffold --model.client_state disk",
+    "scaffold_disk": f"{DIGITS} --model SCAFFOLD --model.client_state disk",
     "fedcurv_all": f"{DIGITS} --model FedCurv --model.remember all",
     "feddyn": f"{DIGITS} --model FedDyn",
     "fednova": f"{DIGITS} --model FedNova --model.optimizer.momentum 0.9",
     "fedgma": f"{DIGITS} --model FedGMA",
     "fedntd": f"{DIGITS} --model FedNTD --model.engine vectorized",
-    "moon": f"{DIGITS} --model Moon --data.cohorts [[1,2],[2,3],[1,3]] --trainer.max_steps 3",
+    "moon": f"{DIGITS} --model MOON --data.cohorts [[1,2],[2,3],[1,3]] --trainer.max_steps 3",
     "fedreg": f"{DIGITS} --model FedReg --model.modified_gradients true --model.engine vectorized",
     "feddf": f"{DIGITS} --model FedDF --model.distillation_steps 5 --data.public_size 100",
     "flashback": f"{DIGITS} --model Flashback --data.public_size 100",
@@ -55,15 +55,15 @@ RUNS = {
     "--trainer.limit_val_batches 0 --data.monitor_test 0",
     "fedweit": TASKS,
     "fedprox_apd": f"{TASKS} --model FedProxAPD",
-    "scaffold_on_tasks": f"{TASKS} --model ScaffoldOnTasks --model.optimizer Adam --model.optimizer.lr 0.01 "
+    "scaffold_on_tasks": f"{TASKS} --model SCAFFOLDOnTasks --model.optimizer Adam --model.optimizer.lr 0.01 "
     "--model.reset_adam_each_round false",
     "fedprox_ewc": f"{TASKS} --model FedProxEWC",
     "fedavg_stable_sgd": f"{TASKS} --model FedAvgStableSGD",
 }
 # Cut in two: the second command goes on from the first one's checkpoint.
-RESUMED = {"resumed": (f"{DIGITS} --model Scaffold --trainer.max_steps 3", f"{DIGITS} --model Scaffold --ckpt_path last")}
+RESUMED = {"resumed": (f"{DIGITS} --model SCAFFOLD --trainer.max_steps 3", f"{DIGITS} --model SCAFFOLD --ckpt_path last")}
 # Sums over ranks, and states that travel between them.
-TWO_PROCESSES = {"two_processes": f"{DIGITS} --model Scaffold --model.engine sequential --trainer.devices 2"}
+TWO_PROCESSES = {"two_processes": f"{DIGITS} --model SCAFFOLD --model.engine sequential --trainer.devices 2"}
 
 
 def digest(tensors: dict[str, torch.Tensor]) -> str:

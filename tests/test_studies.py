@@ -24,7 +24,7 @@ def studies(monkeypatch):
 def test_studies_run_bundled_configs(studies):
     for study in studies.STUDIES.values():
         assert {f"{config}.yaml" for config in study.configs} <= set(bundled_configs())
-        assert set(study.own_options) <= set(study.configs)
+        assert set(study.options_of) <= set(study.configs)
 
 
 def test_documented_studies_exist(studies):

@@ -84,5 +84,5 @@ def _link(name: str, value: object, homes: dict[int, str]) -> str:
 
 
 def _has_text(value: object) -> bool:
-    """Whether a docstring is its own, which that of a type alias is not."""
+    """Whether a docstring was written for the object, which that of a type alias was not."""
     return inspect.isclass(value) or inspect.isfunction(value)

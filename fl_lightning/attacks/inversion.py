@@ -50,7 +50,7 @@ class Inversion:
         iterations: steps of Adam.
         restarts: starting points, all taken at once; the one that ends with the lowest objective is kept.
         labels: ``recovered`` from the gradient of the last layer's bias, or ``known`` to the attacker.
-        compile: whether the step is compiled, which takes a quarter of a minute and more; docs/privacy.md says where it pays.
+        compile: whether the step is compiled, which takes time by itself; docs/privacy.md says where it pays.
         seed: of the starting points.
 
     Raises:

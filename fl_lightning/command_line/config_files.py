@@ -31,7 +31,7 @@ def whole_configs(arguments: Sequence[str]) -> Iterator[list[str]]:
     Raises:
         FileNotFoundError: naming it and the nearest bundled config, if a config is neither a file nor bundled.
         ValueError: naming the file, if it holds no YAML mapping, one of the traps of :mod:`fl_lightning.state.strict_yaml`, or
-            is its own base; naming the option, if its value holds such a trap.
+            is a base of itself; naming the option, if its value holds such a trap.
     """
     _check_values(arguments)
     with TemporaryDirectory() as folder:

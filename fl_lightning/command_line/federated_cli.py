@@ -109,7 +109,7 @@ class FederatedCLI(LightningCLI):
 
         if any(option.partition("=")[0] == "--print_config" for option in options):
             parse(self.parser, arguments, known)  # prints it and exits
-        # The parser of all subcommands would have this one parse, and then go through every value again, in twice the time.
+        # The parser of all subcommands would have this one parse, and then go through every value again.
         return Namespace({"config": None, "subcommand": subcommand, subcommand: parse(parser, options, known)})
 
     def _dump_config(self) -> None:

@@ -22,7 +22,7 @@ _NUM_TASKS = 5
 class ClassStream(Tasks):
     """Classes arrive in tasks, in one order for all clients, which change tasks together.
 
-    The samples of a task are shared out among all clients by ``data.partition``, anew for each task. The model is tested on
+    The samples of a task are partitioned among all clients by ``data.partition``, anew for each task. The model is tested on
     the source's test samples of all classes seen so far, without being told the task. Protocol of TARGET (Zhang et al., ICCV
     2023), MFCL (Babakniya et al., NeurIPS 2023) and LANDER (Tran et al., CVPR 2024).
 

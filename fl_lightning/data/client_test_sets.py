@@ -73,7 +73,7 @@ def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
 
 
 def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:
-    """The global test set, shared out so that each client's part has the class shares of its training samples.
+    """The global test set, partitioned so that each client's part has the class shares of its training samples.
 
     Args:
         label_counts: (N, C) of training samples.

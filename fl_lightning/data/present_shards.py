@@ -69,5 +69,5 @@ class PresentShards:
     def validation_so_far(self) -> list[Tensor]:
         """Indices of all clients' validation samples of their tasks up to the present one."""
         starts = (row - row % self.num_tasks for row in self._rows)
-        rows = (place for start, row in zip(starts, self._rows, strict=True) for place in range(start, row + 1))
+        rows = (row for start, last in zip(starts, self._rows, strict=True) for row in range(start, last + 1))
         return [self.shards.validation_indices(row) for row in rows]

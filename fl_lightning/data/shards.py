@@ -57,7 +57,7 @@ def split_clients(
     held = torch.cat(parts).numpy()
     sizes = np.array([len(part) for part in parts])
     owner = np.repeat(np.arange(len(parts)), sizes)
-    # One sort for all clients: 100,000 clients take no longer than 100 with as many samples.
+    # One sort for all clients: time goes with samples, not with clients.
     shuffled = held[np.lexsort((rng.random(len(held)), owner))]
     position = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     fractions = {"validation": val_fraction, "test": test_fraction}

@@ -43,7 +43,7 @@ def task_confusion(counts: Tensor, class_task: Tensor, num_tasks: int) -> Tensor
 
 
 def tasks_found(counts: Tensor, class_task: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of the samples whose predicted class is of their own task, and the accuracy among those; scalars.
+    """Share of the samples whose predicted class is of the sample's task, and the accuracy among those; scalars.
 
     Their product is the accuracy. The second is NaN where no sample's task is found, both are NaN without samples.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
     """A uniform sample of everything met so far, after some more was offered: algorithm R (Vitter, 1985).
 
-    The k-th thing met, counted from 0, is appended while ``k < capacity``; later it takes place j, drawn from 0 to k, where
+    The k-th thing met, counted from 0, is appended while ``k < capacity``; later it takes slot j, drawn from 0 to k, where
     ``j < capacity``.
 
     Args:
@@ -30,8 +30,8 @@ def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: i
     for count, thing in enumerate(offered, start=met):
         if count < capacity:
             kept.append(thing)
-        elif (place := int(rng.integers(count + 1))) < capacity:
-            kept[place] = thing
+        elif (slot := int(rng.integers(count + 1))) < capacity:
+            kept[slot] = thing
     return kept
 
 

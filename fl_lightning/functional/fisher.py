@@ -14,8 +14,8 @@ from torch.nn.grad import conv2d_weight
 
 from fl_lightning.functional.stateless import call_with, tensor_slots
 
-_GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: more is no faster
-# Libraries of convolutions for processors take channels by eight: other numbers cost several times as much.
+_GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: enough to fill a call
+# Libraries of convolutions for processors take channels by eight; other numbers leave part of that idle.
 _CHANNELS_AT_A_TIME = 8
 _Loss = Callable[[Tensor, Tensor], Tensor]
 _Layers = dict[str, nn.Linear | nn.Conv2d]

@@ -1,4 +1,4 @@
-"""A test set shared out after what clients train on."""
+"""A test set dealt to clients after what they train on."""
 
 import numpy as np
 import torch

@@ -78,7 +78,7 @@ class _LocalResponseNorm(nn.Module):
 
 
 class _NormalizeResponses(torch.autograd.Function):
-    """Of (B, C, pixels). Torch's is far slower and takes most of a step of this net: it is bound by memory."""
+    """Of (B, C, pixels). In the place of torch's, which is bound by memory."""
 
     generate_vmap_rule = True
 

@@ -205,7 +205,7 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
 
 @contextmanager
 def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
-    """Let buffers have other values for a block, after which the dict has what became of them; None: their own."""
+    """Let buffers have other values for a block, after which the dict has what became of them; None: they keep theirs."""
     held = {name: buffer for name, buffer in net.named_buffers() if name in (buffers or {})}
     with _holding(list(held.values()), None if buffers is None else [buffers[name] for name in held]):
         yield

@@ -1,7 +1,7 @@
 """What a run logged: TensorBoard's event files, read in one pass and as far as they are whole.
 
-TensorBoard's ``EventAccumulator`` is far slower, much of it for checksums in Python, which are not verified
-here: a record that is cut off, empty or no event ends its file.
+TensorBoard's ``EventAccumulator`` verifies checksums in Python. Here they are not: a record that is cut off, empty or no
+event ends its file.
 """
 
 import math
@@ -24,7 +24,7 @@ _FOOTER = 4  # bytes of the event's checksum
 # Those that are kept, with their numbers of dimensions.
 _TENSORS = {
     "clients/cohort": (1,),
-    "clients/accuracy_before": (1, 2),  # of one global model, or of each client's own
+    "clients/accuracy_before": (1, 2),  # of one global model, or of each client's model
     "clients/accuracy_after": (2,),
     "clients/class_cohort": (1,),
     "clients/class_accuracy": (2,),

@@ -20,8 +20,8 @@ class EvaluatedModule(LightningModule):
     """The half of :class:`FederatedModule` that looks at models: validation, test and predict.
 
     Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. Where clients
-    keep personal models, accuracy and loss are the means over clients of these, each on its own samples. The global model's
-    are then called ``global_accuracy`` and ``global_loss``, and are absent where there is no global model.
+    keep personal models, accuracy and loss are the means over clients of these, each on its client's samples. The global
+    model's are then called ``global_accuracy`` and ``global_loss``, and are absent where there is no global model.
     """
 
     net: nn.Module

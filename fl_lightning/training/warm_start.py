@@ -28,7 +28,7 @@ def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
 
 
 def with_present_server_states(stored: State, present: State) -> State:
-    """The net of an earlier version's checkpoint, and what a server holds besides as it is in ``present``.
+    """The net of an earlier version's checkpoint, and what else a server holds as it is in ``present``.
 
     Args:
         stored, present: state dicts of a method.

@@ -103,7 +103,7 @@ def test_dp_sgd_hides_the_image(main, checkpoint):
     assert json.loads((checkpoint.parent.parent / "attack" / "attack.json").read_text())["psnr"] < 12
 
 
-def test_a_checkpoint_beside_a_copy_of_the_config(main, checkpoint, tmp_path):
+def test_a_checkpoint_next_to_a_copy_of_the_config(main, checkpoint, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     for file in (checkpoint, checkpoint.parent.parent / "config.yaml"):
         shutil.copy(file, tmp_path / "elsewhere")

@@ -86,7 +86,7 @@ def test_a_single_step_is_the_gradient(look, kind, settings):
 
 
 def test_the_images_are_the_clients_next(look):
-    """The first of the client's order in that round, all its own; the pixels of data that are images already are theirs."""
+    """The first of the client's order in that round, of one client; the pixels of data that are images already are theirs."""
     seen, _, data = look(FedAvg, num_images=3)
     of_client = data.train_set.inputs[data.shards.train_indices(1)]
     inputs = seen.observations[0].inputs

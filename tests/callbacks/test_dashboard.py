@@ -1,4 +1,4 @@
-"""What TensorBoard makes of runs, read back by TensorBoard's own code; and what other loggers get."""
+"""What TensorBoard makes of runs, read back by TensorBoard's code; and what other loggers get."""
 
 import csv
 import json
@@ -215,7 +215,7 @@ class Remote(DummyLogger):
 
 
 def test_a_logger_without_a_folder(main, tmp_path):
-    """As MLflow's with a database: the run's own folder has its files, the logger gets config and metrics."""
+    """As MLflow's with a database: the run's folder has its files, the logger gets config and metrics."""
     (tmp_path / "my_logger.py").write_text(NO_FOLDER)
     code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2", "--trainer.logger", "my_logger.Remote")
     assert code == 0, error

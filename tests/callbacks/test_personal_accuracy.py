@@ -1,4 +1,4 @@
-"""Personal models on their own samples, against plain loops over what clients keep."""
+"""Personal models on their clients' samples, against plain loops over what clients keep."""
 
 import copy
 
@@ -71,8 +71,8 @@ def hits(net, inputs, targets):
         return (net.eval()(inputs).argmax(dim=1) == targets).double()
 
 
-def own_net(method, client, head="classifier."):
-    """The server's net with what a client keeps in place of its own."""
+def personal_net(method, client, head="classifier."):
+    """The server's net with what a client keeps in place of the server's part."""
     net = copy.deepcopy(method.net)
     net.load_state_dict({**net.state_dict(), **method.client_states.read(client).weights})
     return net
@@ -82,7 +82,7 @@ def part(data, indices):
     return data.train_set.inputs[indices], data.train_set.targets[indices]
 
 
-def own_parts(data, client):
+def parts_of(data, client):
     return {"validation": data.shards.validation_indices(client), "held_out": held_out(data, client)}
 
 
@@ -95,7 +95,7 @@ def test_numbers_over_clients(run):
     method = run(FedPer, new_data(test_fraction=0.3))
     for kind in ("validation", "held_out"):
         of_each = [
-            hits(own_net(method, client), *part(method.data, own_parts(method.data, client)[kind])) for client in range(5)
+            hits(personal_net(method, client), *part(method.data, parts_of(method.data, client)[kind])) for client in range(5)
         ]
         accuracy = torch.stack([each.mean() for each in of_each])
         expected = {
@@ -119,7 +119,7 @@ def test_the_test_set_is_dealt_out_where_clients_have_no_test_parts(run):
     assert tests.kind == "matched"
     assert sorted(tests.indices.tolist()) == list(range(30))
     of_each = [
-        hits(own_net(method, client), method.data.test_set.inputs[mine], method.data.test_set.targets[mine])
+        hits(personal_net(method, client), method.data.test_set.inputs[mine], method.data.test_set.targets[mine])
         for client in range(5)
         if len(mine := tests.of_client(client)) > 0
     ]
@@ -143,11 +143,11 @@ def test_the_global_model_is_shown_where_there_is_one(run):
 def test_the_cohort_is_measured_around_its_fit(run):
     """On validation parts: of each client its head on the body it receives, and its whole net after the local steps."""
     one, two = run(FedPer, rounds=2), run(FedPer, rounds=3)
-    before = [hits(own_net(one, k), *part(one.data, one.data.shards.validation_indices(k))).mean() for k in COHORTS[2]]
+    before = [hits(personal_net(one, k), *part(one.data, one.data.shards.validation_indices(k))).mean() for k in COHORTS[2]]
     assert two.logged["personal/cohort_before"][3] == pytest.approx(float(torch.stack(before).mean()), abs=1e-12)
     after = []
     for client in COHORTS[2]:
-        net = local_fit(one, own_net(one, client), client)
+        net = local_fit(one, personal_net(one, client), client)
         after.append(hits(net, *part(one.data, one.data.shards.validation_indices(client))).mean())
     assert two.logged["personal/cohort_after"][3] == pytest.approx(float(torch.stack(after).mean()), abs=1e-12)
 
@@ -172,12 +172,12 @@ def test_what_a_client_forgot_since_its_last_visit(run):
     at_end = {}
     for round, cohort in enumerate(COHORTS, start=1):
         for client in cohort:
-            start = own_net(runs[round - 2], client) if round > 1 else new_net()
+            start = personal_net(runs[round - 2], client) if round > 1 else new_net()
             data = runs[0].data
             net = local_fit(runs[0], start, client)
             at_end[client] = hits(net, *part(data, data.shards.validation_indices(client))).mean()
     last = runs[2]
-    now = {k: hits(own_net(last, k), *part(last.data, last.data.shards.validation_indices(k))).mean() for k in at_end}
+    now = {k: hits(personal_net(last, k), *part(last.data, last.data.shards.validation_indices(k))).mean() for k in at_end}
     expected = torch.stack([now[client] - then for client, then in at_end.items()]).mean()
     assert last.logged["forgetting/personal_since_visit"][3] == pytest.approx(float(expected), abs=1e-12)
 
@@ -196,7 +196,7 @@ def test_new_clients_are_fine_tuned(run, fit):
     method = FedPer(new_net(), local_steps=2, engine="sequential")
     fit(method, new_data(), 3, precision="64-true", callbacks=[PersonalAccuracy(every=1, fine_tuning_steps=3)])
     samples = part(method.data, method.data.shards.validation_indices(4))
-    before, tuned = own_net(method, 4), local_fit(method, own_net(method, 4), 4, steps=3)
+    before, tuned = personal_net(method, 4), local_fit(method, personal_net(method, 4), 4, steps=3)
     for name, net in (("new_clients_mean", before), ("new_clients_fine_tuned_mean", tuned)):
         expected = float(hits(net, *samples).mean())
         assert method.newest[f"personal/validation/{name}"] == pytest.approx(expected, abs=1e-12)
@@ -243,7 +243,7 @@ def test_validate_and_test_ask_the_clients_models(run, tmp_path, method):
         assert {score: float(trainer.callback_metrics[score]) for score in scores} == pytest.approx(expected, abs=1e-6)
 
 
-def test_client_forgetting_begins_with_a_clients_own_model(run, monkeypatch):
+def test_client_forgetting_begins_with_a_clients_personal_model(run, monkeypatch):
     """F_ki = Acc_k(w^i after its fit) - Acc_k(the model that i used before it), in round 3."""
     written = {}
     monkeypatch.setattr(
@@ -254,8 +254,8 @@ def test_client_forgetting_begins_with_a_clients_own_model(run, monkeypatch):
     run(FedPer, rounds=3, callbacks=[ClientForgetting(every=1)])
     parts = [part(one.data, one.data.shards.validation_indices(client)) for client in COHORTS[2]]
     for name, nets in (
-        ("before", [own_net(one, client) for client in COHORTS[2]]),
-        ("after", [local_fit(one, own_net(one, client), client) for client in COHORTS[2]]),
+        ("before", [personal_net(one, client) for client in COHORTS[2]]),
+        ("after", [local_fit(one, personal_net(one, client), client) for client in COHORTS[2]]),
     ):
         expected = torch.stack([torch.stack([hits(net, *samples).mean() for samples in parts]) for net in nets])
         torch.testing.assert_close(written[f"clients/accuracy_{name}", 3], expected, atol=1e-12, rtol=0)
@@ -300,7 +300,7 @@ def test_of_many_new_clients_some_are_measured(fit):
         fit(method, new_data(cohorts=[[0]]), 1, precision="64-true", callbacks=[personal])
         means.append(method.newest["personal/validation/new_clients_mean"])
         parts = [part(method.data, method.data.shards.validation_indices(client)) for client in range(1, 5)]
-        of_each = [float(hits(own_net(method, client), *samples).mean()) for client, samples in enumerate(parts, start=1)]
+        of_each = [float(hits(personal_net(method, client), *samples).mean()) for client, samples in enumerate(parts, start=1)]
     assert means[0] == means[1]
     assert means[0] in [pytest.approx((of_each[i] + of_each[j]) / 2) for i in range(4) for j in range(i)]
     assert means[2] == pytest.approx(sum(of_each) / 4)

@@ -135,7 +135,7 @@ def test_pseudo_data_are_not_training_data(watched):
 
 
 def test_some_clients_drawn_by_the_seed(watched, data):
-    """One of round 4's three, whose value is its own: the same in every run, and the global generator is left alone."""
+    """One of round 4's three, whose value depends on it alone: the same in every run; the global generator is left alone."""
     held = torch.get_rng_state()
     values = [watched(PseudoDataFisher(rounds=[4], clients=1))[0].rounds[4] for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), held)

@@ -15,7 +15,7 @@ import torch
 pytestmark = pytest.mark.slow
 
 RUN = (
-    "fit --config digits_tce.yaml --model Scaffold --model.net MLP --model.net.hidden [8] --trainer.max_steps 3 "
+    "fit --config digits_tce.yaml --model SCAFFOLD --model.net MLP --model.net.hidden [8] --trainer.max_steps 3 "
     "--trainer.enable_progress_bar false"
 ).split()
 
@@ -120,7 +120,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture
 def good(main, tmp_path) -> bytes:
-    """A run's own checkpoint."""
+    """The checkpoint of a run."""
     code, _, error = main(*RUN)
     assert code == 0, error
     return (tmp_path / "runs" / "digits_tce" / "version_0" / "checkpoints" / "last.ckpt").read_bytes()

@@ -30,6 +30,6 @@ def hold_table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def round_of(name: str) -> dict[str, str]:
-    """The section Round of a method's docstring: what clients and server do, what is sent beside the model, what is kept."""
+    """The section Round of a method's docstring: what clients and server do, what is sent next to the model, what is kept."""
     _, _, section = (inspect.getdoc(getattr(methods, name)) or "").partition("\nRound:\n")
     return dict(re.findall(r"^    ([a-z ]+): (.*)$", section.partition("\n\n")[0].replace("``", "`"), re.MULTILINE))

@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(main, tmp_path, arguments, message):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_start_leaves_the_users_own_folder(main, tmp_path):
+def test_a_failed_start_leaves_the_users_folder(main, tmp_path):
     """An empty folder that was there before is there after; what the run made inside it is gone."""
     (tmp_path / "mine").mkdir()
     code, _, _ = main(*DIGITS, "--model.net", "ResNet18", "--trainer.default_root_dir", "mine")
@@ -192,15 +192,15 @@ def test_a_stopped_run_does_not_look_finished(command_line, tmp_path, number):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--model Scaffold --model.net CNN2",
-        "--config digits_tce.yaml --model Scaffold",
-        "--config digits_tce.yaml --model.loss CrossEntropy --model Scaffold",
-        "--model FedProx --model.net CNN2 --model.mu .1 --model Scaffold",
+        "--model SCAFFOLD --model.net CNN2",
+        "--config digits_tce.yaml --model SCAFFOLD",
+        "--config digits_tce.yaml --model.loss CrossEntropy --model SCAFFOLD",
+        "--model FedProx --model.net CNN2 --model.mu .1 --model SCAFFOLD",
         "--config cifar10_20_clients_scaffold.yaml",
         "--config digits_fedweit.yaml",
     ],
 )
-def test_a_method_has_its_own_defaults(main, arguments):
+def test_a_method_has_defaults_of_its_own(main, arguments):
     """Not those of FedAvg, the method unless another is given: FedAvg weights clients by their samples, these do not."""
     code, printed, _ = main("fit", *arguments.split(), "--print_config")
     assert code == 0
@@ -244,7 +244,7 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     code, out, _ = main("validate", "--config", "digits_tce.yaml", "--ckpt_path", "best")
     assert code == 0
     assert "val/accuracy" in out
-    # The run's own config serves as well as ours, from anywhere.
+    # The run's config serves as well as ours, from anywhere.
     code, out, _ = main(
         "predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt")
     )
@@ -269,7 +269,7 @@ def test_the_first_run_shows_forgetting(main, tmp_path):
     assert "-0.0000" not in out
 
 
-def test_a_runs_own_config_knows_its_folder(main, tmp_path):
+def test_a_runs_config_knows_its_folder(main, tmp_path):
     """fit goes on and test looks where the config lies, also from another folder."""
     assert main(*SMALL, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
     folder = tmp_path / "elsewhere" / "digits_tce" / "version_0"
@@ -311,7 +311,7 @@ def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalar
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 7
 
 
-def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
+def test_a_users_callback_replaces_ours(main, tmp_path, read_scalars):
     """A callback under trainer.callbacks takes the place of the one that the command line brings."""
     callback = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
     code, _, error = main(*SMALL, "--trainer.max_steps", "2", callback, "--trainer.callbacks.every", "2")
@@ -319,7 +319,7 @@ def test_users_own_callback_replaces_ours(main, tmp_path, read_scalars):
     assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
 
 
-def test_users_own_summary_comes_after_the_dashboard(main, monkeypatch):
+def test_a_users_summary_comes_after_the_dashboard(main, monkeypatch):
     """Whose last readings stand in the event files before results.json says that the record is complete."""
     called = []
     fit = functools.wraps(Trainer.fit)(lambda self, *_, **__: called.extend(map(type, self.callbacks)))

@@ -48,7 +48,7 @@ def whole(name):
         return yaml.safe_load(Path(arguments[2]).read_text()), Path(arguments[2])
 
 
-def test_own_values_win_and_the_rest_is_the_bases(write):
+def test_values_of_the_file_win_and_the_rest_is_the_bases(write):
     """A mapping is merged key by key, a list or a number replaced, and of several bases the later wins."""
     write(
         first={"data": {"n": 1, "list": [1, 2], "alpha": 0.1}, "trainer": {"max_steps": 5}},
@@ -101,7 +101,7 @@ def test_a_config_without_a_base_is_taken_as_it_is(write):
     assert whole("mine.yaml")[1] == Path("mine.yaml")
 
 
-def test_a_base_is_looked_for_beside_the_file_then_here_then_among_ours(write, tmp_path):
+def test_a_base_is_looked_for_next_to_the_file_then_here_then_among_ours(write, tmp_path):
     """A piece next to the config wins over one of the same name in the working folder, and that over a bundled one."""
     (tmp_path / "folder").mkdir()
     write(here={"x": "here"}, both={"x": "here"}, legate={"x": "here"})
@@ -370,8 +370,8 @@ def test_names_are_unique():
 def test_every_file_is_a_row_or_a_piece():
     """A file next to a rows.yaml is a row of it, and a piece is in use, but for methods, which combine with the user's data."""
     rows = {name for name, row in bundled_rows().items() if not row.base}
-    beside = {path.name for path in CONFIGS.glob("*/*.yaml") if (path.parent / "rows.yaml").is_file()} - {"rows.yaml"}
-    assert rows == beside
+    listed = {path.name for path in CONFIGS.glob("*/*.yaml") if (path.parent / "rows.yaml").is_file()} - {"rows.yaml"}
+    assert rows == listed
     used = {name for row in bundled_rows().values() for name in row.base}
     used = used.union(*(bases_of(path) for path in bundled_files().values()))
     unused = set(bundled_files()) - rows - used

@@ -63,7 +63,7 @@ REAL = {
     "model.server_optimizer.lr": ([], ["-1"]),
     "model.server_optimizer.tau": (["--model.server_optimizer", "FedYogi"], ["0", "-1"]),
     "model.mu": (["--model", "FedProx"], ["-1"]),
-    "model.temperature": (["--model", "Moon"], ["0", "-1"]),
+    "model.temperature": (["--model", "MOON"], ["0", "-1"]),
     "model.beta": (["--model", "FedNTD"], ["-1"]),
     "model.alpha": (["--model", "FedDyn"], ["0", "-1"]),
     "model.threshold": (["--model", "FedGMA"], ["-0.1", "1.5"]),

@@ -10,9 +10,9 @@ PENALTY, MU = 2.0, 0.3
 
 @pytest.mark.parametrize("method", [EWC, FedAvgEWC, FedProxEWC])
 def test_all_tasks_equal_the_sum_over_tasks(tiny, method):
-    """``lambda/2 * sum_j sum_i F_ji (w_i - theta_ji)^2`` on the body, j over the client's own earlier tasks.
+    """``lambda/2 * sum_j sum_i F_ji (w_i - theta_ji)^2`` on the body, j over the client's earlier tasks.
 
-    theta_j are the client's own weights when task j ended, not the mean of clients. FedProx's pull comes on top.
+    theta_j are the client's weights when task j ended, not the mean of clients. FedProx's pull comes on top.
     """
     learned = {}
 

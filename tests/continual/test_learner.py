@@ -26,7 +26,7 @@ def test_all_tasks_equal_a_plain_loop(tiny):
 
 @pytest.mark.parametrize("train_unsampled", [False, True])
 def test_cohorts_of_a_part_of_the_clients(tiny, train_unsampled):
-    """Who is not sampled rests, or trains from its own weights, unheard. A task ends with a client's last visit in it."""
+    """Who is not sampled rests, or trains from its weights, unheard. A task ends with a client's last visit in it."""
     data = tiny.new_data(cohorts=tiny.cohorts)
     method = tiny.train(FedAvgOnTasks, data, train_unsampled=train_unsampled)
     tiny.assert_plain(method, tiny.plain(cohorts=tiny.cohorts, train_unsampled=train_unsampled))
@@ -81,7 +81,7 @@ class Scripted(FedAvgOnTasks):
 
 
 def test_what_steers_rates_are_the_validation_samples(tiny):
-    """After one round: the mean cross entropy of each client's model on them, by a loop's own network."""
+    """After one round: the mean cross entropy of each client's model on them, by a loop's network."""
     method = tiny.train(FedAvgOnTasks, rounds=1)
     for client in range(3):
         state = method.client_states.read(client)

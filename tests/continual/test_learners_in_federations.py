@@ -108,7 +108,7 @@ LEARNERS = {
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("federation", FEDERATIONS)
 def test_both_parts_add_up(tiny, federation, learner):
-    """All of three tasks: server, clients, what they keep, outputs, and what the server of SCAFFOLD and FedCurv has besides."""
+    """All of three tasks: server, clients, what they keep, outputs, and what the server of SCAFFOLD and FedCurv has on top."""
     (above, sent), (below, local) = FEDERATIONS[federation], LEARNERS[learner]
     settings = {**sent, **local}
     if (federation, learner) == ("FedCurv", "EWC"):
@@ -178,7 +178,7 @@ def test_names_are_those_of_both():
             kind = getattr(continual, f"{federation.__name__}{learner.__name__}")
             assert kind.__bases__ == (learner, federation)
             assert kind is getattr(continual, kind.__name__)
-    assert issubclass(continual.ScaffoldOnTasks, (continual.TaskLearner, SCAFFOLD))
+    assert issubclass(continual.SCAFFOLDOnTasks, (continual.TaskLearner, SCAFFOLD))
     assert not hasattr(continual, "FedNothingEWC")
 
 
@@ -188,7 +188,7 @@ def test_the_penalty_of_the_others_is_checked(tiny):
         FedCurvEWC(tiny.new_net(), others_penalty=-1.0)
 
 
-@pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "ScaffoldOnTasks", "FedDynEWC"])
+@pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "SCAFFOLDOnTasks", "FedDynEWC"])
 def test_on_the_command_line(main, tmp_path, name):
     """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
     small = "--model.net MLP --model.net.hidden [16] --trainer.enable_progress_bar false".split()

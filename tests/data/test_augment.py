@@ -147,7 +147,7 @@ class TestAll:
         assert torch.equal(changed(augment, images, seed=1), first)
         assert not torch.equal(changed(augment, images, seed=2), first)
 
-    def test_an_image_depends_on_its_own_draws_alone(self, augment):
+    def test_an_image_depends_on_its_draws_alone(self, augment):
         """One by one and in another order: the same as in a batch."""
         images, drawn = distinct_pixels(16, 3, 8, 8), draws(augment, 16)
         together = augment(images, drawn)
@@ -540,7 +540,7 @@ def test_training_and_evaluation_have_the_shape_that_the_net_is_built_for(chain,
     assert data.first_inputs(2).shape == (2, *shape)
 
 
-def test_changed_channels_are_normalised_by_their_own_numbers():
+def test_changed_channels_are_normalised_by_numbers_of_their_own():
     """Grey values made of colours: mean 0 and deviation 1 over the training set, not those of red, green and blue.
 
     Colours made of grey: each channel as the grey one.

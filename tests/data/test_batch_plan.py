@@ -43,7 +43,7 @@ def visits(draw):
     )
 
 
-def real_places(step, row, start):
+def sample_indices(step, row, start):
     """The positions in its shard that a client's step sees, without the samples that only fill up."""
     counts = torch.ones_like(step.indices[row], dtype=torch.bool) if step.real is None else step.real[row]
     return (step.indices[row][counts] - start).tolist()
@@ -62,7 +62,7 @@ def test_batches_are_those_of_a_plain_loop(splitmix64, visit, full):
     for number, step in enumerate(plan):
         assert len(step.indices) == sum(steps > number for steps in visit.steps)
         for row in range(len(step.indices)):
-            assert real_places(step, row, visit.starts[row]) == expected[row][number]
+            assert sample_indices(step, row, visit.starts[row]) == expected[row][number]
 
 
 @given(visits(), st.booleans())
@@ -84,7 +84,7 @@ def test_batches_are_filled_up_with_samples_of_the_same_client(visit, full):
 
 
 @given(visits(), st.booleans())
-def test_a_clients_steps_do_not_depend_on_who_is_beside_it(visit, full):
+def test_a_clients_steps_do_not_depend_on_who_else_is_there(visit, full):
     """Alone and not filled up: the same samples, and the same counters in its stream of draws."""
     together = list(visit.plan(full))
     for row in range(len(visit.clients)):
@@ -100,11 +100,11 @@ def test_a_clients_steps_do_not_depend_on_who_is_beside_it(visit, full):
 
 @given(visits())
 def test_every_epoch_is_a_permutation_of_the_shard(visit):
-    """Each sample exactly once in each epoch that a visit completes; no place of the stream of draws is used twice."""
+    """Each sample exactly once in each epoch that a visit completes; no number of the stream of draws is used twice."""
     plan = list(visit.plan())
     for row, (size, steps) in enumerate(zip(visit.sizes, visit.steps)):
         per_epoch = -(-size // (visit.batch_size or size))
-        positions = [real_places(step, row, visit.starts[row]) for step in plan[:steps]]
+        positions = [sample_indices(step, row, visit.starts[row]) for step in plan[:steps]]
         for first in range(0, steps - per_epoch + 1, per_epoch):
             assert sorted(chain(*positions[first : first + per_epoch])) == list(range(size))
         counters = list(chain(*(step.draw_counters[row][: len(single)].tolist() for step, single in zip(plan, positions))))

@@ -426,7 +426,7 @@ def test_sharing_out_makes_no_copy_of_the_inputs(public_size, storage):
 
 
 def test_what_the_server_has_is_no_part_of_the_partition():
-    """The labels of the other samples, in order, are what the Dirichlet function shares out."""
+    """The labels of the other samples, in order, are what the Dirichlet function partitions."""
     source = source_with_owners(torch.zeros(400, 1))
     data = FederatedDataModule(source, num_clients=6, clients_per_round=1, partition=Dirichlet(0.5), public_size=30, seed=2)
     data.setup()
@@ -612,7 +612,7 @@ def test_given_cohorts_need_no_cohort_size():
 
 
 def test_it_says_what_it_holds():
-    """Lightning's own text expects loaders of samples, and failed on rounds."""
+    """Lightning's text expects loaders of samples, and failed on rounds."""
     module = from_arrays(torch.randn(7, 2), torch.arange(7) % 3, [[0, 1], [2, 3, 4, 5, 6]])
     assert str(module) == "Arrays, 2 clients, not loaded yet"
     module.setup()

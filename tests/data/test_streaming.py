@@ -81,7 +81,7 @@ def test_batches_are_those_from_the_device(streamed, chain):
 
 
 def test_evaluation_is_that_from_the_device(streamed):
-    """Validation, test set, what callbacks ask for, a client's own samples, the first inputs; each of them twice."""
+    """Validation, test set, what callbacks ask for, a client's samples, the first inputs; each of them twice."""
     settings = {"augment": CHAINS["another size"]}
     device, stream = image_data(storage="device", **settings), image_data(**streamed, **settings)
     for _ in range(2):

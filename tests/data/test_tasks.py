@@ -172,7 +172,7 @@ def data():
 
 
 def test_the_module_follows_the_positions(data):
-    """Sizes, label counts, batches and samples are of each client's own present task; after the last they stay with it."""
+    """Sizes, label counts, batches and samples are of each client's present task; after the last they stay with it."""
     assert data.classes == ("0", "1")
     assert data.streams.num_tasks == 3
     assert not data.has_validation

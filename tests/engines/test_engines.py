@@ -169,10 +169,10 @@ def documented_scaffold():
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("documented_scaffold", loader=None))
     exec(compile(code, "docs/adding_a_method.md", "exec"), module.__dict__)
-    return module.MyScaffold
+    return module.MySCAFFOLD
 
 
-Scaffold = documented_scaffold()
+SCAFFOLD = documented_scaffold()
 
 
 class Proximal(FedAvg):
@@ -183,7 +183,7 @@ class Proximal(FedAvg):
         return 0.3 * torch.stack([(weight - received).square().sum() for weight, received in moved]).sum()
 
 
-class OwnStep(FedAvg):
+class CustomStep(FedAvg):
     """Another local step, which clips each weight by itself and counts steps in the client's state."""
 
     def client_step(self, net, batch, client):
@@ -250,7 +250,7 @@ class Curvature(FedAvg):
             for index, gradient in enumerate(gradients):
                 fisher[f"fisher_{index}"] = fisher.get(f"fisher_{index}", 0) + gradient.square() * len(batch.targets)
         means = {name: value / count for name, value in fisher.items()}
-        client.state = {f"own_{name}": value.clone() for name, value in means.items()}
+        client.state = {f"personal_{name}": value.clone() for name, value in means.items()}
         return {**super().client_result(net, client), "fisher": Weighted(means, 1.0)}
 
     def aggregate(self, reduced):
@@ -299,10 +299,10 @@ class Gossip(FedAvg):
 
 
 class PullingGossip(Gossip, Proximal):
-    """The pull is towards what each client starts from: its own weights where it does not receive."""
+    """The pull is towards what each client starts from: its personal weights where it does not receive."""
 
 
-class OwnRates(FedAvg):
+class ClientRates(FedAvg):
     """Two rates within each round, another in the next."""
 
     def client_learning_rate(self, round, client):
@@ -364,10 +364,10 @@ HOOK_CASES = [
     Case(FedAvg, group_norm_net, ragged, momentum, {"loss": TruncatedCrossEntropy(), "clip_local_gradients": 0.2}, BOTH),
     Case(FedAvg, frozen_net, whole_shards, momentum, {}, BOTH),
     Case(Proximal, batch_norm_mlp, ragged_pairs, adam, {}, BOTH),
-    Case(Scaffold, mlp, ragged, sgd, {}, BOTH),
-    Case(Scaffold, batch_norm_net, equal, sgd, UNIFORM),
-    Case(OwnStep, batch_norm_mlp, equal, momentum, {}, BOTH),
-    Case(OwnStep, mlp, ragged, adam),
+    Case(SCAFFOLD, mlp, ragged, sgd, {}, BOTH),
+    Case(SCAFFOLD, batch_norm_net, equal, sgd, UNIFORM),
+    Case(CustomStep, batch_norm_mlp, equal, momentum, {}, BOTH),
+    Case(CustomStep, mlp, ragged, adam),
     Case(Contrastive, mlp, whole_shards, momentum, {}, BOTH),
     Case(Contrastive, group_norm_net, ragged, sgd),
     Case(Curvature, mlp, augmented, sgd, {}, BOTH),
@@ -377,8 +377,8 @@ HOOK_CASES = [
     Case(PersonalNorm, batch_norm_net, equal, adam, {}, BOTH),
     Case(PullingGossip, mlp, ragged, adam, {}, BOTH),
     Case(Gossip, batch_norm_net, whole_shards, sgd),
-    Case(OwnRates, mlp, ragged, momentum),
-    Case(OwnRates, conv_net, equal, adam, UNIFORM, BOTH),
+    Case(ClientRates, mlp, ragged, momentum),
+    Case(ClientRates, conv_net, equal, adam, UNIFORM, BOTH),
     Case(TwoGradients, batch_norm_mlp, whole_shards, sgd, {}, BOTH),
     Case(TwoGradients, batch_norm_mlp, ragged_pairs, momentum),
     Case(WellInformed, mlp, validated, adam, {}, BOTH),
@@ -497,19 +497,19 @@ def optimizer_named(name, **settings):
 )
 def test_every_optimizer_that_is_stacked_steps_as_it_does_alone(fit, optimizer):
     """Ragged shards, so that stacks shrink with moments in them; two rates, each in a separate stack."""
-    assert_engines_agree(fit, Case(OwnRates, mlp, ragged, optimizer))
+    assert_engines_agree(fit, Case(ClientRates, mlp, ragged, optimizer))
 
 
 def test_engines_agree_in_float32(fit):
     """To 1e-5, after two rounds of a few steps."""
-    assert_engines_agree(fit, Case(Scaffold, conv_net, ragged, sgd, {}, BOTH), atol=1e-5, precision="32-true")
+    assert_engines_agree(fit, Case(SCAFFOLD, conv_net, ragged, sgd, {}, BOTH), atol=1e-5, precision="32-true")
 
 
 def test_compiled_steps_give_the_same(fit, compiler, monkeypatch):
     """The captured engine as it is, with torch's compiler: buffers, a client's state, and batches that are filled up."""
     monkeypatch.setattr(torch, "compile", compiler)
-    assert_engines_agree(fit, Case(Scaffold, batch_norm_mlp, equal, sgd, {}, ("captured",)))
-    assert_engines_agree(fit, Case(OwnStep, mlp, ragged, momentum, {}, ("captured",)))
+    assert_engines_agree(fit, Case(SCAFFOLD, batch_norm_mlp, equal, sgd, {}, ("captured",)))
+    assert_engines_agree(fit, Case(CustomStep, mlp, ragged, momentum, {}, ("captured",)))
 
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
@@ -694,7 +694,7 @@ def test_batches_inside_a_local_step_are_refused(fit):
 def test_a_local_step_changes_no_argument(fit):
     """What ``torch.vmap`` and ``torch.compile`` need: weights, buffers, batch and facts are as before."""
     data, steps = equal()
-    method = OwnStep(batch_norm_net, optimizer=sgd, engine="sequential", **steps)
+    method = CustomStep(batch_norm_net, optimizer=sgd, engine="sequential", **steps)
     fit(method, data, 1, precision="64-true")
     step, net = LocalStep(method, method.net, mean_gradient), method.net
     trained, untrained = dict(net.named_parameters()), dict(net.named_buffers())

@@ -15,7 +15,7 @@ class CentersBatch(nn.Module):
 
 
 class RemembersLast(nn.Module):
-    """Its outputs are each sample's own; its buffer is that of the last sample."""
+    """Each output depends on one sample alone; its buffer is that of the last sample."""
 
     def __init__(self):
         super().__init__()

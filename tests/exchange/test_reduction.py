@@ -69,7 +69,7 @@ def assert_mean(reduction, sent, counted):
 @pytest.mark.parametrize("num_clients", [1, 2, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_mean_is_a_plain_one_in_float64(add, num_clients, dtype):
-    """Every name by its own weights; scalars, empty tensors and integer counters too."""
+    """Every name by the weights given for it; scalars, empty tensors and integer counters too."""
     sent = uploads(num_clients, dtype)
     reduction, counted = add(sent, [True] * num_clients)
     assert counted == [True] * num_clients
@@ -137,7 +137,7 @@ def test_integers_and_nothing_are_finite():
 
 
 def test_what_was_sent_is_left_alone():
-    """The tensors are the net's own: adding them changes none, and later changes of theirs change no sum."""
+    """The tensors are those of the net: adding them changes none, and later changes of theirs change no sum."""
     sent = uploads(3, bad=(1,))
     before = [{key: t.clone() for key, t in upload["weights"].tensors.items()} for upload in sent]
     reduction, _ = add_one_by_one(sent, [True] * 3)

@@ -148,7 +148,7 @@ def test_clients_can_be_stacked_under_vmap(name):
 
 
 def test_targets_and_teachers_can_be_stacked_too():
-    """Every client has its own targets and teacher."""
+    """Targets and teachers differ from client to client."""
     targets, teachers = torch.stack([TARGET, TARGET.flip(0)]), torch.stack([TEACHER, STUDENT])
     students = torch.stack([STUDENT, TEACHER])
     values = torch.func.vmap(not_true_distillation)(students, teachers, targets)
@@ -251,7 +251,7 @@ def test_label_count_weights_by_hand():
     assert (weights.sum(dim=0) <= 1).all()
 
 
-def test_a_class_that_only_the_teacher_saw_is_its_own():
+def test_a_class_that_only_the_teacher_saw_is_the_teachers():
     """alpha = pi / (nu + pi) is 1 where the client has none and 0 where the teacher has none."""
     assert label_count_weights(torch.tensor([0.0, 3.0]), torch.tensor([[5.0, 0.0]])).tolist() == [[1.0, 0.0]]
 

@@ -142,7 +142,7 @@ class Sequence(nn.Module):
 @pytest.mark.parametrize("build", [Tied, TwoNames, Pieces, Sequence])
 @pytest.mark.parametrize("size", [2, 6])
 def test_weights_that_a_layers_one_call_does_not_show(build, size):
-    """To a loop over samples, names in the net's order, and the net is left with its own parameters."""
+    """To a loop over samples, names in the net's order, and the net is left with the parameters that it had."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net, inputs, targets = build().double(), torch.randn(6, 4).double(), torch.arange(6) % 3

@@ -262,7 +262,7 @@ def test_half_precision_is_computed_in_float32(loss, dtype):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_clients_can_be_stacked_under_vmap(loss):
-    """vmap over clients, each with its own logits, targets and counts, equals one client at a time, gradients too."""
+    """vmap over clients, each with its logits, targets and counts, equals one client at a time, gradients too."""
     rows = [COUNTS, [0, 0, 9, 0, 0], [1, 2, 3, 4, 5]]
     stacked = [torch.stack(parts) for parts in zip(*(example(counts=row, seed=i) for i, row in enumerate(rows)), strict=True)]
     values = torch.func.vmap(loss)(*stacked)

@@ -156,7 +156,7 @@ class Tiny:
             personal: patterns of the weights that stay with the client.
             poisoned: a client whose samples are infinite.
         """
-        data_settings, own_settings = NEEDS.get(name, ({}, {}))
+        data_settings, method_settings = NEEDS.get(name, ({}, {}))
         data = self.new_data(cohorts=cohorts, client_sampler=client_sampler, **data_settings)
         data.setup()
         if poisoned is not None:
@@ -164,7 +164,7 @@ class Tiny:
         method = getattr(methods, name)
         if personal:  # by another name: the command line would not know which of two is meant
             method = type(f"Personal{name}", (method,), {"personal": personal})
-        return self.train(method, data, **{**own_settings, **settings})
+        return self.train(method, data, **{**method_settings, **settings})
 
     # For plain loops ------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Tiny:
         return self.data.train_set.inputs[indices], self.data.train_set.targets[indices]
 
     def losses(self, logits: Tensor, targets: Tensor, client: int) -> Tensor:
-        """``log sum_c exp f_c - f_y`` over all classes or, for TCE, the client's own; one value a sample."""
+        """``log sum_c exp f_c - f_y`` over all classes or, for TCE, the client's classes; one value a sample."""
         counted = CLASSES[client] if self.truncated else [0, 1, 2, 3]
         # Exactly 0 for a single class, whose rounding errors Adam and signs would make large.
         return logits[:, counted].logsumexp(dim=1) - logits[torch.arange(len(targets)), targets]
@@ -288,7 +288,7 @@ class Tiny:
             self.assert_same_state(method.client_states.read(client), ClientState(method=kept), atol)
 
     def assert_kept(self, method: FederatedModule, expected: dict[int, dict[str, Tensor]]) -> None:
-        """The weights and buffers that stay with each client, and nothing beside them."""
+        """The weights and buffers that stay with each client, and nothing else."""
         assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
         for client, kept in expected.items():
             self.assert_same_state(method.client_states.read(client), ClientState(weights=kept))

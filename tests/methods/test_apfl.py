@@ -9,7 +9,7 @@ from fl_lightning import APFL, FedAvg
 
 
 def visit(tiny, net, personal, share, client, round, share_steps):
-    """A client's copy w of ``net``, its own net v, whose buffers are the mixture's, and its share after a visit."""
+    """A client's copy w of ``net``, its personal net v, whose buffers are the mixture's, and its share after a visit."""
     w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(personal).train(), tiny.rate(round)
     optimizer = tiny.optimizer(w.parameters())
     optimizer.param_groups[0]["lr"] = rate
@@ -37,7 +37,7 @@ def visit(tiny, net, personal, share, client, round, share_steps):
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 @pytest.mark.parametrize("share_steps", ["visit", "step", "never"])
 def test_rounds_follow_algorithm_1(tiny, share_steps):
-    """Three rounds: global model, own weights, the mixture's running statistics, and shares."""
+    """Three rounds: global model, personal weights, the mixture's running statistics, and shares."""
     method, net, personal, shares = tiny.train(APFL, share=0.6, share_steps=share_steps), tiny.new_net(), {}, {}
     for round, cohort in tiny.rounds:
         locals = {}
@@ -58,7 +58,7 @@ def test_rounds_follow_algorithm_1(tiny, share_steps):
 
 
 def test_with_share_0_clients_use_the_global_weights(tiny):
-    """And their own stay where they began; the global model is FedAvg's whatever the share is."""
+    """And personal models stay where they began; the global model is FedAvg's whatever the share is."""
     method, expected = tiny.train(APFL, share=0.0, share_steps="never"), tiny.train(FedAvg)
     tiny.assert_same(method.net, expected.net)
     start = dict(tiny.new_net().named_parameters())

@@ -12,7 +12,7 @@ from fl_lightning.optimizers import FedAdam
 WEIGHTS, STATISTICS, HEAD = 4 * (3 * 5 + 5 + 5 + 24), 4 * (5 + 5) + 8, 4 * (5 * 4 + 4)  # the counter is an int64
 WITHOUT_NORM = 4 * (3 * 5 + 5 + 24)
 NORM = 4 * (5 + 5) + STATISTICS  # the BatchNorm layer alone
-# Whose own rule says what is personal: a personal head on top changes nothing, or leaves nothing to share.
+# Whose rule says what is personal: a personal head on top changes nothing, or leaves nothing to share.
 OWN_RULE = {"FedPer", "FedRep", "FedBABU", "LGFedAvg", "LocalOnly"}
 
 

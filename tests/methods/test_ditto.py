@@ -6,7 +6,7 @@ from fl_lightning import Ditto, FedAvg
 
 
 def personal_models(tiny, penalty, rate=None):
-    """``v <- v - eta (g(v) + lambda (v - w_t))`` from the initial net, beside FedAvg, whose w_t these are; by client."""
+    """``v <- v - eta (g(v) + lambda (v - w_t))`` from the initial net, next to FedAvg, whose w_t these are; by client."""
     net, personal = tiny.new_net(), {}
     for round, cohort in tiny.rounds:
         received = dict(net.named_parameters())

@@ -63,7 +63,7 @@ def sums(known):
 def test_rounds_equal_equation_3(tiny, remember):
     """Three rounds: weights, and the server's sums, of the last round's clients or the latest of all that ever came.
 
-    In round 3 client 1 takes its own term out, which lies in the sums of ``last_round``; client 0, who paused, takes its own
+    In round 3 client 1 takes its term out, which lies in the sums of ``last_round``; client 0, who paused, takes its term
     out of those of ``all`` alone. The sums stay whole for whoever comes after. The Fisher information is of the data's loss
     without the penalty, sample by sample, in evaluation mode; statistics of BatchNorm have none.
     """

@@ -17,7 +17,7 @@ def test_heads_stay_with_their_clients(tiny):
     tiny.assert_kept(method, personal)
 
 
-def test_a_clients_own_model_is_its_head_on_the_newest_body(tiny):
+def test_a_clients_personal_model_is_its_head_on_the_newest_body(tiny):
     method, (net, personal) = tiny.train(FedPer), tiny.rounds_with_personal_parts(is_head)
     for client in range(4):
         expected = tiny.new_net()

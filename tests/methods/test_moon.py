@@ -32,7 +32,7 @@ def test_rounds_equal_equation_3(tiny):
     """Three rounds of ``loss + mu contrast``: weights, and the previous models of the clients that took part.
 
     The features of the received and the previous model are taken in evaluation mode, with the statistics of that very model.
-    Client 0's previous model in round 3 is what it had after its own steps in round 1; at a first visit it is the received one.
+    Client 0's previous model in round 3 is what it had after its steps in round 1; at a first visit it is the received one.
     """
     mu, temperature = 1.5, 0.5
     method, net, previous = tiny.train(MOON, mu=mu, temperature=temperature), tiny.new_net(), {}

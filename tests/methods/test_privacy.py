@@ -74,7 +74,7 @@ def clipped(tiny) -> Clipped:
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce"], indirect=True)
 def test_fedavg(tiny, clipped):
-    """Three rounds, short batches divided by their own sizes; momentum takes the noisy gradients."""
+    """Three rounds, short batches divided by their sizes; momentum takes the noisy gradients."""
     actual, net = tiny.train(FedAvg, norm=False, privacy=PRIVACY), tiny.new_net(norm=False)
     for round, cohort in tiny.rounds:
         net.load_state_dict(tiny.mean({client: clipped.visit(net, client, round) for client in cohort}))
@@ -244,11 +244,11 @@ def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
             return self.scale * self.classifier(self.features(inputs))
 
     def train(method):
-        class OwnNet(method):
+        class NetOfThree(method):
             def __init__(self, net, **common):
                 super().__init__(Scaled(net), **common)
 
-        return tiny.train(OwnNet, norm=False, rounds=1, privacy=PRIVACY)
+        return tiny.train(NetOfThree, norm=False, rounds=1, privacy=PRIVACY)
 
     train(FedAvg)
     with pytest.raises(ValueError, match="features.0.weight is used outside the forward pass of its layer"):

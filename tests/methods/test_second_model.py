@@ -12,8 +12,8 @@ from fl_lightning import FedAvg, Needs
 ENGINES = ["sequential", "vectorized", "captured"]
 
 
-class LocalBeside(FedAvg):
-    """Each client trains a personal model from the initial weights, beside FedAvg."""
+class LocalModel(FedAvg):
+    """Each client trains a personal model from the initial weights, next to FedAvg."""
 
     needs = Needs(initial_model=True)
 
@@ -34,9 +34,9 @@ class LocalBeside(FedAvg):
 def test_a_second_model_has_buffers_of_its_own(tiny, engine):
     """It is local training, running statistics included, from the initial weights also where the first visit is in round 2.
 
-    The first one is FedAvg, whose running statistics see its own steps alone.
+    The first one is FedAvg, whose running statistics see its steps alone.
     """
-    method, expected = tiny.train(LocalBeside, engine=engine), tiny.train(FedAvg, engine=engine)
+    method, expected = tiny.train(LocalModel, engine=engine), tiny.train(FedAvg, engine=engine)
     tiny.assert_same(method.net, expected.net)
     personal = {}
     for round, cohort in tiny.rounds:
@@ -48,8 +48,8 @@ def test_a_second_model_has_buffers_of_its_own(tiny, engine):
 
 def test_the_initial_model_survives_a_checkpoint(tiny, tmp_path):
     """A client whose first visit is after it begins where the run began."""
-    tiny.train(LocalBeside, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
-    method = tiny.train(LocalBeside, ckpt_path=tmp_path / "1.ckpt")
+    tiny.train(LocalModel, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    method = tiny.train(LocalModel, ckpt_path=tmp_path / "1.ckpt")
     expected = tiny.visit(tiny.new_net(), 2, 2).state_dict()
     tiny.assert_same(method.client_states.read(2).method["personal"], expected)
 
@@ -58,7 +58,7 @@ def test_initial_weights_of_a_file_are_where_the_run_begins(tiny, tmp_path):
     """The model of the file, not the one that was drawn."""
     before = tiny.train(FedAvg, rounds=1)
     before.trainer.save_checkpoint(tmp_path / "1.ckpt")
-    method = tiny.train(LocalBeside, initial_weights=str(tmp_path / "1.ckpt"))
+    method = tiny.train(LocalModel, initial_weights=str(tmp_path / "1.ckpt"))
     tiny.assert_same(method.initial_model, before.net, atol=0)
 
 

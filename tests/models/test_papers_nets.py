@@ -86,7 +86,7 @@ def loss_of(net, images, num_classes=10):
     ],
 )
 def test_parameter_counts(net, input_shape, num_classes, expected):
-    """As published, or as torchvision states for its own models."""
+    """As published, or as torchvision states for its models."""
     assert count_parameters(lambda: net(input_shape, num_classes)) == expected
 
 
@@ -282,7 +282,7 @@ def test_pooling_pads_as_tensorflow_does(height, width):
 
 
 def test_lenet_forward_matches_the_listing():
-    """conv5 - relu - lrn - pool, twice, then linear - relu - linear - relu - linear, with torch's own LRN on images."""
+    """conv5 - relu - lrn - pool, twice, then linear - relu - linear - relu - linear, with torch's LRN on images."""
     net = shake(build_seeded(lambda: LeNet((3, 12, 8), 4))).double()
     images = 20 * noise(2, 3, 12, 8, dtype=torch.float64)
     w1, b1, w2, b2, w3, b3, w4, b4, w5, b5 = net.parameters()
@@ -581,7 +581,7 @@ def torch_file(tmp_path):
 
 
 def test_vit_from_google_matches_matrix_products(google_file):
-    """Loaded from an .npz file, the net computes what the arrays say in their own layout; the class layer comes along."""
+    """Loaded from an .npz file, the net computes what the arrays say in their layout; the class layer comes along."""
     arrays = google_arrays()
     net = SmallViT(side(GRID), CLASSES, weights=google_file(arrays)).double().eval()
     images = noise(3, *side(GRID), dtype=torch.float64)
@@ -715,7 +715,7 @@ def test_weight_files_that_cannot_be_read_are_named(tmp_path, torch_file):
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "mnasnet0_5"])
 def test_torchvision_model_is_the_same_net(torch_file, name):
-    """From the same weights, the logits of torchvision's own net; with one class fewer all but the class layer is the same."""
+    """From the same weights, the logits of torchvision's net; with one class fewer all but the class layer is the same."""
     plain = build_seeded(lambda: torchvision.models.get_model(name, num_classes=5)).eval()
     file = torch_file(plain.state_dict())
     images = noise(2, 3, 64, 64)

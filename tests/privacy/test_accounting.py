@@ -1,4 +1,4 @@
-"""What is said of epsilon: equal to Opacus's own accountant for the same schedule, and nothing without accounting."""
+"""What is said of epsilon: equal to Opacus's accountant for the same schedule, and nothing without accounting."""
 
 import json
 
@@ -75,7 +75,7 @@ def train(fit, toy_data, privacy, rounds=4, method=Logged, callbacks=(), ckpt_pa
 
 
 def expected_epsilons(sigma, delta):
-    """After each round the largest over the clients so far: each with its own rate, its own visits and their steps."""
+    """After each round the largest over the clients so far: each with its rate, its visits and their steps."""
     visits, expected = dict.fromkeys(RATES, 0), {}
     for round, cohort in enumerate(COHORTS, start=1):
         for client in cohort:

@@ -271,12 +271,12 @@ class Parts(nn.Module):
         return self.classifier(self.features(inputs))
 
 
-class OwnWeights(FedAvg):
+class EqualWeights(FedAvg):
     def update_weight(self, client):
         return 2.0
 
 
-class OwnCohort(FedAvg):
+class NamedCohort(FedAvg):
     def cohort(self, round):
         return super().cohort(round)
 
@@ -285,8 +285,8 @@ class OwnCohort(FedAvg):
     ("method", "settings", "message"),
     [
         (FedAvg, {"server_weighting": "n_weighted"}, "model.server_weighting is n_weighted, but UserLevelDP bounds clients"),
-        (OwnWeights, {}, "model.server_weighting is uniform, but UserLevelDP bounds clients that count equally: "),
-        (OwnCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but OwnCohort names them: use DPSGD"),
+        (EqualWeights, {}, "model.server_weighting is uniform, but UserLevelDP bounds clients that count equally: "),
+        (NamedCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but NamedCohort names them: use DPSGD"),
         (
             FedAvg,
             {"data": new_data(cohorts=[[0]] * 5)},

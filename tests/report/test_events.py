@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fl_lightning.report.events import read_log
 
 
-def test_scalars_are_those_of_tensorboards_own_reader(write_run):
+def test_scalars_are_those_of_tensorboards_reader(write_run):
     """EventAccumulator reads the same rounds and values."""
     folder = write_run("a", {1: 0.25, 2: 0.5, 10: 0.75}, scalars={"train/loss": {r: 1 / r for r in range(1, 11)}})
     log, reference = read_log(folder), EventAccumulator(str(folder)).Reload()

@@ -63,7 +63,7 @@ def test_sections_draw_what_was_logged(write_run, study):
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]
 
 
-def test_forgetting_of_personal_models_is_drawn_against_each_ones_own_start(write_run, study):
+def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(write_run, study):
     """The accuracy before is a matrix there, (.25 .5; .75 1): less 1 after the fit the difference is (.75 .5; .25 0)."""
     folder = write_run("a", {2: 0.5}, model="FedPer")
     with SummaryWriter(folder) as more:

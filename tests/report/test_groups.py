@@ -23,7 +23,7 @@ LABELS = [
     ([{"model__optimizer__lr": 0.1}, {"model__optimizer__lr": 0.03}], ["FedAvg, lr 0.03", "FedAvg, lr 0.1"]),
     # Each method tuned to another rate.
     ([{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}], ["FedAvg", "FedProx"]),
-    # A key that one class alone has tells nothing, until its own runs differ in it.
+    # A key that one class alone has tells nothing, until runs of that class differ in it.
     (
         [{}, {"model": "FedProx", "model__mu": 0.1}, {"model": "FedProx", "model__mu": 1.0}],
         ["FedAvg", "FedProx, mu 0.1", "FedProx, mu 1"],

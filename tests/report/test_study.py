@@ -80,7 +80,7 @@ def test_no_test_with_one_pair_or_without_variation(write_run, study, values):
 
 
 def test_the_baseline_is_that_of_the_same_federation(write_run, study):
-    """Two methods under two alphas: each is tested against FedAvg under its own."""
+    """Two methods under two alphas: each is tested against FedAvg under the same alpha."""
     for alpha in (0.1, 1.0):
         for model in ("FedAvg", "FedProx"):
             write_run(f"{model}_{alpha}", {1: 0.5}, model=model, data__partition__alpha=alpha)

@@ -70,7 +70,7 @@ def test_a_flipped_bit_of_a_weight_is_named_by_every_reader(main, digits):
 
 def test_a_flipped_bit_of_a_clients_state_is_named(main):
     """On disk: the client, its round, and the cure."""
-    scaffold = ["--model", "Scaffold", "--model.client_state", "disk", "--data.clients_per_round", "20"]
+    scaffold = ["--model", "SCAFFOLD", "--model.client_state", "disk", "--data.clients_per_round", "20"]
     assert main("fit", *DIGITS, *scaffold)[0] == 0
     for path in Path("runs/digits_tce/version_0/client_states").rglob("*.pt"):
         flip_a_bit_of(torch.load(path, weights_only=True)["method"]["variate"]["features.1.weight"], path)

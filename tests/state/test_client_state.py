@@ -36,12 +36,12 @@ class PersonalHead(FedAvg):
 
     def client_start(self, net, client):
         moved = [(weight - received).abs().max() for weight, received in zip(net.parameters(), client.received)]
-        assert max(moved) == 0  # what a client received is what its fit starts from, its own head included
+        assert max(moved) == 0  # what a client received is what its fit starts from, its personal head included
         return {}
 
 
 def test_personal_weights_stay_with_the_client(fit, toy_data):
-    """The head is never averaged; a client goes on from its own head, as a plain loop that keeps heads aside does."""
+    """The head is never averaged; a client goes on from its head, as a plain loop that keeps heads aside does."""
     data, net = toy_data(cohorts=[[0, 1], [0, 1]]), norm_net()
     method = PersonalHead(copy.deepcopy(net), local_steps=1)
     fit(method, data, 2, precision="64-true")
@@ -97,7 +97,7 @@ class ClientOneGoesOn(FedAvg):
         return [Visit(0), Visit(1, receives=round == 1, sends=False)]
 
 
-def test_a_client_that_does_not_receive_goes_on_from_its_own_weights(fit, toy_data):
+def test_a_client_that_does_not_receive_goes_on_from_its_weights(fit, toy_data):
     """Three rounds are three steps of client 1 from the initial weights, whoever trained in between."""
     data, method = toy_data(), ClientOneGoesOn(norm_net(), local_steps=1)
     fit(method, data, 3, precision="64-true")

@@ -100,7 +100,7 @@ def test_what_is_read_is_what_was_written(states):
 
 
 def test_states_are_copies(states):
-    """Neither the tensor that was written nor the one that was read is the store's own."""
+    """Neither the tensor that was written nor the one that was read is the one in the store."""
     mine = number(1)
     states.write(0, 1, mine)
     mine.method["value"].fill_(2)

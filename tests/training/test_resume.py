@@ -74,7 +74,7 @@ PERSONAL = """
 from fl_lightning import FedAvg
 
 
-class OwnHeads(FedAvg):
+class PersonalHeads(FedAvg):
     personal = ("classifier.*",)
 """
 
@@ -85,7 +85,7 @@ def test_a_killed_run_ends_with_the_same_client_states(main, cut_off, tmp_path):
     Whether it keeps the states in memory or on disk.
     """
     (tmp_path / "heads.py").write_text(PERSONAL)
-    run = [*RUN, *NO_PICTURES, "--model", "heads.OwnHeads", "--model.client_state"]
+    run = [*RUN, *NO_PICTURES, "--model", "heads.PersonalHeads", "--model.client_state"]
     code, out, error = main(*run, "memory", "--trainer.default_root_dir", "whole")
     assert code == 0, error
     assert "client state: up to 20 clients x 680 B = 13.6 kB in memory" in out
@@ -111,7 +111,7 @@ def kept_by(folder):
 @pytest.mark.parametrize("logger", [["CSVLogger", "--trainer.logger.save_dir", "shared"], ["false"]], ids=["csv", "none"])
 def test_states_on_disk_lie_in_the_folder_of_the_run(main, tmp_path, logger):
     """Whatever the logger's folder is, which runs may share; a run goes on from them."""
-    run = [*RUN, *NO_PICTURES, "--model", "Scaffold", "--model.client_state", "disk", "--trainer.logger", *logger]
+    run = [*RUN, *NO_PICTURES, "--model", "SCAFFOLD", "--model.client_state", "disk", "--trainer.logger", *logger]
     code, out, error = main(*run, "--trainer.max_steps", "2")
     assert code == 0, error
     assert "client state: up to 10 clients x 4.8 kB = 48.4 kB on disk" in out

@@ -17,7 +17,7 @@ from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccura
 
 DIGITS = "fit --config digits_tce.yaml --model.net MLP --data.clients_per_round 5".split()
 RUN = [*DIGITS, *NO_PICTURES, "--trainer.max_steps"]
-SCAFFOLD_ON_DISK = "--model Scaffold --model.client_state disk".split()
+SCAFFOLD_ON_DISK = "--model SCAFFOLD --model.client_state disk".split()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

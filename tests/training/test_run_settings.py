@@ -46,7 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("--model.optimizer.lr 0.7", "model.optimizer.lr is 0.7, 0.1 in the run"),
         ("--model.optimizer.momentum 0.9", "model.optimizer.momentum is 0.9, 0"),
         ("--model FedProx", "model is FedProx, FedAvg in the run"),
-        ("--model Scaffold", "model is Scaffold, FedAvg in the run"),
+        ("--model SCAFFOLD", "model is SCAFFOLD, FedAvg in the run"),
         ("--model.loss CrossEntropy", "model.loss is CrossEntropy, TruncatedCrossEntropy in the run"),
         ("--model.local_steps 5", "model.local_steps is 5, 3 in the run"),
         ("--model.learning_rate_decay 0.5", "model.learning_rate_decay is 0.5, 1.0 in the run"),
@@ -208,7 +208,7 @@ def test_evaluation_takes_other_settings(main, tmp_path):
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
 def test_evaluation_normalises_as_the_training_did(main, monkeypatch, run_of_two_rounds, command):
-    """Other statistics would give other accuracies of the same net without a word; its own may be given."""
+    """Other statistics would give other accuracies of the same net without a word; the run's may be given."""
     monkeypatch.chdir(run_of_two_rounds)
     evaluation = (command, *NET, "--ckpt_path", "last")
     code, _, error = main(*evaluation, "--data.mean", "[0.9]", "--data.std", "[0.1]")
@@ -260,7 +260,7 @@ class Dropout(torch.nn.Sequential):
 
 
 class RateOfBiases:
-    """An optimizer callable of a user's own kind, with a rate for biases."""
+    """An optimizer callable of a user's, with a rate for biases."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -305,7 +305,7 @@ def test_in_python_the_objects_say_what_a_run_is(fit, tmp_path, change, message)
 
 
 def test_a_loss_of_torch_has_its_options(fit, toy_data, tmp_path):
-    """As its own class keeps them."""
+    """As that class keeps them."""
 
     def build(smoothing: float) -> FedAvg:
         return FedAvg(Dropout(0.1), loss=torch.nn.CrossEntropyLoss(label_smoothing=smoothing))

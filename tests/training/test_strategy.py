@@ -148,7 +148,7 @@ def test_a_silence_of_no_length_is_refused(main):
     ],
 )
 def test_in_python_several_processes_need_our_strategy(monkeypatch, torchrun, settings, message):
-    """Lightning's own choice would average gradients that clients keep, or fit one run a process."""
+    """Lightning's default would average gradients that clients keep, or fit one run a process."""
     if torchrun is not None:
         started = {"WORLD_SIZE": torchrun, "RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
         for name, value in started.items():
@@ -325,7 +325,7 @@ def test_two_nodes_go_on_from_a_checkpoint_that_one_has(main, two_nodes, tmp_pat
 
 def test_states_on_disk_need_a_folder_that_all_nodes_see(two_nodes, tmp_path):
     """Said by both before the first round; no folder is left."""
-    for code, error in two_nodes(*RUN, "--trainer.accelerator", "cpu", "--model", "Scaffold", "--model.client_state", "disk"):
+    for code, error in two_nodes(*RUN, "--trainer.accelerator", "cpu", "--model", "SCAFFOLD", "--model.client_state", "disk"):
         assert code == 1
         assert "model.client_state is disk, but not every process sees what rank 0 writes to " in error
         assert f"{tmp_path}/node_0/runs/digits_tce/version_0/client_states: set trainer.default_root_dir" in error

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning import FedAvg, FedCurv, Scaffold
+from fl_lightning import SCAFFOLD, FedAvg, FedCurv
 from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.exchange import Weighted
 from fl_lightning.optimizers import FedAdam, FedYogi
@@ -47,7 +47,7 @@ def train(fit, data, method, rounds, ckpt_path=None, **settings):
 
 
 @pytest.mark.parametrize("optimizer", [FedYogi, FedAdam])
-@pytest.mark.parametrize("method", [FedAvg, Scaffold, FedCurv])
+@pytest.mark.parametrize("method", [FedAvg, SCAFFOLD, FedCurv])
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 def test_a_step_that_overflows_is_undone(fit, toy_data, method, optimizer, engine):
     """1e30 squared is infinite in float32; the norm of 15 such values is ``sqrt(15) 1e30``.

@@ -7,7 +7,7 @@ import torch
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import FedAvg, Scaffold
+from fl_lightning import SCAFFOLD, FedAvg
 
 RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.val_check_interval 2 --data.monitor_test 2".split()
 RUN = [*RUN, *NO_PICTURES, "--trainer.max_steps"]
@@ -43,7 +43,7 @@ def test_weights_and_buffers_and_nothing_else_are_taken(fit, toy_data, tmp_path)
     def server(parameters):
         return torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
 
-    old = Scaffold(net(), server_optimizer=server)
+    old = SCAFFOLD(net(), server_optimizer=server)
     fit(old, toy_data(), 2, precision="64-true").save_checkpoint(tmp_path / "old.ckpt")
     given = net()
     given.load_state_dict(old.net.state_dict())

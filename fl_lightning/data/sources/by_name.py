@@ -13,7 +13,7 @@ _NAMED: dict[str, Callable[[], Source]] = {"digits": Digits, "image_folder": Ima
 
 
 def source_names() -> list[str]:
-    """The names that ``data.source`` takes; files and splits besides."""
+    """The names that ``data.source`` takes, without those of files and splits."""
     return [*_NAMED, *classification_sets()]
 
 

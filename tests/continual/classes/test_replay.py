@@ -34,9 +34,9 @@ def test_all_tasks_equal_a_plain_loop(arriving, splitmix64):
             if k < MEMORY:
                 memory.append(index)
             else:
-                place = int(rng.integers(0, k + 1))
-                if place < MEMORY:
-                    memory[place] = index
+                slot = int(rng.integers(0, k + 1))
+                if slot < MEMORY:
+                    memory[slot] = index
             met[visit.client] = k + 1
 
     expected = arriving.plain(objective, data, after_fit=after_fit)

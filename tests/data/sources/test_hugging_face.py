@@ -16,7 +16,7 @@ WRITERS = ["w2", "w10", "w2", "w1", "w10"]
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path_factory, monkeypatch):
+def _folder_of_the_test(tmp_path_factory, monkeypatch):
     """What the library keeps, for the tests alone."""
     folder = str(tmp_path_factory.getbasetemp() / "huggingface")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)

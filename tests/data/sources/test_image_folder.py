@@ -279,7 +279,7 @@ def test_links_moved_to_another_class_are_noticed(tmp_path):
 
 
 def test_trees_of_one_name_do_not_share_a_cache(tmp_path):
-    """Two roots called "images": each keeps its own pixels."""
+    """Two roots called "images": each keeps its pixels."""
     first, second = image_tree(tmp_path / "x" / "images"), image_tree(tmp_path / "y" / "images", classes=("dog", "eel", "fox"))
     assert ImageFolder().load(tmp_path / "x" / "images").classes == ("ant", "bee", "cat")
     dataset = ImageFolder().load(tmp_path / "y" / "images")

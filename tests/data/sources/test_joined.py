@@ -1,4 +1,4 @@
-"""Several sources as one: labels, sizes, each set's own scale, sets that are missing; tasks cut out of each by itself."""
+"""Several sources as one: labels, sizes, each set's scale, sets that are missing; tasks cut out of each by itself."""
 
 import os
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_labels_count_on_and_classes_bear_the_name_of_their_set():
     assert dataset.test.inputs.shape == (3, 3, 6, 6)
 
 
-def test_each_set_has_its_own_scale():
+def test_each_set_has_a_scale_of_its_own():
     """Given for the first, measured for the second: float16 rounds values below 4 by 2^-10 at most."""
     first, second = grey(), colour()
     dataset = Joined({"first": first, "second": second}, {"first": [0.3]}, {"first": [0.2]}, size=7).load(Path())

@@ -250,7 +250,7 @@ def test_hopeless_source_lists_what_there_is():
 
 @pytest.mark.parametrize("name", ["FashionMNIST", "KMNIST"])
 def test_sets_in_the_layout_of_mnist(tmp_path, name):
-    """Each in its own folder, with torchvision's names of the classes."""
+    """Each in a folder of its own, with torchvision's names of the classes."""
     written = write_mnist(tmp_path, folder=name)
     dataset = TorchvisionDataset(name).load(tmp_path)
     for part, (images, labels) in written.items():
@@ -261,7 +261,7 @@ def test_sets_in_the_layout_of_mnist(tmp_path, name):
 
 
 def test_emnist_is_read_split_by_split(tmp_path):
-    """Two splits under one root, each with its own files, classes and cache entry; by name and as an object."""
+    """Two splits under one root, each with files, classes and cache entry; by name and as an object."""
     digits, letters = write_emnist(tmp_path, "digits"), write_emnist(tmp_path, "letters", train=9)
     data = FederatedDataModule("EMNIST/digits", str(tmp_path), num_clients=2, clients_per_round=1, partition=IID())
     data.setup()
@@ -374,7 +374,7 @@ def test_cifar100_has_its_fine_labels(tmp_path, no_checksums):
 
 
 def test_superclasses_of_cifar100_are_its_coarse_labels(tmp_path, no_checksums):
-    """Each class in a superclass at random: a table of the files' own pairs gives the files' coarse labels."""
+    """Each class in a superclass at random: a table of the pairs in the files gives the files' coarse labels."""
     above = np.random.default_rng(0).permutation(100) % 20
     names = sorted(f"kind_{chr(97 + i)}" for i in range(20))
     written = write_cifar100(tmp_path, coarse=lambda fine: int(above[fine]), coarse_names=names)
