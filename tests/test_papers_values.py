@@ -11,6 +11,7 @@ import pytest
 from config_values import read_config
 
 from fl_lightning.command_line.bundled_configs import bundled_configs, bundled_rows
+from fl_lightning.command_line.former_configs import FORMER_CONFIGS
 from fl_lightning.report.runs import flatten
 
 PAGES = Path(__file__).parent.parent / "docs" / "papers"
@@ -89,7 +90,7 @@ FLASHBACK = {
 }
 # The pages of docs/papers, with the papers' names in the list of configs.
 PAPERS = {"tce": "TCE paper", "wsm": "WSM thesis", "fedreg": "FedReg paper", "flashback": "Flashback paper"}
-PAPERS |= {"fedweit": "FedWeIT paper", "moon": "MOON paper"}
+PAPERS |= {"fedweit": "FedWeIT paper", "moon": "MOON paper", "server_optimizers": "Server optimizers", "attacks": "Attack"}
 METHODS = ("fedavg", "feddf", "fedntd", "fedprox", "fedreg", "flashback", "moon")
 
 
@@ -174,11 +175,12 @@ def test_fedreg_figures():
     even = {"data.partition": "fl_lightning.data.IID"}
     holds("fedreg_mnist_iid_fedavg", {"data.num_clients": 2000, "data.source": "MNIST", **even})
     holds("fedreg_emnist_iid_fedavg", {"data.num_clients": 10_000, "data.source": "EMNIST/digits", **even})
-    figure_c2 = [name for name in bundled_configs() if name.startswith("fedreg_figure_c2")]
-    assert figure_c2 == ["fedreg_figure_c2_cifar10_one_class.yaml", "fedreg_figure_c2_emnist.yaml"]
-    holds("fedreg_figure_c2_emnist", {"data.source": "EMNIST/digits", "data.num_clients": 10_000, "model.pseudo_step": 0.05})
-    one_class = {"data.source": "CIFAR10", "data.num_clients": 10_000, "data.partition.classes_per_client": 1}
-    holds("fedreg_figure_c2_cifar10_one_class", one_class)
+    swept = {"fedreg_emnist_fedreg", "fedreg_cifar10_one_class_fedreg"}
+    assert {FORMER_CONFIGS[f"fedreg_figure_c2_{data}.yaml"] for data in ("emnist", "cifar10_one_class")} == {
+        f"--config {name}.yaml" for name in swept
+    }
+    text = (PAGES / "fedreg.md").read_text()
+    assert swept == set(re.findall(r"--config (\w+)\.yaml --set model\.pseudo_step=", text))
 
 
 @pytest.mark.parametrize("data", FLASHBACK)

@@ -15,6 +15,8 @@ FORMER_CONFIGS = {
     "fedreg.yaml": "--model FedReg",
     "fedreg_emnist_iid.yaml": "--config fedreg_emnist.yaml --data.partition IID",
     "fedreg_figure_c2.yaml": "--config fedreg_mnist_two_class_fedreg.yaml --model.pseudo_step 0.1",
+    "fedreg_figure_c2_cifar10_one_class.yaml": "--config fedreg_cifar10_one_class_fedreg.yaml",
+    "fedreg_figure_c2_emnist.yaml": "--config fedreg_emnist_fedreg.yaml",
     "fedreg_mnist_iid.yaml": "--config fedreg_mnist_two_class.yaml --data.num_clients 2000 --data.partition IID",
     "fedweit_noniid50_l1_of_apd.yaml": "--model.l1 0.0004",
     "fedweit_noniid50_resnet18.yaml": "--config fedweit_noniid50.yaml --model.net ResNet18 --model.optimizer.lr 0.0001",

@@ -7,6 +7,7 @@ import operator
 import re
 import subprocess
 import sys
+import tomllib
 from argparse import ArgumentError
 from collections import Counter
 from pathlib import Path
@@ -355,6 +356,13 @@ def test_no_setting_is_written_down_in_twenty_files():
     counts = {line: sum(line in file for file in lines) for line in set().union(*lines)}
     settings = {line: count for line, count in counts.items() if re.match(r" *\w+: \S", line) and not line.startswith("base")}
     assert max(settings.values()) < 20, max(settings.items(), key=lambda item: item[1])
+
+
+def test_lines_are_as_short_as_those_of_the_code():
+    """As pyproject.toml says for ruff, which reads no YAML."""
+    limit = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text())["tool"]["ruff"]["line-length"]
+    long = [path.name for path in CONFIGS.rglob("*.yaml") for line in path.read_text().splitlines() if len(line) > limit]
+    assert long == []
 
 
 def test_names_are_unique():
