@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = [
     {"__init__", "__main__", "clients"},
     {"command_line"},
+    {"watch"},
     {"sweep", "report", "attacks", "export"},
     {"continual"},
     {"methods", "callbacks"},

@@ -25,6 +25,7 @@ COMMANDS = {
     "export": "fl_lightning.command_line.export",
     "report": "fl_lightning.command_line.report",
     "sweep": "fl_lightning.command_line.sweep",
+    "watch": "fl_lightning.command_line.watch",
 }
 
 

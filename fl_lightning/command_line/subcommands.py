@@ -16,6 +16,7 @@ SUBCOMMANDS = {
     "attack": "recover images of clients from the updates that they send",
     "report": "write tables and figures of any number of runs",
     "compare": "say in which settings two runs or sweeps differ, and in what came out",
+    "watch": "serve a page of running and finished runs to a browser of this machine",
     "sweep": "train every combination of values and seeds",
     "configs": "list the bundled configs",
     "completion": "print a script that completes command lines in bash and zsh",

@@ -43,12 +43,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
         FileNotFoundError: if a folder does not exist, or none of them holds a run that can be read.
     """
     runs: list[Run] = []
-    folders, remarks = _run_folders(paths)
+    folders, remarks = run_folders(paths)
     for folder in folders:
         try:
-            run = _read_run(folder)
+            run = read_run(folder)
         except (ValueError, OSError, RecursionError) as error:
-            remarks.append(f"{folder}: skipped, {_reason(error)}")
+            remarks.append(f"{folder}: skipped, {reason(error)}")
         else:
             runs.append(run)
             remarks += run.log.remarks
@@ -61,7 +61,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, remarks
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why `read_run` failed, without the folder, which stands before it."""
     if isinstance(error, RecursionError):
         return "its results.json is too deep"
     if isinstance(error, OSError) and error.filename:
@@ -69,8 +70,12 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Folders with an event file or with a run's config, each once, and remarks on folders that cannot be listed."""
+def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Folders with an event file or with a run's config, each once, and remarks on folders that cannot be listed.
+
+    Raises:
+        FileNotFoundError: if one of the paths is no folder.
+    """
     found, remarks = {}, []
 
     def skip(error: OSError) -> None:
@@ -88,8 +93,12 @@ def _run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return list(found.values()), remarks
 
 
-def _read_run(folder: Path) -> Run:
-    """Raises a ValueError, an OSError or a RecursionError that says why the folder is no run."""
+def read_run(folder: Path) -> Run:
+    """The run of a folder, its log as far as it is whole.
+
+    Raises:
+        ValueError, OSError, RecursionError: saying why the folder is no run.
+    """
     if not (folder / "config.yaml").exists():
         raise ValueError("it has no config.yaml")
     if not any(folder.glob(EVENT_FILES)):

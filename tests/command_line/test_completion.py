@@ -64,6 +64,7 @@ def completions(script, tmp_path):
         (["predict", "--ckpt"], ["--ckpt_path"]),
         (["sweep", "--see"], ["--seeds", "--seed_everything"]),
         (["report", "--"], ["--out", "--baseline", "--target", "--rounds", "--help"]),
+        (["watch", "--"], ["--port", "--help"]),
         (["attack", "--iter"], ["--iterations"]),
         (["export", "--r"], ["--run_folder"]),
     ],

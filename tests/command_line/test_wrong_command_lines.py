@@ -271,6 +271,8 @@ def test_a_wrong_config_is_one_line(main, tmp_path, content, key, says):
     [
         (["report"], "RUNS", "give folders of runs"),
         (["report", "--outt", "x", "runs"], "outt", "did you mean out?"),
+        (["watch"], "FOLDER", "give that of a run"),
+        (["watch", "--prt", "1", "runs"], "prt", "did you mean port?"),
         (["attack"], "ckpt_path", "is missing"),
         (["attack", "--iteration", "3"], "iteration", "did you mean iterations?"),
         (["sweep"], "--config", "required"),

@@ -1,0 +1,129 @@
+"""Heatmaps of one run in one round, as numbers for the page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_lightning.report.runs import Run
+from fl_lightning.report.safe_text import one_line
+
+_PREFIX = "class_accuracy/"
+_MOST_COLUMNS = 120  # of a heatmap over rounds
+_BEFORE, _AFTER, _COHORT = "clients/accuracy_before", "clients/accuracy_after", "clients/cohort"
+_BY_CLASS, _CLASS_COHORT = "clients/class_accuracy", "clients/class_cohort"
+
+
+@dataclass(frozen=True, eq=False)
+class Heatmap:
+    """Values with the names of their rows and columns.
+
+    ``values`` is (rows, columns), accuracies in [0, 1], or changes in [-1, 1] of which the negative ones are forgetting.
+    ``clients`` took part in the round, None where that was not noted.
+    """
+
+    rows: list[str]
+    columns: list[str]
+    values: NDArray
+    clients: list[int] | None = None
+
+
+def thinned(count: int, most: int) -> NDArray[np.int64]:
+    """Indices of at most so many of ``count`` points, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else np.arange(0)
+
+
+def measured_rounds(run: Run) -> dict[str, list[int]]:
+    """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
+    tensors, evaluated = run.log.tensors, _evaluated(run)
+    fits = [round for round in tensors.get(_AFTER, ()) if _fits(run, round)]
+    by_class = [round for round in tensors.get(_BY_CLASS, ()) if _class_cohort(run, round) is not None]
+    found = {"change": fits, "after": fits, "by_class": by_class, "classes": evaluated.tolist()}
+    return {kind: sorted(rounds) for kind, rounds in found.items() if rounds}
+
+
+def heatmap(run: Run, kind: str, round: int) -> Heatmap:
+    """One heatmap of a kind.
+
+    Args:
+        run: whose log it is drawn from.
+        kind: ``change``, what the local fit of each client, a row, does to the accuracy on the validation part of each, a
+            column; ``after``, the accuracy after the fits; ``by_class``, the test accuracy by class of the global model before
+            the round, of each client, and of the global model after; ``classes``, that of the global model up to the round.
+        round: one of `measured_rounds`.
+
+    Raises:
+        KeyError: if that was not measured.
+    """
+    if round not in measured_rounds(run).get(kind, ()):
+        raise KeyError(kind, round)
+    return _KINDS[kind](run, round)
+
+
+def _change(run: Run, round: int) -> Heatmap:
+    shown = _after(run, round)
+    before = run.log.tensors[_BEFORE][round]
+    return Heatmap(shown.rows, shown.columns, shown.values - before, shown.clients)
+
+
+def _after(run: Run, round: int) -> Heatmap:
+    clients = run.log.tensors[_COHORT][round].astype(int).tolist()
+    names = list(map(str, clients))
+    return Heatmap(names, names, run.log.tensors[_AFTER][round], clients)
+
+
+def _by_class(run: Run, round: int) -> Heatmap:
+    values, clients = run.log.tensors[_BY_CLASS][round], _class_cohort(run, round) or []
+    names = _classes(run)
+    columns = names if len(names) == values.shape[1] else list(map(str, range(values.shape[1])))
+    return Heatmap(["global before", *(f"client {client}" for client in clients), "global after"], columns, values, clients)
+
+
+def _over_rounds(run: Run, round: int) -> Heatmap:
+    rounds = _evaluated(run)
+    rounds = rounds[rounds <= round]
+    rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
+    values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in _names(run)])
+    return Heatmap(_classes(run), list(map(str, rounds)), values)
+
+
+_KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
+    "change": _change,
+    "after": _after,
+    "by_class": _by_class,
+    "classes": _over_rounds,
+}
+
+
+def _names(run: Run) -> list[str]:
+    """Of classes, as they were logged."""
+    return [tag.removeprefix(_PREFIX) for tag in run.log.scalars if tag.startswith(_PREFIX)]
+
+
+def _classes(run: Run) -> list[str]:
+    return list(map(one_line, _names(run)))
+
+
+def _evaluated(run: Run) -> NDArray[np.int64]:
+    """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
+    curves = [run.log.scalars[_PREFIX + name].rounds for name in _names(run)]
+    common = curves[0] if curves else np.empty(0, dtype=np.int64)
+    for rounds in curves[1:]:
+        common = np.intersect1d(common, rounds, assume_unique=True)
+    return common
+
+
+def _fits(run: Run, round: int) -> bool:
+    """Whether all parts of a round are written, and belong together."""
+    parts = [run.log.tensors.get(name, {}).get(round) for name in (_COHORT, _BEFORE, _AFTER)]
+    if any(part is None for part in parts):
+        return False
+    cohort, before, after = (part.shape for part in parts if part is not None)
+    return after == (*cohort, *cohort) and before in (cohort, after)
+
+
+def _class_cohort(run: Run, round: int) -> list[int] | None:
+    """Clients of the heatmap by class; None if it is not whole."""
+    values, cohort = run.log.tensors[_BY_CLASS][round], run.log.tensors.get(_CLASS_COHORT, {}).get(round)
+    return None if cohort is None or len(values) != len(cohort) + 2 else cohort.astype(int).tolist()

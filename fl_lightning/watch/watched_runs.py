@@ -1,0 +1,155 @@
+"""What the page shows of the runs below a folder, each read again when one of its files has changed."""
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_lightning.callbacks.tags import metadata, overview_tag
+from fl_lightning.report.costs import time_of_rounds
+from fl_lightning.report.events import Curve
+from fl_lightning.report.runs import Run, read_run, reason, run_folders
+from fl_lightning.report.safe_text import one_line
+from fl_lightning.watch.heatmaps import measured_rounds, thinned
+
+_MOST_POINTS = 400  # of a curve
+_SETTLED = 600  # seconds after which a file that is not whole is not one that is being written
+_SILENT = 300, 10  # a run that logged nothing for so many seconds, and so many of its rounds, is not called running
+_LABEL = ("model", "model.loss", "model.net")
+Stamp = frozenset[tuple[str, int, int]]  # name, bytes and time of change of each file
+
+
+@dataclass(frozen=True, eq=False)
+class _Watched:
+    stamp: Stamp
+    changed: float  # when its newest file was written, in s since 1970
+    run: Run | None  # None if it cannot be read, or not yet
+    remarks: list[str]
+    shown: dict[str, Any]  # of the run, but for what the time of day says
+
+
+class WatchedRuns:
+    """The runs below a folder. One thread may call `refresh`, and any others the rest at the same time.
+
+    Args:
+        folder: of one run, or of many at any depth.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watched: dict[str, _Watched] | None = None  # by the name on the page
+
+    def refresh(self) -> None:
+        """Look for runs, and read those that have changed. Each is read as far as it is whole."""
+        before, found = self._watched or {}, {}
+        try:
+            folders, _ = run_folders([self._folder])
+        except FileNotFoundError:  # removed since
+            folders = []
+        for folder in sorted(folders):
+            name, stamp = _name(folder, self._folder), _stamp(folder)
+            known = before.get(name)
+            found[name] = known if known is not None and known.stamp == stamp else _read(folder, stamp, known)
+        self._watched = found
+
+    def overview(self) -> dict[str, Any]:
+        """All runs with their curves, for JSON: ``folder``, ``is_read``, ``runs``, ``charts`` and ``remarks``.
+
+        ``runs`` holds for each run its ``name``, ``label``, ``state`` (``running``, ``silent`` or ``finished``), ``round`` of
+        ``rounds``, ``sessions`` (how often it was started), ``seconds_left`` and ``minutes_silent`` or null, ``measured``
+        (rounds by kind of heatmap) and ``curves`` (by tag: rounds and values, at most 400). ``charts`` says what each tag
+        means. ``remarks`` is on files that are damaged, and not on those that may be half written.
+        """
+        watched, now = self._watched or {}, time.time()
+        runs = [{"name": name, **one.shown, **_standing(one.run, now)} for name, one in watched.items() if one.run is not None]
+        tags = sorted({tag for run in runs for tag in run["curves"]}, key=_rank)
+        charts = {tag: metadata(tag, "scalars").summary_description for tag in tags}
+        remarks = [one_line(remark) for one in watched.values() if now - one.changed > _SETTLED for remark in one.remarks]
+        folder = one_line(str(self._folder))
+        return {"folder": folder, "is_read": self._watched is not None, "runs": runs, "charts": charts, "remarks": remarks}
+
+    def run(self, name: str) -> Run:
+        """The run of a name on the page.
+
+        Raises:
+            KeyError: if there is none, or no longer.
+        """
+        watched = (self._watched or {})[name]
+        if watched.run is None:
+            raise KeyError(name)
+        return watched.run
+
+
+def _name(folder: Path, root: Path) -> str:
+    inner = folder.relative_to(root)
+    return one_line(str(inner) if inner.parts else folder.resolve().name)
+
+
+def _stamp(folder: Path) -> Stamp:
+    """Empty if the folder changes while it is looked at."""
+    try:
+        found = [(entry.name, entry.stat()) for entry in os.scandir(folder) if not entry.is_dir()]
+    except OSError:
+        return frozenset()
+    return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+def _read(folder: Path, stamp: Stamp, known: _Watched | None) -> _Watched:
+    """What could be read before stays where a file is half written."""
+    changed = max((time for _, _, time in stamp), default=0) / 1e9
+    try:
+        run = read_run(folder)
+    except (ValueError, OSError, RecursionError) as error:
+        run, shown = (known.run, known.shown) if known is not None else (None, {})
+        return _Watched(stamp, changed, run, [f"{folder}: {reason(error)}"], shown)
+    return _Watched(stamp, changed, run, run.log.remarks, _shown(run))
+
+
+def _shown(run: Run) -> dict[str, Any]:
+    parts = [str(run.config[key]).rpartition(".")[2] for key in _LABEL if key in run.config]
+    curves = {tag: curve for tag, curve in run.log.scalars.items() if overview_tag(tag) is not None}
+    return {
+        "label": one_line(", ".join([*parts, f"seed {run.seed}"])),
+        "round": run.log.last_round,
+        "rounds": run.config.get("trainer.max_steps", run.log.last_round),
+        "sessions": len(run.log.sessions),
+        "measured": measured_rounds(run),
+        "curves": {tag: _points(curve) for tag, curve in curves.items()},
+    }
+
+
+def _points(curve: Curve) -> dict[str, list]:
+    kept = thinned(len(curve), _MOST_POINTS)
+    return {"rounds": curve.rounds[kept].tolist(), "values": numbers(curve.values[kept])}
+
+
+def numbers(values: NDArray) -> list:
+    """For JSON, which knows no NaN; to four digits, more than a screen shows."""
+    return _finite(np.round(values.astype(np.float64), 4).tolist())
+
+
+def _finite(values: Iterable) -> list:
+    return [_finite(value) if isinstance(value, list) else value if np.isfinite(value) else None for value in values]
+
+
+def _standing(run: Run, now: float) -> dict[str, Any]:
+    """Whether a run goes on, and how long it takes; the times of log entries say it."""
+    if run.finished:
+        return {"state": "finished", "seconds_left": None, "minutes_silent": None}
+    rounds, seconds = time_of_rounds(run)
+    a_round = seconds / rounds if rounds else None
+    silent = now - run.log.last_time if run.log.sessions else 0.0
+    if silent > max(_SILENT[0], _SILENT[1] * (a_round or 0)):
+        return {"state": "silent", "seconds_left": None, "minutes_silent": int(silent // 60)}
+    left = None if a_round is None else a_round * (run.config.get("trainer.max_steps", 0) - run.log.last_round)
+    return {"state": "running", "seconds_left": left, "minutes_silent": None}
+
+
+def _rank(tag: str) -> tuple[bool, str]:
+    """Accuracy first."""
+    return "accuracy" not in tag, tag

@@ -1,0 +1,67 @@
+"""The page in a real browser, without a screen."""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fl_lightning.watch.server import LiveServer
+from fl_lightning.watch.watched_runs import WatchedRuns
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+
+
+@pytest.fixture
+def page(tmp_path) -> Callable[..., str]:
+    """The page as it stands after some seconds of its clock, as HTML."""
+
+    def show(width: int = 1280) -> str:
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as server:
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            server.runs.refresh()
+            options = [
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--window-size={width},1200",
+                "--virtual-time-budget=7000",
+            ]
+            command = [CHROMIUM, *options, f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", server.address]
+            shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+            server.shutdown()
+        return shown
+
+    return show
+
+
+def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
+    """Cards, a curve a run in each chart, heatmaps with who took part; what a name holds is text."""
+    tensors = {
+        "clients/cohort": {2: [3, 8]},
+        "clients/accuracy_before": {2: [0.5, 0.5]},
+        "clients/accuracy_after": {2: [[0.75, 0.25], [0.5, 1.0]]},
+    }
+    curves = {"test/accuracy": {1: 0.25, 2: 0.5}, "forgetting/round": {2: 0.125}}
+    write_run("<b>one", curves, tensors, rounds=2)
+    write_run("two", curves, tensors, rounds=2)
+    write_run("three", curves, rounds=100, start=time.time() - 4)
+    shown = page()
+    assert "1 running, 2 finished. Read at" in shown
+    assert "round 2 of 100, 3 min left" in shown
+    assert "&lt;b&gt;one" in shown
+    assert "<b>one" not in shown
+    assert re.findall(r'aria-label="(\S+) over rounds"', shown) == ["test/accuracy", "forgetting/round"]
+    assert shown.count('class="curve"') == 6
+    assert shown.count("Round 2. Took part: clients 3, 8.") == 2
+    assert shown.count("<rect") == 8
+    assert "3, 8: -0.250" in shown
+
+
+def test_a_folder_without_runs(page):
+    assert "No runs yet. They appear here as they begin." in page(width=390)

@@ -1,0 +1,138 @@
+"""The server by real requests on the loopback address, and the command's refusals."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from fl_lightning.watch.server import LiveServer
+from fl_lightning.watch.watched_runs import WatchedRuns
+
+
+@pytest.fixture
+def server(write_run, tmp_path) -> Iterator[LiveServer]:
+    tensors = {
+        "clients/cohort": {2: [3, 8]},
+        "clients/accuracy_before": {2: [0.5, float("nan")]},
+        "clients/accuracy_after": {2: [[0.75, 0.25], [0.5, 1.0]]},
+    }
+    write_run("a b/version_0", {"val/accuracy": {1: 0.5}}, tensors, rounds=9)
+    with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def get(server) -> Callable[..., tuple[int, bytes, dict[str, str]]]:
+    """Status, body and headers of an answer."""
+
+    def ask(path: str, method: str = "GET", **headers: str):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
+
+    return ask
+
+
+def overview(get: Callable) -> dict:
+    """Once the files are read, which the first question asks for."""
+    deadline = time.monotonic() + 20
+    while not (told := json.loads(get("/runs.json")[1]))["is_read"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return told
+
+
+def test_runs_and_heatmaps_are_given_as_json(get):
+    """After less before: 0.75 - 0.5 and 0.5 - 0.5, and nothing where the accuracy before is not known."""
+    (run,) = overview(get)["runs"]
+    question = urlencode({"run": run["name"], "kind": "change", "round": run["measured"]["change"][0]})
+    status, body, _ = get(f"/heatmap.json?{question}")
+    assert status == 200
+    shown = {"rows": ["3", "8"], "columns": ["3", "8"], "values": [[0.25, None], [0.0, None]], "clients": [3, 8]}
+    assert json.loads(body) == shown
+
+
+@pytest.mark.parametrize("path", ["/", "/page.css", "/page.js"])
+def test_the_page_needs_nothing_of_the_internet(get, path):
+    """Its policy lets it load from its server alone; no file names an address but that of the SVG standard."""
+    status, body, headers = get(path)
+    assert status == 200
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+    assert b"http" not in body.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"//" not in body.replace(b"http://www.w3.org/2000/svg", b"") or path == "/page.js"  # its comments
+
+
+@pytest.mark.parametrize(
+    "path", ["/x", "/../server.py", "/page.html", "/heatmap.json", "/heatmap.json?run=x&kind=change&round=1", "/%00"]
+)
+def test_nothing_else_is_served(get, path):
+    assert get(path)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8642"])
+def test_names_of_the_loopback_address_are_answered(get, host):
+    assert get("/runs.json", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "localhost.evil.example:8642", "127.0.0.1.evil.example", "192.168.0.1", "[::1"]
+)
+@pytest.mark.parametrize("path", ["/", "/runs.json", "/heatmap.json"])
+def test_other_names_are_refused(get, host, path):
+    """A site may lead its name to 127.0.0.1, and its pages would read what is here."""
+    status, body, _ = get(path, Host=host)
+    assert status == 403
+    assert b"localhost" in body
+
+
+def test_only_the_loopback_address_is_listened_on(server):
+    assert server.server_address[0] == "127.0.0.1"
+    assert server.address == f"http://127.0.0.1:{server.server_port}"
+
+
+def test_nothing_can_be_changed(get):
+    assert get("/runs.json", method="POST")[0] == 501
+
+
+def test_a_browser_that_leaves_is_no_error(server, get, capsys):
+    with socket.create_connection(("127.0.0.1", server.server_port)) as gone:
+        gone.sendall(b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")  # reset, and no goodbye
+    assert get("/")[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "FOLDER is missing: give that of a run, or of many, as in fl-lightning watch runs"),
+        (("nowhere",), "FOLDER is nowhere, which is no folder"),
+        ((".", "--port", "70000"), "--port is 70000, must be between 0 and 65,535: 0 is any that is free"),
+        ((".", "--port", "x"), "port"),
+        ((".", "--host", "0.0.0.0"), "host"),
+    ],
+)
+def test_wrong_command_lines_are_one_line(main, arguments, says):
+    code, out, error = main("watch", *arguments)
+    assert (code, out, error.count("\n")) == (1, "", 1)
+    assert error.startswith("fl-lightning: error: ")
+    assert says in error
+
+
+def test_a_port_that_is_taken_is_one_line(main):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, error = main("watch", ".", "--port", str(port))
+    assert code == 1
+    assert (
+        error
+        == f"fl-lightning: error: --port is {port}, which is in use on 127.0.0.1: give another, or 0 for any that is free\n"
+    )

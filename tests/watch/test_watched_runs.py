@@ -1,0 +1,121 @@
+"""What the page is told of runs, against numbers by hand, and while files are written."""
+
+import json
+import os
+import time
+
+import pytest
+
+from fl_lightning.watch import watched_runs
+from fl_lightning.watch.watched_runs import WatchedRuns
+
+
+@pytest.fixture
+def watched(tmp_path) -> WatchedRuns:
+    (tmp_path / "runs").mkdir()
+    return WatchedRuns(tmp_path / "runs")
+
+
+def seen(watched: WatchedRuns) -> dict:
+    """What the page is told after a look at the files, as JSON without NaN."""
+    watched.refresh()
+    return json.loads(json.dumps(watched.overview(), allow_nan=False))
+
+
+def test_runs_that_go_on_have_ended_or_are_silent(write_run, watched):
+    """Four rounds of ten in steps of 2 s: 6 rounds of 2 s are left. The silent one logged its last an hour ago."""
+    curve = {round: round / 8 for round in range(1, 5)}
+    write_run("a/version_0", {"test/accuracy": curve}, rounds=4)
+    write_run("b/version_0", {"test/accuracy": curve}, rounds=10, start=time.time() - 8)
+    write_run("c/version_0", {"test/accuracy": curve}, rounds=10, start=time.time() - 3610)
+    found = {run["name"]: run for run in seen(watched)["runs"]}
+    ended, going, silent = (found[f"{name}/version_0"] for name in "abc")
+    assert (ended["state"], ended["seconds_left"]) == ("finished", None)
+    assert going["state"] == "running"
+    assert going["seconds_left"] == pytest.approx(12)
+    assert (silent["state"], silent["minutes_silent"]) == ("silent", 60)
+    assert (going["round"], going["rounds"], going["label"]) == (4, 10, "FedAvg, CrossEntropy, seed 5")
+    assert going["curves"]["test/accuracy"] == {"rounds": [1, 2, 3, 4], "values": [0.125, 0.25, 0.375, 0.5]}
+
+
+def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, watched):
+    """Of 4,000 rounds 400 points, the first and the last among them."""
+    long = dict.fromkeys(range(1, 4001), 0.5)
+    write_run("a", {"val/accuracy": long, "forgetting/round": {1: float("nan"), 2: 0.25}, "train/lr": {1: 0.1}}, rounds=4000)
+    told = seen(watched)
+    (run,) = told["runs"]
+    assert list(told["charts"]) == ["val/accuracy", "forgetting/round"]
+    assert all(told["charts"].values())
+    rounds = run["curves"]["val/accuracy"]["rounds"]
+    assert (len(rounds), rounds[0], rounds[-1]) == (400, 1, 4000)
+    assert run["curves"]["forgetting/round"]["values"] == [None, 0.25]
+
+
+def test_a_folder_without_runs_is_waited_in(write_run, watched, tmp_path):
+    """Before the first look nothing is known; a run appears as it begins, and a folder that goes takes its runs along."""
+    assert watched.overview()["is_read"] is False
+    told = seen(watched)
+    assert (told["is_read"], told["runs"], told["remarks"]) == (True, [], [])
+    folder = write_run("a", {"val/accuracy": {1: 0.5}}, rounds=2)
+    assert [run["name"] for run in seen(watched)["runs"]] == ["a"]
+    folder.rename(tmp_path / "elsewhere")
+    (tmp_path / "runs").rmdir()
+    assert seen(watched)["runs"] == []
+
+
+def test_the_folder_of_one_run_has_its_name(write_run):
+    folder = write_run("version_7", {"val/accuracy": {1: 0.5}}, rounds=2)
+    assert [run["name"] for run in seen(WatchedRuns(folder))["runs"]] == ["version_7"]
+
+
+def test_half_written_files_are_no_errors(write_run, watched):
+    """An event that is cut off ends its curve there; a config of which a part is written leaves what was known."""
+    folder = write_run("a", {"val/accuracy": {1: 0.25, 2: 0.5}}, rounds=2, start=time.time() - 4)
+    (events,) = folder.glob("events*")
+    whole = events.read_bytes()
+    events.write_bytes(whole[:-5])
+    told = seen(watched)
+    assert told["runs"][0]["curves"]["val/accuracy"]["rounds"] == [1]
+    assert told["remarks"] == []
+    config = folder / "config.yaml"
+    text = config.read_text()
+    config.write_text(text[:20])
+    told = seen(watched)
+    assert (told["runs"][0]["round"], told["remarks"]) == (1, [])
+    config.write_text(text)
+    events.write_bytes(whole)
+    assert seen(watched)["runs"][0]["curves"]["val/accuracy"]["rounds"] == [1, 2]
+
+
+def test_a_run_that_has_only_begun_is_no_error(watched, tmp_path):
+    (tmp_path / "runs" / "a").mkdir()
+    (tmp_path / "runs" / "a" / "config.yaml").write_text("")
+    told = seen(watched)
+    assert (told["runs"], told["remarks"]) == ([], [])
+
+
+def test_what_stays_damaged_is_named(write_run, watched):
+    """After ten minutes nobody is writing it any more."""
+    folder = write_run("a\nb", {"val/accuracy": {1: 0.25}}, rounds=2)
+    (folder / "config.yaml").write_text("seed_everything: 1")
+    for path in folder.iterdir():
+        os.utime(path, (1.7e9, 1.7e9))
+    (remark,) = seen(watched)["remarks"]
+    assert remark.endswith("a\\nb: its config.yaml is not that of a run")
+
+
+def test_what_has_not_changed_is_not_read_again(write_run, watched, monkeypatch):
+    folders = [write_run(name, {"val/accuracy": {1: 0.5}}, rounds=2) for name in "ab"]
+    seen(watched)
+    read, read_run = [], watched_runs.read_run
+
+    def noting(folder):
+        read.append(folder)
+        return read_run(folder)
+
+    monkeypatch.setattr(watched_runs, "read_run", noting)
+    seen(watched)
+    assert read == []
+    (folders[1] / "results.json").write_text('{"rounds": 1}')
+    assert [run["state"] for run in seen(watched)["runs"]][1] == "finished"
+    assert read == [folders[1]]
