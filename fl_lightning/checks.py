@@ -44,6 +44,24 @@ def under_keys(keys: Mapping[str, str]) -> Iterator[None]:
         raise ArgumentError(keys.get(error.name, error.name), error.problem) from error
 
 
+@contextmanager
+def in_code_of(key: str, given: object) -> Iterator[None]:
+    """An error in the block that names no key is noted to come from the code of what a key was given.
+
+    A note stands at the end of the command line's message, and under a traceback.
+
+    Args:
+        key: of the command line.
+        given: an object that a user may have written.
+    """
+    try:
+        yield
+    except Exception as error:
+        if f"{key.partition('.')[0]}." not in str(error):
+            error.add_note(f"({key} {type(given).__name__})")
+        raise
+
+
 def check_range(
     key: str,
     value: float | None,

@@ -1,7 +1,7 @@
 """Hooks and attributes that methods had in earlier versions, and what took their place."""
 
 # Hooks under their former names.
-_RENAMED = {"beside_gradients": "released_without_noise"}
+_RENAMED = {"beside_gradients": "released_without_noise", "own_tensors": "per_task_tensors"}
 # Attributes that Needs has replaced.
 _NEEDS = {
     "keeps_weights": "client_weights",

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fl_lightning import MOON, SCAFFOLD, FedAvg, Moon, Scaffold, continual, exchange
+from fl_lightning.continual import FedAvgOnTasks
 from fl_lightning.data import IID
 
 
@@ -32,7 +33,11 @@ def test_a_class_with_a_former_attribute_is_refused(former):
 
 @pytest.mark.parametrize(
     ("base", "former", "present"),
-    [(FedAvg, "beside_gradients", "released_without_noise"), (IID, "share_out", "partition")],
+    [
+        (FedAvg, "beside_gradients", "released_without_noise"),
+        (FedAvgOnTasks, "own_tensors", "per_task_tensors"),
+        (IID, "share_out", "partition"),
+    ],
 )
 def test_a_class_that_overrides_a_renamed_method_is_refused(base, former, present):
     """What it says would never be asked."""

@@ -36,6 +36,7 @@ class EvaluationData:
     has_validation: bool
     monitor_test: int
     client_tests: ClientTestSets | None
+    arriving: ClassStreams | None = None
 
     @property
     def has_test(self) -> bool:
@@ -58,8 +59,6 @@ class EvaluationData:
         """Whether a fit evaluates test samples after a round."""
         monitors = self.monitor_test > 0 and "test" in self.names
         return monitors and (round % self.monitor_test == 0 or round == last_round)
-
-    arriving: ClassStreams | None = None
 
     def loader(
         self, name: EvaluationName, batch_size: int, due: Callable[[], bool], rank: int, world_size: int

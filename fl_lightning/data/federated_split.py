@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.partitions import Partition
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, split_clients
@@ -43,7 +43,17 @@ class FederatedSplit:
     def parts(self, dataset: Dataset, private: Tensor) -> list[Tensor]:
         """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
         labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
-        return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, -1, -1, "partition"))
+        return self.deal(labels, owners)
+
+    def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> list[Tensor]:
+        """Each client's positions in some labels, (n,).
+
+        Args:
+            owners: the natural client of every sample, (n,), where it is known.
+            key: of the draws: -1, or the task that the samples are of.
+        """
+        with in_code_of("data.partition", self.partition):
+            return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, key, -1, "partition"))
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """Each client's training, validation and test samples.

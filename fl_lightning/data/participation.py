@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from textwrap import shorten
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
 
 
@@ -41,7 +41,8 @@ class Participation:
         Raises:
             ValueError: if the sampler draws anything but clients of the federation, each once.
         """
-        drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
+        with in_code_of("data.client_sampler", self.sampler):
+            drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
         try:
             cohort = sorted(map(operator.index, drawn))
         except TypeError as error:
@@ -63,7 +64,8 @@ class Participation:
     @property
     def largest(self) -> int:
         """Clients of a cohort at most."""
-        return self.sampler.largest(self.num_clients, self.size)
+        with in_code_of("data.client_sampler", self.sampler):
+            return self.sampler.largest(self.num_clients, self.size)
 
     @property
     def said_by(self) -> str:

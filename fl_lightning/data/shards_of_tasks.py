@@ -11,7 +11,7 @@ from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.partitions import Fixed, Natural
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients
-from fl_lightning.random_streams import numpy_stream, stream_seed
+from fl_lightning.random_streams import numpy_stream
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,6 @@ def _shards_of_task(
 ) -> ClientShards:
     """``key`` is -1 for the first task, whose draws are those of a federation without tasks."""
     labels = targets[held].unique(return_inverse=True)[1]  # partitions take labels from 0 on
-    parts = split.partition.partition(labels, None, split.num_clients, stream_seed(split.seed, key, -1, "partition"))
+    parts = split.deal(labels, None, key)
     rng = numpy_stream(split.seed, key, -1, "validation split")
     return split_clients([held[part] for part in parts], targets, num_classes, val_fraction, rng)

@@ -1,4 +1,4 @@
-"""What updates leak and what defends them: ``--model.privacy DPSGD`` or ``UserLevelDP``, and ``fl-lightning attack``."""
+"""What defends clients' samples: ``--model.privacy DPSGD`` or ``UserLevelDP``."""
 
 from fl_lightning.privacy.defence import Privacy
 from fl_lightning.privacy.dp_sgd import DPSGD

@@ -1,0 +1,36 @@
+"""Errors in the code of classes that a user wrote: the last line names the key and the class."""
+
+import pytest
+
+CODE = """
+from fl_lightning.data import ClientSampler, Partition
+
+class Lookup(ClientSampler):
+    def cohort(self, round, num_clients, size, seed):
+        return {0: [0]}[round]
+
+class Later(ClientSampler):
+    def cohort(self, round, num_clients, size, seed):
+        return [0] if round == 1 else [int("x")]
+
+class TooFew(Partition):
+    def __call__(self, labels):
+        return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "said"),
+    [
+        ("client_sampler", "Lookup", "KeyError: 1"),
+        ("client_sampler", "Later", "invalid literal for int() with base 10: 'x'"),
+        ("partition", "TooFew", "TooFew.__call__() takes 2 positional arguments but 4 were given"),
+    ],
+)
+def test_a_code_error_names_the_key_and_the_class(main, tmp_path, monkeypatch, key, name, said):
+    (tmp_path / "users_rules.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["fit", "--config", "digits_tce.yaml", f"--data.{key}", f"users_rules.{name}", "--trainer.max_steps", "2"]
+    code, _, error = main(*arguments)
+    assert code != 0
+    assert error.splitlines()[-1].endswith(f"{said} (data.{key} {name})")
