@@ -16,6 +16,7 @@ from fl_lightning.continual.stable_sgd import StableSGD
 from fl_lightning.data.class_stream import ClassStream, DomainStream
 from fl_lightning.data.tasks import Tasks as Tasks
 from fl_lightning.data.tasks import TaskStream
+from fl_lightning.module import FederatedModule
 
 __all__ = [
     "APD",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[TaskLearner] | type[ClassLearner]:
+def __getattr__(name: str) -> type[FederatedModule]:
     """``FedProxEWC`` and the like: a method of :mod:`fl_lightning.methods` and a learner, made when it is asked for."""
     if (kind := combined(name)) is not None:
         return kind

@@ -32,7 +32,7 @@ def combined_names() -> list[str]:
 
 
 @cache
-def combined(name: str) -> type[TaskLearner] | type[ClassLearner] | None:
+def combined(name: str) -> type[FederatedModule] | None:
     """The class of a name: the hooks of the learner before those of the federation, with the arguments of both.
 
     Returns:

@@ -295,17 +295,17 @@ class FedWeIT(APD):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        whole = upload["weights"]
+        whole, weight = upload["weights"].tensors, self.update_weight(client)
         # Of parts of the weights the server tells nothing.
         upload = {name: sent._replace(derived=False) if isinstance(sent, Weighted) else sent for name, sent in upload.items()}
-        upload["weights"] = whole._replace(tensors={})
+        upload["weights"] = Weighted({}, weight)
         if self.share_base:
             masks = self.parts(net, "mask")
-            bases = {layer: whole.tensors[part_name(layer, "base")] for layer in self.shared_bases(net)}
+            bases = {layer: whole[part_name(layer, "base")] for layer in self.shared_bases(net)}
             sent = {layer: self._sent_outputs(masks.get(layer), base) for layer, base in bases.items()}
             values = {layer: self._sent_values(base, masks.get(layer), sent[layer]) for layer, base in bases.items()}
-            upload["base"] = Weighted(values, whole.weight)
-            upload["contributors"] = Weighted(sent, whole.weight, derived=True)
+            upload["base"] = Weighted(values, weight)
+            upload["contributors"] = Weighted(sent, weight, derived=True)
         if self.num_foreign and self.positions[client.index] in client.tasks:
             adaptive = self.parts(net, "adaptive").items()
             upload["adaptive"] = Gathered({layer: threshold(tensor.detach(), self.l1) for layer, tensor in adaptive})

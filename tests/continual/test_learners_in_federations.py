@@ -188,7 +188,7 @@ def test_the_penalty_of_the_others_is_checked(tiny):
         FedCurvEWC(tiny.new_net(), others_penalty=-1.0)
 
 
-@pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "SCAFFOLDOnTasks", "FedDynEWC"])
+@pytest.mark.parametrize("name", ["FedCurvEWC", "SCAFFOLDAPD", "FedProxFedWeIT", "SCAFFOLDOnTasks", "FedDynEWC"])
 def test_on_the_command_line(main, tmp_path, name):
     """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
     small = "--model.net MLP --model.net.hidden [16] --trainer.enable_progress_bar false".split()
