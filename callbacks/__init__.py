@@ -19,6 +19,7 @@ from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 from fl_lightning.callbacks.task_attention import TaskAttention
+from fl_lightning.training.record_logger import RecordLogger
 
 __all__ = [
     "ArrivingClasses",
@@ -35,6 +36,7 @@ __all__ = [
     "PredictionWriter",
     "PrivacyBudget",
     "PseudoDataFisher",
+    "RecordLogger",
     "RoundForgetting",
     "RoundProgressBar",
     "RunSummary",

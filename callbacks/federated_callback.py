@@ -5,14 +5,10 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.utils.tensorboard import summary
-from torch.utils.tensorboard._utils import figure_to_image
 
-from fl_lightning.callbacks.inline_figures import InlineFigures
-from fl_lightning.callbacks.tags import metadata
+from fl_lightning.callbacks.loggers import write_distribution, write_figure, write_tensors
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
 from fl_lightning.training.round_callback import RoundCallback
@@ -59,26 +55,22 @@ class FederatedCallback(RoundCallback):
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
-    """Write a figure, with what its name means, to every TensorBoard logger, once over all processes; show it in a notebook."""
-    for logger in trainer.loggers:
-        if isinstance(logger, InlineFigures):
-            logger.log_figure(name, figure)
-        elif isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-            image = summary.image(name, figure_to_image(figure), dataformats="CHW")
-            image.value[0].metadata.MergeFrom(metadata(name, "images"))
-            logger.experiment._get_file_writer().add_summary(image, round)
+    """Give a figure to every logger that takes figures, once over all processes."""
+    if trainer.is_global_zero:
+        for logger in trainer.loggers:
+            write_figure(logger, name, figure, round)
 
 
 def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) -> None:
-    """Write values in [0, 1], one a client, as a histogram in steps of 1/200 to every TensorBoard logger."""
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-            logger.experiment.add_histogram(name, shares, round, bins=torch.linspace(0, 1, 201))
+    """Give values in [0, 1], one a client, to every logger that takes distributions, counted in steps of 1/200."""
+    if trainer.is_global_zero:
+        for logger in trainer.loggers:
+            write_distribution(logger, name, shares, torch.linspace(0, 1, 201), round)
 
 
 def log_tensors(trainer: Trainer, tensors: dict[str, Tensor], round: int) -> None:
-    """Write the numbers behind a figure, in float32, to every TensorBoard logger; TensorBoard shows none, reports read them."""
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-            for name, tensor in tensors.items():
-                logger.experiment.add_tensor(name, tensor.detach().cpu().float(), round)
+    """Keep the numbers behind a figure, in float32: no tracker shows them, reports and ``fl-lightning figures`` read them."""
+    if trainer.is_global_zero:
+        on_host = {name: tensor.detach().cpu().float() for name, tensor in tensors.items()}
+        for logger in trainer.loggers:
+            write_tensors(logger, on_host, round)

@@ -47,8 +47,8 @@ class InlineFigures(Logger):
         """Shows nothing."""
 
     @rank_zero_only
-    def log_figure(self, tag: str, figure: Figure) -> None:
-        """Show a figure, if its tag is one of the chosen ones."""
+    def log_figure(self, tag: str, figure: Figure, round: int) -> None:
+        """Show a figure of a round, if its tag is one of the chosen ones."""
         if self._tags is None or tag in self._tags:
             drawn = BytesIO()
             figure.savefig(drawn, format="png", dpi=self._dpi)

@@ -10,6 +10,8 @@ NEEDS = [
     ("optuna", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
     ("opacus", "privacy", "model.privacy DPSGD", [*FIT, "--model.privacy", "DPSGD", *NOISE]),
     ("opacus", "privacy", "model.privacy UserLevelDP", [*FIT, "--model.privacy", "UserLevelDP", *NOISE]),
+    ("wandb", "wandb", "trainer.logger WandbLogger", [*FIT, "--trainer.logger", "WandbLogger"]),
+    ("mlflow", "mlflow", "trainer.logger MLFlowLogger", [*FIT, "--trainer.logger", "MLFlowLogger"]),
     ("datasets", "huggingface", "data.source HuggingFace", [*FIT, "--data.source", "HuggingFace", "--data.source.name", "x"]),
 ]
 

@@ -12,10 +12,11 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.callbacks import Dashboard, DescribedTensorBoardLogger, PredictionWriter, RoundProgressBar
+from fl_lightning.callbacks import Dashboard, DescribedTensorBoardLogger, PredictionWriter, RecordLogger, RoundProgressBar
 from fl_lightning.command_line.fit_callbacks import CALLBACKS, checkpoints
 from fl_lightning.command_line.known_classes import make_named
 from fl_lightning.command_line.named_checkpoint import find_checkpoint
@@ -173,8 +174,7 @@ class FederatedCLI(LightningCLI):
         root, ckpt_path = config.default_root_dir, self.config[self.subcommand].ckpt_path
         self.version = VersionFolder(self.run_folder, ckpt_path, root)
         with self._removing_version_on_failure():
-            if config.logger is None:
-                config.logger = DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)
+            config.logger = self._loggers(config.logger)
             # The run's folder, whatever the logger's is; nobody else writes to it.
             self.save_config_kwargs = {"config_filename": str(self.version.path / "config.yaml")}
             # A callback that the user lists under trainer.callbacks stands for ours of that kind, where ours would be called.
@@ -196,6 +196,15 @@ class FederatedCLI(LightningCLI):
             if not hasattr(self, "trainer") or self.trainer.global_step == 0:
                 self.version.remove()
             raise
+
+    def _loggers(self, given: Logger | list[Logger] | bool | None) -> list[Logger]:
+        """TensorBoard's, unless the user names others: then what reports read is recorded with those."""
+        if given is None or given is True:
+            return [DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)]
+        loggers = given if isinstance(given, list) else [given] if given else []
+        folders = [Path(logger.log_dir) for logger in loggers if isinstance(logger, TensorBoardLogger)]
+        is_recorded = any(folder.resolve() == self.version.path.resolve() for folder in folders)
+        return [*loggers, *([RecordLogger(self.version.path)] if loggers and not is_recorded else [])]
 
     def _fit_callbacks(self, config: Namespace) -> list[Callback]:
         """What watches a fit unless the user says otherwise."""

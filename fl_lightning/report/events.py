@@ -1,4 +1,4 @@
-"""What a run logged: TensorBoard's event files, read in one pass and as far as they are whole.
+"""What a run logged: TensorBoard's event files and our record, read in one pass and as far as they are whole.
 
 TensorBoard's ``EventAccumulator`` verifies checksums in Python. Here they are not: a record that is cut off, empty or no
 event ends its file.
@@ -6,7 +6,7 @@ event ends its file.
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +18,14 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.util.tensor_util import make_ndarray
 
+from fl_lightning.report.record_lines import record_lines
+from fl_lightning.training.record_logger import RECORD_FILE
+
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<Q4x")  # length of the event, checksum of the length
 _FOOTER = 4  # bytes of the event's checksum
 # Those that are kept, with their numbers of dimensions.
-_TENSORS = {
+TENSORS = {
     "clients/cohort": (1,),
     "clients/accuracy_before": (1, 2),  # of one global model, or of each client's model
     "clients/accuracy_after": (2,),
@@ -52,12 +55,12 @@ class Curve:
 
 @dataclass(eq=False)
 class Log:
-    """What the event files of one folder hold. Where files of a resumed run overlap, the later one counts."""
+    """What the files of one folder hold. Where those of a resumed run overlap, the later one counts."""
 
     scalars: dict[str, Curve] = field(default_factory=dict)
     histograms: dict[str, dict[int, NDArray]] = field(default_factory=dict)  # name -> round -> (n, 2): right edge, count
     tensors: dict[str, dict[int, NDArray]] = field(default_factory=dict)  # name -> round -> as logged
-    sessions: list[NDArray] = field(default_factory=list)  # one a file: (n, 2), round and time in s of its last event
+    sessions: list[NDArray] = field(default_factory=list)  # one a process: (n, 2), round and time in s of its last event
     remarks: list[str] = field(default_factory=list)  # on damaged files
 
     @property
@@ -71,27 +74,61 @@ class Log:
         return float(max((session[:, 1].max() for session in self.sessions), default=0))
 
 
+def has_log(folder: Path) -> bool:
+    """Whether a folder holds a file that :func:`read_log` reads."""
+    return (folder / RECORD_FILE).exists() or any(folder.glob(EVENT_FILES))
+
+
 def read_log(folder: Path) -> Log:
-    """Read the event files of a folder, the oldest first, each as far as it is whole."""
+    """Read the event files of a folder, the oldest first, and after them its record, each as far as it is whole."""
     log, points = Log(), {}
     for path in sorted(folder.glob(EVENT_FILES), key=_age):
-        times: dict[int, float] = {}
-        try:
-            for event in _events(_bytes(path)):
-                for value in event.summary.value:
-                    if value.HasField("simple_value"):
-                        points.setdefault(value.tag, {})[event.step] = value.simple_value
-                    else:
-                        _add_value(log, event.step, value)
-                    times[event.step] = event.wall_time
-        except (EOFError, OSError, DecodeError, ValueError) as error:
-            newest = f"read up to round {max(times)}" if times else "nothing could be read"
-            said = "cannot be opened" if isinstance(error, OSError) else "cut off or damaged"
-            log.remarks.append(f"{path}: {said}, {newest}")
-        if times:
-            log.sessions.append(np.array(list(times.items())))
+        _read(path, _add_events, log, points)
+    if (folder / RECORD_FILE).exists():
+        _read(folder / RECORD_FILE, _add_lines, log, points)
     log.scalars = {name: _curve(values) for name, values in points.items()}
     return log
+
+
+Points = dict[str, dict[int, float]]  # name -> round -> value
+Sessions = list[dict[int, float]]  # of each process, round -> time of its last event
+
+
+def _read(path: Path, add: Callable[[bytes, Log, Points, Sessions], None], log: Log, points: Points) -> None:
+    """Add what a file holds; a remark says how far a damaged one was read."""
+    sessions: Sessions = [{}]
+    try:
+        add(_bytes(path), log, points, sessions)
+    except (EOFError, OSError, DecodeError, ValueError) as error:
+        rounds = [round for times in sessions for round in times]
+        newest = f"read up to round {max(rounds)}" if rounds else "nothing could be read"
+        said = "cannot be opened" if isinstance(error, OSError) else "cut off or damaged"
+        log.remarks.append(f"{path}: {said}, {newest}")
+    log.sessions += [np.array(list(times.items())) for times in sessions if times]
+
+
+def _add_events(data: bytes, log: Log, points: Points, sessions: Sessions) -> None:
+    for event in _events(data):
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                points.setdefault(value.tag, {})[event.step] = value.simple_value
+            else:
+                _add_value(log, event.step, value)
+            sessions[-1][event.step] = event.wall_time
+
+
+def _add_lines(data: bytes, log: Log, points: Points, sessions: Sessions) -> None:
+    for line in record_lines(data):
+        if line.begins:
+            sessions.append({})
+        for name, value in line.scalars.items():
+            points.setdefault(name, {})[line.round] = value
+        for name, buckets in line.histograms.items():
+            log.histograms.setdefault(name, {})[line.round] = buckets
+        for name, tensor in line.tensors.items():
+            if name in TENSORS:
+                _keep(log, line.round, name, tensor)
+        sessions[-1][line.round] = line.time
 
 
 def _age(path: Path) -> tuple[int, str]:
@@ -130,15 +167,22 @@ def _add_value(log: Log, round: int, value: Summary.Value) -> None:
     if value.HasField("histo"):
         buckets = np.stack([value.histo.bucket_limit, value.histo.bucket], axis=1)
         log.histograms.setdefault(value.tag, {})[round] = buckets
-    elif value.tag in _TENSORS:
+    elif value.tag in TENSORS:
         # Fewer bytes than numbers would be one number repeated, as often as the shape says.
         shape = [dimension.size for dimension in value.tensor.tensor_shape.dim]
-        if len(shape) not in _TENSORS[value.tag] or math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
+        if math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
             raise ValueError(f"{value.tag} has shape {shape}")
         tensor = make_ndarray(value.tensor)
-        if value.tag.endswith("cohort") and not np.isfinite(tensor).all():
-            raise ValueError(f"{value.tag} holds what is no client")
-        log.tensors.setdefault(value.tag, {})[round] = tensor
+        _keep(log, round, value.tag, tensor)
+
+
+def _keep(log: Log, round: int, name: str, tensor: NDArray) -> None:
+    """Raises a ValueError if it is not of the kind that its name says."""
+    if tensor.ndim not in TENSORS[name]:
+        raise ValueError(f"{name} has shape {tensor.shape}")
+    if name.endswith("cohort") and not np.isfinite(tensor).all():
+        raise ValueError(f"{name} holds what is no client")
+    log.tensors.setdefault(name, {})[round] = tensor
 
 
 def _curve(points: dict[int, float]) -> Curve:

@@ -10,9 +10,12 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.report.events import EVENT_FILES, Log, read_log
+from fl_lightning.report.events import EVENT_FILES, Log, has_log, read_log
 from fl_lightning.report.safe_text import shortened
 from fl_lightning.state.strict_yaml import load_yaml
+from fl_lightning.training.record_logger import RECORD_FILE
+
+_LOGS = f"{EVENT_FILES} or {RECORD_FILE}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         where = ", ".join(map(str, paths))
         raise FileNotFoundError(
-            f"RUNS is {where}, which holds no run: give folders of fl-lightning fit, with {EVENT_FILES} and config.yaml"
+            f"RUNS is {where}, which holds no run: give folders of fl-lightning fit, with {_LOGS} and config.yaml"
             + "".join(f" ({remark})" for remark in remarks[:3])
         )
     return runs, remarks
@@ -88,7 +91,7 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             # What else is called like an event file holds no runs; checkpoints may hold a file for each client.
             events = [name for name in (*inner, *files) if Path(name).match(EVENT_FILES)]
             inner[:] = sorted(name for name in inner if name not in ("checkpoints", *events))
-            if events or "config.yaml" in files:
+            if events or {"config.yaml", RECORD_FILE} & set(files):
                 found.setdefault(Path(folder).resolve(), Path(folder))
     return list(found.values()), remarks
 
@@ -101,12 +104,12 @@ def read_run(folder: Path) -> Run:
     """
     if not (folder / "config.yaml").exists():
         raise ValueError("it has no config.yaml")
-    if not any(folder.glob(EVENT_FILES)):
-        raise ValueError(f"it has no {EVENT_FILES}")
+    if not has_log(folder):
+        raise ValueError(f"it has no {_LOGS}")
     config, results = _read_config(folder / "config.yaml"), _read_results(folder / "results.json")
     log = read_log(folder)
     if log.remarks and not log.sessions:
-        raise ValueError(f"nothing in its {EVENT_FILES} can be read")
+        raise ValueError(f"nothing in its {_LOGS} can be read")
     return Run(folder, config, results, log)
 
 

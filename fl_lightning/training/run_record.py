@@ -12,21 +12,23 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
+from fl_lightning.training.record_logger import RECORD_FILE, RecordLogger
+
 _EVENT_FILES = "events.out.tfevents.*"
 
 
 class RunRecord(Callback):
     """Locks the folders that a fit writes to, and cuts their curves where the checkpoint was written that it goes on from.
 
-    A checkpoint remembers how long each event file of TensorBoard was. What a killed process logged after that is cut off when
-    a fit goes on in the same folder, since its rounds are done again. A fit that ends before it begins to train leaves the
-    curves of the fit before as they were. Locks end with the process, however that ends.
+    A checkpoint remembers how long TensorBoard's event files and ``record.jsonl`` were. What a killed process logged after
+    that is cut off when a fit goes on in the same folder, since its rounds are done again. A fit that ends before it begins to
+    train leaves the curves of the fit before as they were. Locks end with the process, however that ends.
     """
 
     def __init__(self) -> None:
         self._locks = ExitStack()
-        self._found: list[Path] = []  # event files of earlier fits
-        self._sizes: dict[str, int] = {}  # name of an event file -> its bytes when the checkpoint was written
+        self._found: list[Path] = []  # event files and records of earlier fits
+        self._sizes: dict[str, int] = {}  # name of such a file -> its bytes when the checkpoint was written
         self._rounds = -1  # that the checkpoint has, if a fit goes on from one
         self._training = False
 
@@ -49,13 +51,13 @@ class RunRecord(Callback):
                     f"{path} is being written by another fit: wait for its end, stop it, or set trainer.default_root_dir to "
                     "another folder"
                 ) from None
-        self._found = list(_event_files(trainer))
+        self._found = list(_curve_files(trainer))
 
     def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         for logger in trainer.loggers:
             logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
         if trainer.is_global_zero:
-            checkpoint["event_files"] = {path.name: path.stat().st_size for path in _event_files(trainer)}
+            checkpoint["event_files"] = {path.name: path.stat().st_size for path in _curve_files(trainer)}
 
     def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
@@ -76,14 +78,14 @@ class RunRecord(Callback):
             if path.parent in goes_on:
                 _cut(path, self._sizes.get(path.name))
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir) in goes_on:
+            if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir).resolve() in goes_on:
                 # A TensorBoard that is open has read what is cut off: this has it forget those rounds.
                 start = Event(session_log=SessionLog(status=SessionLog.START))
                 logger.experiment._get_file_writer().add_event(start, self._rounds + 1)
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         if self._found and not self._training:
-            for path in set(_event_files(trainer)).difference(self._found):  # Lightning made them, and they hold nothing
+            for path in set(_curve_files(trainer)).difference(self._found):  # Lightning made them, and they hold nothing
                 with suppress(OSError):  # one file too many does no harm
                     path.unlink()
         self._locks.close()
@@ -92,10 +94,14 @@ class RunRecord(Callback):
         self._locks.close()
 
 
-def _event_files(trainer: Trainer) -> Iterator[Path]:
+def _curve_files(trainer: Trainer) -> Iterator[Path]:
+    """Files that grow as a run goes on, in the folders that loggers write them to."""
     if trainer.is_global_zero:
-        for folder in {logger.log_dir for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)}:
-            yield from Path(folder).glob(_EVENT_FILES)
+        folders = {logger.log_dir for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)}
+        folders |= {logger.file.parent for logger in trainer.loggers if isinstance(logger, RecordLogger)}
+        for folder in {Path(folder).resolve() for folder in folders}:
+            yield from folder.glob(_EVENT_FILES)
+            yield from folder.glob(RECORD_FILE)
 
 
 def _cut(path: Path, size: int | None) -> None:

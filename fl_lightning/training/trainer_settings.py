@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 from jsonargparse import Namespace
@@ -11,11 +12,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 
 from fl_lightning.checks import check_range
+from fl_lightning.extras import needing_extra
 from fl_lightning.training.strategy import FederatedStrategy
 from fl_lightning.training.torchrun_store import num_started
 
 # Settings whose choice may need a library that is not installed; its error names the library alone.
 _NEED_LIBRARIES = ("accelerator", "strategy", "precision", "profiler")
+_LIBRARIES = {"WandbLogger": "wandb", "MLFlowLogger": "mlflow"}  # of Lightning's loggers: that and the extra that installs it
 _TIME = r"\d+:\d\d:\d\d:\d\d"
 
 
@@ -24,7 +27,9 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
 
     Raises:
         ValueError: naming the setting, its value and the cure.
+        ModuleNotFoundError: likewise, if a logger's library is missing.
     """
+    _check_libraries(trainer.logger)
     if trainer.precision is not None:
         refuse_float16(str(trainer.precision))  # on a CPU Lightning would silently take bfloat16 instead
     if subcommand == "fit":
@@ -34,6 +39,14 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
             raise ValueError(f"trainer.max_time is {trainer.max_time}, must be days:hours:minutes:seconds, such as 00:12:00:00")
         if trainer.log_every_n_steps is not None:
             check_range("trainer.log_every_n_steps", trainer.log_every_n_steps, at_least=0, hint="rounds, 0 is never")
+
+
+def _check_libraries(loggers: object) -> None:
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        name = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else ""
+        if name in _LIBRARIES:
+            with needing_extra(_LIBRARIES[name], f"trainer.logger {name}"):
+                import_module(_LIBRARIES[name])
 
 
 @contextmanager

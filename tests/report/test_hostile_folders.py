@@ -70,6 +70,16 @@ def _cut(folder: Path) -> None:
     _events(folder).write_bytes(_events(folder).read_bytes()[:30])
 
 
+def _recorded(*lines: str) -> Callable[[Path], None]:
+    """The log is a record of these lines alone."""
+
+    def change(folder: Path) -> None:
+        _events(folder).unlink()
+        (folder / "record.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    return change
+
+
 def _with_record(*values: Summary.Value, time: float = 1.7e9) -> Callable[[Path], None]:
     """The log is one event of round 3 with some values, after a header."""
     data = Event(wall_time=time, step=3, summary=Summary(value=values)).SerializeToString()
@@ -81,7 +91,7 @@ _SHAPE = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1 << 20), TensorShapePr
 _BOMB = Summary.Value(tag="clients/accuracy_after", tensor=TensorProto(dtype=1, tensor_shape=_SHAPE, float_val=[0.5]))
 
 # What is done to a run's folder, and what is said of it.
-_UNREAD = "nothing in its events.out.tfevents.* can be read"
+_UNREAD = "nothing in its events.out.tfevents.* or record.jsonl can be read"
 _NO_RUN = "its config.yaml is not that of a run"
 # Each line stands for nine of the one before: 9 ** 12 values.
 _YAML_BOMB = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 13))
@@ -133,6 +143,12 @@ _BROKEN = {
     "events of something else": (lambda folder: _events(folder).write_bytes(b"\xff" * 400), _UNREAD),
     "events without a time": (_with_record(Summary.Value(tag="test/accuracy", simple_value=1.0), time=float("inf")), _UNREAD),
     "a histogram that does not fit": (_with_record(_HISTOGRAM), _UNREAD),
+    "a record of something else": (_recorded("[1]"), _UNREAD),
+    "a record without rounds": (_recorded('{"time": 1.0, "scalars": {"test/accuracy": 1.0}}'), _UNREAD),
+    "a record without a time": (_recorded('{"round": 1, "time": Infinity, "scalars": {"test/accuracy": 1.0}}'), _UNREAD),
+    "a record with a word": (_recorded('{"round": 1, "time": 1.0, "scalars": {"test/accuracy": "high"}}'), _UNREAD),
+    "a record with ragged rows": (_recorded('{"round": 1, "time": 1.0, "tensors": {"clients/cohort": [1, [2]]}}'), _UNREAD),
+    "a record too deep": (_recorded("[" * 100_000), _UNREAD),
     "a tensor of 4 TB": (_with_record(_BOMB), _UNREAD),
 }
 
@@ -195,7 +211,7 @@ def test_a_log_may_end_within_a_round(write_run, writer, main, tmp_path):
         _events(write_run("cut", {4: 0.5}, seed=seed)).write_bytes(log[: end + 5])  # with a part of the next record
     code, out, err = main("report", "runs")
     assert (code, out) == (0, f"Report of {len(cuts) - 1} runs of 1 method: report/report.html\n")
-    assert err.count("nothing in its events.out.tfevents.* can be read") == 2
+    assert err.count(_UNREAD) == 2
     assert {path.name for path in (tmp_path / "report" / "figures").glob("*.svg")} == {
         "accuracy.svg",
         "who_forgets_whose_data_4.svg",

@@ -26,7 +26,7 @@ def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
         [
             f"{bare}: skipped, it has no config.yaml",
             f"{cut}: skipped, its config.yaml is not that of a run",
-            f"{silent}: skipped, it has no events.out.tfevents.*",
+            f"{silent}: skipped, it has no events.out.tfevents.* or record.jsonl",
             f"{other}: skipped, its config.yaml is not that of a run",
         ]
     )

@@ -1,0 +1,128 @@
+"""How a logger of each class takes figures, distributions and the numbers behind figures.
+
+A logger of another class takes figures if it has a method ``log_figure(tag, figure, round)``, as
+:class:`~fl_lightning.callbacks.InlineFigures` has. One without gets scalars and hyper-parameters alone, and a warning says so.
+"""
+
+import warnings
+from functools import singledispatch
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from weakref import WeakSet
+
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import DummyLogger
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+from torch.utils.tensorboard import summary
+from torch.utils.tensorboard._utils import figure_to_image
+
+from fl_lightning.atomic_files import atomic_write
+from fl_lightning.callbacks.tags import metadata
+from fl_lightning.training.record_logger import RecordLogger
+
+_DPI = 150  # of figures as files
+_warned: WeakSet[Logger] = WeakSet()
+
+
+@runtime_checkable
+class TakesFigures(Protocol):
+    """A logger of one's own that takes figures."""
+
+    def log_figure(self, tag: str, figure: Figure, round: int) -> None:
+        """Take a figure, whose tag is like ``forgetting/clients``."""
+
+
+@singledispatch
+def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
+    """Give a logger a figure; of one that takes none the first says so.
+
+    Args:
+        logger: by whose class the function is chosen.
+        tag: such as ``forgetting/clients``.
+        figure: may be kept by nobody.
+        round: its step.
+    """
+    if isinstance(logger, TakesFigures):
+        logger.log_figure(tag, figure, round)
+    elif logger not in _warned:
+        _warned.add(logger)
+        warnings.warn(
+            f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets scalars and hyper-parameters alone",
+            stacklevel=2,
+        )
+
+
+@write_figure.register
+def _(logger: TensorBoardLogger, tag: str, figure: Figure, round: int) -> None:
+    image = summary.image(tag, figure_to_image(figure), dataformats="CHW")
+    image.value[0].metadata.MergeFrom(metadata(tag, "images"))
+    logger.experiment._get_file_writer().add_summary(image, round)
+
+
+@write_figure.register
+def _(logger: CSVLogger, tag: str, figure: Figure, round: int) -> None:
+    """A file next to ``metrics.csv``."""
+    with atomic_write(Path(logger.log_dir) / "figures" / file_name(tag, round, "png")) as path:
+        figure.savefig(path, format="png", dpi=_DPI)
+
+
+@write_figure.register
+def _(logger: WandbLogger, tag: str, figure: Figure, round: int) -> None:
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
+    logger.log_image(tag, [Image.open(drawn)], step=round)
+
+
+@write_figure.register
+def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
+    """An artifact of the run."""
+    logger.experiment.log_figure(logger.run_id, figure, f"figures/{file_name(tag, round, 'png')}")
+
+
+@write_figure.register
+def _(logger: RecordLogger, tag: str, figure: Figure, round: int) -> None:
+    """Nothing: the numbers behind it are recorded, see :func:`write_tensors`."""
+
+
+@write_figure.register
+def _(logger: DummyLogger, tag: str, figure: Figure, round: int) -> None:
+    """Nothing: it stands for all loggers under ``trainer.fast_dev_run``."""
+
+
+def file_name(tag: str, round: int, ending: str) -> str:
+    """``forgetting_clients_round_100.png``: of a figure as a file."""
+    return f"{tag.replace('/', '_')}_round_{round}.{ending}"
+
+
+@singledispatch
+def write_tensors(logger: Logger, tensors: dict[str, Tensor], round: int) -> None:
+    """Give a logger numbers on the CPU by tag, for reports; trackers have no use for them."""
+
+
+@write_tensors.register
+def _(logger: TensorBoardLogger, tensors: dict[str, Tensor], round: int) -> None:
+    for tag, tensor in tensors.items():
+        logger.experiment.add_tensor(tag, tensor.float(), round)
+
+
+@write_tensors.register
+def _(logger: RecordLogger, tensors: dict[str, Tensor], round: int) -> None:
+    logger.log_tensors(tensors, round)
+
+
+@singledispatch
+def write_distribution(logger: Logger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
+    """Give a logger values (n,) to be counted between edges (bins + 1,), for TensorBoard's histograms and for reports."""
+
+
+@write_distribution.register
+def _(logger: TensorBoardLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
+    logger.experiment.add_histogram(tag, values, round, bins=bins)
+
+
+@write_distribution.register
+def _(logger: RecordLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
+    logger.log_distribution(tag, values, bins, round)
