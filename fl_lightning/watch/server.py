@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for browsers of this machine: call it localhost\n")
         elif address.path in _FILES:
             name, kind = _FILES[address.path]
-            self._answer(HTTPStatus.OK, kind, (files(__package__) / name).read_bytes())
+            self._answer(HTTPStatus.OK, kind, (files("fl_lightning.watch") / name).read_bytes())
         elif address.path == "/runs.json":
             self.server.asked.set()
             self._answer_json(self.server.runs.overview())

@@ -6,9 +6,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from fl_lightning.watch import server
 from fl_lightning.watch.server import LiveServer
 from fl_lightning.watch.watched_runs import WatchedRuns
 
@@ -22,9 +24,9 @@ def page(tmp_path) -> Callable[..., str]:
 
     def show(width: int = 1280) -> str:
         (tmp_path / "runs").mkdir(exist_ok=True)
-        with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as server:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            server.runs.refresh()
+        with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as serving:
+            threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
+            serving.runs.refresh()
             options = [
                 "--headless=new",
                 "--no-sandbox",
@@ -32,9 +34,9 @@ def page(tmp_path) -> Callable[..., str]:
                 f"--window-size={width},1200",
                 "--virtual-time-budget=7000",
             ]
-            command = [CHROMIUM, *options, f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", server.address]
+            command = [CHROMIUM, *options, f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", serving.address]
             shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-            server.shutdown()
+            serving.shutdown()
         return shown
 
     return show
@@ -61,6 +63,34 @@ def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
     assert shown.count("Round 2. Took part: clients 3, 8.") == 2
     assert shown.count("<rect") == 8
     assert "3, 8: -0.250" in shown
+
+
+def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
+    """A hand on the page: back to round 1, one run less, and the values under the pointer in the middle of a chart."""
+    after = {1: [[1.0, 0.0], [0.5, 0.5]], 2: [[0.5, 0.5], [0.5, 0.5]]}
+    before, cohort = {round: [0.5, 0.5] for round in after}, {1: [4, 7], 2: [3, 8]}
+    tensors = {"clients/cohort": cohort, "clients/accuracy_before": before, "clients/accuracy_after": after}
+    for name in ("one", "two"):
+        write_run(name, {"test/accuracy": {0: 0.0, 1: 0.25, 2: 0.5}}, tensors, rounds=2)
+    shutil.copytree(Path(server.__file__).parent, tmp_path / "page")
+    hand = """setTimeout(() => {
+      document.querySelectorAll("#runs input")[1].click();
+      const slider = document.getElementById("round");
+      slider.value = 0;
+      slider.dispatchEvent(new Event("input"));
+      const chart = document.querySelector("#charts svg");
+      const area = chart.getBoundingClientRect();
+      chart.dispatchEvent(new PointerEvent("pointermove", { clientX: area.left + area.width * 0.53 }));
+      document.title = document.querySelector("#charts figcaption").textContent;
+    }, 3000);"""
+    with (tmp_path / "page" / "page.js").open("a") as script:
+        script.write(hand)
+    monkeypatch.setattr(server, "files", lambda package: tmp_path / "page")
+    shown = page()
+    assert "<title>Round 1: one 0.250</title>" in shown
+    assert re.findall(r"Took part: clients ([\d, ]+)\.", shown) == ["4, 7"]
+    assert "4, 7: -0.500" in shown
+    assert shown.count('class="curve"') == 1
 
 
 def test_a_folder_without_runs(page):
