@@ -1,8 +1,8 @@
 """Final weights as they are on record: a change of structure leaves every bit as it is.
 
 Sums of floats depend on the processor and on torch. Where a calibration says that they are those of the record, weights are
-compared by digests, elsewhere by norms and projections, to rounding. The captured engine is absent: a compiler on the spot
-writes its kernels for that processor, and its tests compare it with the sequential engine. ``WRITE_SAME_BITS=1 pytest -m slow
+compared by digests, elsewhere by norms and projections, to rounding. Those of the captured engine are compared to rounding
+everywhere: a compiler on the spot writes its kernels for that processor. ``WRITE_SAME_BITS=1 pytest -m slow
 tests/test_same_bits.py`` writes a new record.
 """
 
@@ -19,6 +19,7 @@ RECORD = Path(__file__).parent / "same_bits.json"
 # Relative to a tensor's norm, ten times and more what the kernels of another processor change, as those that
 # ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 chooses. BatchNorm, with few samples, magnifies it.
 ROUNDING = 1e-4
+COMPILED = {"captured"}  # has no digest
 MAGNIFIED = {"batch_norm_local": 5e-3}
 DIGITS = (
     "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.num_clients 20 --data.clients_per_round 5 "
@@ -34,6 +35,7 @@ CNN = "--model.net CNN2 --model.local_steps 2"
 RUNS = {
     "sequential": f"{DIGITS} {CNN} --model.engine sequential",
     "vectorized": f"{DIGITS} --model.engine vectorized --model.learning_rate_decay 0.9",
+    "captured": f"{DIGITS} --model.engine captured --trainer.max_steps 2",
     "server_adam_schedule": f"{DIGITS} --model.server_optimizer FedAdam --model.server_optimizer.lr 0.01 "
     "--model.lr_scheduler torch.optim.lr_scheduler.ExponentialLR --model.lr_scheduler.gamma 0.95",
     "scaffold_disk": f"{DIGITS} --model SCAFFOLD --model.client_state disk",
@@ -104,14 +106,15 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
 def check(name: str, weights: dict[str, torch.Tensor]) -> None:
     """Compare a run's weights with the record, or write them there."""
     stored = json.loads(RECORD.read_text())
-    measured = {"digest": digest(weights), "norm and projection": statistics(weights)}
+    measured = {} if name in COMPILED else {"digest": digest(weights)}
+    measured |= {"norm and projection": statistics(weights)}
     if "WRITE_SAME_BITS" in os.environ:
         stored["calibration"], stored["runs"][name] = calibration(), measured
         RECORD.write_text(json.dumps(stored, indent=1) + "\n")
         return
     recorded = stored["runs"][name]
     if stored["calibration"] == calibration():
-        assert measured["digest"] == recorded["digest"]
+        assert measured.get("digest") == recorded.get("digest")
     rounding = MAGNIFIED.get(name, ROUNDING)
     here, there = measured["norm and projection"], recorded["norm and projection"]
     assert here.keys() == there.keys()
@@ -121,7 +124,7 @@ def check(name: str, weights: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("name", [*RUNS, *RESUMED])
 def test_a_run_ends_with_the_recorded_weights(name, main, tmp_path):
-    """Two engines, every kind of client state and method, some with privacy or tasks, and a run that was cut in two."""
+    """Every engine, every kind of client state and method, some with privacy or tasks, and a run that was cut in two."""
     for command in RESUMED.get(name, (RUNS.get(name),)):
         code, _, error = main(*command.split())
         assert code == 0, error
