@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from declared_by_tests import needs_of
 from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, methods
@@ -26,14 +27,6 @@ OPTIMIZERS = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.2),
     "momentum": lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=0.02),
     "adam": lambda weights: torch.optim.Adam(weights, lr=0.02),
-}
-
-# What some methods cannot do without: of the data, of the rest.
-NEEDS = {
-    "FedReg": ({}, {"norm": False}),
-    "FedSGD": ({"batch_size": None}, {"local_epochs": 1}),
-    "FedDF": ({"public_size": 12}, {"distillation_steps": 2}),
-    "Flashback": ({"public_size": 12}, {}),
 }
 
 
@@ -156,7 +149,7 @@ class Tiny:
             personal: patterns of the weights that stay with the client.
             poisoned: a client whose samples are infinite.
         """
-        data_settings, method_settings = NEEDS.get(name, ({}, {}))
+        data_settings, method_settings = needs_of(name)
         data = self.new_data(cohorts=cohorts, client_sampler=client_sampler, **data_settings)
         data.setup()
         if poisoned is not None:

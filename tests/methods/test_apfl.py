@@ -4,8 +4,11 @@ import copy
 
 import pytest
 import torch
+from declared_by_tests import Cost
 
 from fl_lightning import APFL, FedAvg
+
+COSTS = {"APFL": Cost(client=(1, 0, 4), server=(1, 0, 0))}
 
 
 def visit(tiny, net, personal, share, client, round, share_steps):

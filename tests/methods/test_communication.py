@@ -1,57 +1,20 @@
 """What every method sends and keeps, in bytes of float32, row by row."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
+from declared_by_tests import HEAD, NORM, STATISTICS, WEIGHTS, WITHOUT_NORM, Cost, costs_of
 from written_pages import round_of
 
 from fl_lightning import methods
 from fl_lightning.optimizers import FedAdam
 
-WEIGHTS, STATISTICS, HEAD = 4 * (3 * 5 + 5 + 5 + 24), 4 * (5 + 5) + 8, 4 * (5 * 4 + 4)  # the counter is an int64
-WITHOUT_NORM = 4 * (3 * 5 + 5 + 24)
-NORM = 4 * (5 + 5) + STATISTICS  # the BatchNorm layer alone
-# Whose rule says what is personal: a personal head on top changes nothing, or leaves nothing to share.
-OWN_RULE = {"FedPer", "FedRep", "FedBABU", "LGFedAvg", "LocalOnly"}
-
-
-class Row(NamedTuple):
-    """A client's part in a round: models with their statistics, sets of their weights alone, and bytes on top."""
-
-    down: tuple[int, int, int] = (1, 0, 0)
-    up: tuple[int, int, int] = (1, 0, 0)
-    client: tuple[int, int, int] = (0, 0, 0)  # what it keeps
-    server: tuple[int, int, int] = (0, 0, 0)  # what the server keeps in addition to the model
-    first_up: int = 0  # bytes more at the first visit
-    settings: dict = {}
-
-
-MOMENTUM = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)}
-TABLE = {
-    "FedAvg, momentum": Row(server=(0, 1, 0), settings=MOMENTUM),
-    "FedAvg, FedAdam": Row(server=(0, 2, 0), settings={"server_optimizer": FedAdam}),
-    "FedGMA": Row(),  # the server has the signs from the models
-    "FedNova": Row(up=(1, 0, 4)),
-    "FedDyn": Row(client=(0, 1, 0), server=(0, 1, 0)),  # the server has the plain sum from the models
-    "MOON": Row(client=(1, 0, 0)),
-    "SCAFFOLD": Row(down=(1, 1, 0), up=(1, 1, 0), client=(0, 1, 0), server=(0, 1, 0)),
-    "SCAFFOLD, I": Row((1, 1, 0), (1, 1, 0), (0, 1, 0), (0, 1, 0), settings={"option": "I"}),
-    "FedCurv": Row(down=(1, 2, 0), up=(1, 1, 0), client=(0, 2, 8), server=(0, 2, 0)),
-    "FedCurv, all": Row((1, 2, 0), (1, 2, 0), (0, 2, 8), (0, 2, 0), settings={"remember": "all"}),
-    "FedDF": Row(),
-    "FedPer": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD)),
-    "FedRep": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD)),
-    "FedBABU": Row(down=(1, 0, -HEAD), up=(1, 0, -HEAD)),  # a head that is the same for all is neither sent nor kept
-    "LGFedAvg": Row(down=(0, 0, HEAD), up=(0, 0, HEAD), client=(1, 0, -HEAD)),
-    "FedBN": Row(down=(1, 0, -NORM), up=(1, 0, -NORM), client=(0, 0, NORM)),
-    "LocalOnly": Row(down=(0, 0, 0), up=(0, 0, 0), client=(1, 0, 0)),
-    "Ditto": Row(client=(1, 0, 0), server=(1, 0, 0)),  # clients draw the initial model from the seed
-    "APFL": Row(client=(1, 0, 4), server=(1, 0, 0)),
-    "PFedMe": Row(client=(1, 0, -STATISTICS)),
-    "Flashback": Row(down=(1, 0, 4 * 4), server=(0, 0, 4 * 4 + 8 * 5), first_up=4 * 4),  # four classes, five clients
+SERVERS = {
+    "FedAvg, momentum": Cost(
+        server=(0, 1, 0), settings={"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9)}
+    ),
+    "FedAvg, FedAdam": Cost(server=(0, 2, 0), settings={"server_optimizer": FedAdam}),
 }
-TABLE |= {name: Row() for name in methods.__all__ if name not in TABLE}  # the others exchange models alone
+TABLE = SERVERS | {key: cost for name in methods.__all__ for key, cost in costs_of(name).items()}
 
 SAID = {  # in the section Round of a docstring, of what is sent more than by FedAvg
     "": 0,
@@ -69,7 +32,7 @@ SAID = {  # in the section Round of a docstring, of what is sent more than by Fe
 
 @pytest.mark.parametrize("name", methods.__all__)
 def test_docstrings_say_what_is_sent(name):
-    """The rows above, which are measured below."""
+    """The costs that test_<name>.py declares, which are measured below."""
     said = round_of(name)
     for key, (models, weights, more) in (("more down", TABLE[name].down), ("more up", TABLE[name].up)):
         sent = (models - 1) * (WEIGHTS + STATISTICS) + weights * WEIGHTS + more
@@ -83,7 +46,7 @@ def num_bytes(tensors):
 
 @pytest.mark.parametrize(
     ("name", "personal"),
-    [(name, ()) for name in TABLE] + [(name, ("classifier.*",)) for name in TABLE if name not in OWN_RULE],
+    [(name, ()) for name in TABLE] + [(name, ("classifier.*",)) for name, cost in TABLE.items() if not cost.personal_by_rule],
 )
 def test_bytes_of_a_round(tiny, name, personal):
     """Three rounds of 3, 2 and 2 clients, 3, 1 and 0 of them new; a head that stays at home has no part in anything sent."""

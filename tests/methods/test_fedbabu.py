@@ -1,8 +1,12 @@
 """FedBABU against a plain loop that trains the body alone."""
 
 import pytest
+from declared_by_tests import HEAD, Cost
 
 from fl_lightning import FedBABU
+
+# A head that is the same for all is neither sent nor kept.
+COSTS = {"FedBABU": Cost(down=(1, 0, -HEAD), up=(1, 0, -HEAD), personal_by_rule=True)}
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)

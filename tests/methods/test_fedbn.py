@@ -1,9 +1,12 @@
 """FedBN against FedAvg in which batch normalisation is set aside, in a plain loop."""
 
 import pytest
+from declared_by_tests import NORM, Cost
 from torch import nn
 
 from fl_lightning import FedAvg, FedBN
+
+COSTS = {"FedBN": Cost(down=(1, 0, -NORM), up=(1, 0, -NORM), client=(0, 0, NORM))}
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)

@@ -4,9 +4,15 @@ import copy
 
 import pytest
 import torch
+from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedCurv
+
+COSTS = {
+    "FedCurv": Cost(down=(1, 2, 0), up=(1, 1, 0), client=(0, 2, 8), server=(0, 2, 0)),
+    "FedCurv, all": Cost((1, 2, 0), (1, 2, 0), (0, 2, 8), (0, 2, 0), settings={"remember": "all"}),
+}
 
 PENALTY = 0.7
 

@@ -10,6 +10,8 @@ from fl_lightning import FedAvg
 from fl_lightning.methods import FedDF
 from fl_lightning.random_streams import seeded_layers
 
+NEEDS = ({"public_size": 12}, {"distillation_steps": 2})
+
 PUBLIC, BATCH = 20, 6
 
 

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from declared_by_tests import Cost
 
 from fl_lightning.methods import FedDyn, FedProx
+
+COSTS = {"FedDyn": Cost(client=(0, 1, 0), server=(0, 1, 0))}  # the server has the plain sum from the models
 
 ALPHA = 0.3
 

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedNova, FedProx
+
+COSTS = {"FedNova": Cost(up=(1, 0, 4))}
 
 
 def counted(num_steps, momentum):

@@ -1,8 +1,11 @@
 """FedPer against FedAvg in which heads are set aside, in a plain loop."""
 
 import pytest
+from declared_by_tests import HEAD, Cost
 
 from fl_lightning import FedAvg, FedPer
+
+COSTS = {"FedPer": Cost(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD), personal_by_rule=True)}
 
 
 def is_head(name):

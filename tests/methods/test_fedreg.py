@@ -11,6 +11,8 @@ from fl_lightning.methods import FedReg, fedreg
 from fl_lightning.privacy import DPSGD
 from fl_lightning.random_streams import stream_seed
 
+NEEDS = ({}, {"norm": False})
+
 GAMMA, STEP, NUM_STEPS = 0.4, 0.15, 3
 
 

@@ -1,8 +1,11 @@
 """FedRep against a plain loop with one optimizer for the head and one for the body."""
 
 import pytest
+from declared_by_tests import HEAD, Cost
 
 from fl_lightning import FedBABU, FedRep
+
+COSTS = {"FedRep": Cost(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD), personal_by_rule=True)}
 
 
 def is_head(name):

@@ -8,6 +8,8 @@ import torch
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedSGD
 
+NEEDS = ({"batch_size": None}, {"local_epochs": 1})
+
 WHOLE = {"local_epochs": None}  # the default
 
 

@@ -1,8 +1,11 @@
 """LG-FedAvg against FedAvg in which bodies are set aside, in a plain loop."""
 
 import pytest
+from declared_by_tests import HEAD, Cost
 
 from fl_lightning import FedPer, LGFedAvg
+
+COSTS = {"LGFedAvg": Cost(down=(0, 0, HEAD), up=(0, 0, HEAD), client=(1, 0, -HEAD), personal_by_rule=True)}
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)

@@ -1,8 +1,11 @@
 """LocalOnly against plain visits."""
 
 import pytest
+from declared_by_tests import Cost
 
 from fl_lightning import LocalOnly
+
+COSTS = {"LocalOnly": Cost(down=(0, 0, 0), up=(0, 0, 0), client=(1, 0, 0), personal_by_rule=True)}
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)

@@ -6,12 +6,15 @@ from functools import partial
 
 import pytest
 import torch
+from declared_by_tests import Cost
 from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
 from fl_lightning.methods import MOON
 from fl_lightning.models import CNN2, MLP, MoonCNN, ResNet18
+
+COSTS = {"MOON": Cost(client=(1, 0, 0))}
 
 
 def cosine(a, b):

@@ -4,8 +4,11 @@ import copy
 
 import pytest
 import torch
+from declared_by_tests import STATISTICS, Cost
 
 from fl_lightning import FedAvg, PFedMe
+
+COSTS = {"PFedMe": Cost(client=(1, 0, -STATISTICS))}
 
 PENALTY, RHO = 3.0, 0.1
 

@@ -4,9 +4,15 @@ import copy
 
 import pytest
 import torch
+from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import SCAFFOLD
+
+COSTS = {
+    "SCAFFOLD": Cost(down=(1, 1, 0), up=(1, 1, 0), client=(0, 1, 0), server=(0, 1, 0)),
+    "SCAFFOLD, I": Cost((1, 1, 0), (1, 1, 0), (0, 1, 0), (0, 1, 0), settings={"option": "I"}),
+}
 
 
 def full_gradient(tiny, net, client):

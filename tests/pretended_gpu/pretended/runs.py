@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from declared_by_tests import needs_of
 from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, continual, methods
@@ -19,7 +20,7 @@ from pretended.counts import Counts, counting
 from pretended.machine import pretended_gpu
 from pretended.tensor import values
 
-# What some methods cannot do without: of the data, of the rest.
+# What some methods cannot do without, of the data and of the rest, where it is not what their tests declare.
 NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FedSGD": ({"batch_size": None}, {"local_epochs": 1, "local_steps": None}),
     "FedDF": ({"public_size": 10}, {"distillation_steps": 2}),
@@ -29,6 +30,14 @@ NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "MFCL": ({}, {"generator_steps": 2, "generator_batch": 8, "noise": 8}),
     "FedReg": ({}, {"num_perturbations": 2, "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),
 }
+
+
+def needs(name: str | type[FederatedModule]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the data and of the method; the net here suits all."""
+    if str(name) in NEEDS:
+        return NEEDS[str(name)]
+    of_data, others = needs_of(str(name))
+    return of_data, {key: value for key, value in others.items() if key != "norm"}
 
 
 class Net(nn.Module):
@@ -84,7 +93,7 @@ def new_method(
     }
     if kind.needs.task_streams or kind.needs.arriving_classes:
         common["rounds_per_task"] = 1
-    needed = NEEDS.get(str(name), ({}, {}))[1]
+    needed = needs(name)[1]
     return kind(new_net(norm, num_classes), **{**common, **needed, **settings})
 
 
@@ -119,7 +128,7 @@ def fit(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
         )
-        built = new_data(**{**NEEDS.get(str(name), ({}, {}))[0], **(data or {})})
+        built = new_data(**{**needs(name)[0], **(data or {})})
         trainer.fit(trained, datamodule=built, ckpt_path=ckpt_path)
         if save is not None:
             trainer.save_checkpoint(save)
@@ -137,7 +146,7 @@ def loop(
     """A method after rounds without a trainer on ``cpu`` or ``gpu``, and the counts of the last round."""
     with pretended_gpu() if device == "gpu" else nullcontext():
         where = torch.device("cuda", 0) if device == "gpu" else torch.device("cpu")
-        built = new_data(**{**NEEDS.get(str(name), ({}, {}))[0], **(data or {})})
+        built = new_data(**{**needs(name)[0], **(data or {})})
         method = new_method(name, **settings)
         built.setup()
         method.join(built)

@@ -1,0 +1,45 @@
+"""What ``tests/methods/test_<name>.py`` says of a method for the tests of all methods: what it needs, what a round costs.
+
+``NEEDS`` is a pair of settings that the method cannot do without, those of the data and the others; with ``norm`` False the net
+has no BatchNorm. ``COSTS`` has a :class:`Cost` for the method and, under other settings, for ``"<Name>, <what differs>"``.
+"""
+
+import functools
+import runpy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TESTS = Path(__file__).parents[1] / "methods"
+
+# Of the tiny net of tests/methods/conftest.py, in bytes of float32; the counter of BatchNorm is an int64.
+WEIGHTS, STATISTICS, HEAD = 4 * (3 * 5 + 5 + 5 + 24), 4 * (5 + 5) + 8, 4 * (5 * 4 + 4)
+WITHOUT_NORM = 4 * (3 * 5 + 5 + 24)
+NORM = 4 * (5 + 5) + STATISTICS  # the BatchNorm layer alone
+
+
+class Cost(NamedTuple):
+    """A client's part in a round: models with their statistics, sets of their weights alone, and bytes on top."""
+
+    down: tuple[int, int, int] = (1, 0, 0)
+    up: tuple[int, int, int] = (1, 0, 0)
+    client: tuple[int, int, int] = (0, 0, 0)  # what it keeps
+    server: tuple[int, int, int] = (0, 0, 0)  # what the server keeps in addition to the model
+    first_up: int = 0  # bytes more at the first visit
+    settings: dict[str, Any] = {}
+    personal_by_rule: bool = False  # with a personal head on top nothing changes, or nothing is left to share
+
+
+def needs_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the data, and the others; empty for a class that is no public method."""
+    return _said(name).get("NEEDS", ({}, {}))
+
+
+def costs_of(name: str) -> dict[str, Cost]:
+    """By the method's name, and by what differs; a method of which nothing is said exchanges models alone."""
+    return {name: Cost(), **_said(name).get("COSTS", {})}
+
+
+@functools.cache
+def _said(name: str) -> dict[str, Any]:
+    file = TESTS / f"test_{name.lower()}.py"
+    return runpy.run_path(str(file)) if file.is_file() else {}
