@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "fl_lightning.command_line.compare",
     "completion": "fl_lightning.command_line.completion",
     "export": "fl_lightning.command_line.export",
+    "figures": "fl_lightning.command_line.figures",
     "report": "fl_lightning.command_line.report",
     "sweep": "fl_lightning.command_line.sweep",
     "watch": "fl_lightning.command_line.watch",

@@ -15,6 +15,7 @@ SUBCOMMANDS = {
     "export": "write a checkpoint's net as a program that runs without fl-lightning",
     "attack": "recover images of clients from the updates that they send",
     "report": "write tables and figures of any number of runs",
+    "figures": "draw the pictures of one run as files for a paper",
     "compare": "say in which settings two runs or sweeps differ, and in what came out",
     "watch": "serve a page of running and finished runs to a browser of this machine",
     "sweep": "train every combination of values and seeds",

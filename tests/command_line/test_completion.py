@@ -38,7 +38,7 @@ def completions(script, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["fi"], ["fit"]),
+        (["fi"], ["figures", "fit"]),
         (["fit", "--config", "digits_t"], ["digits_tce.yaml", "digits_tuned.yaml"]),
         (["fit", "--config", "digits_tce.yaml", "--model", "FedN"], ["FedNTD", "FedNova"]),
         (["fit", "--model", "FedW"], ["FedWeIT"]),
