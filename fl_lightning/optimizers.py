@@ -112,6 +112,7 @@ class _Adaptive(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step by the present gradients; gives what the closure, which may compute them anew, returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -167,7 +167,7 @@ def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):
         (ResNet9, 32),
         (LeNet, 32),
         (lambda shape, classes: TorchvisionModel(shape, classes, name="mobilenet_v3_small"), 32),
-        (lambda shape, classes: ViTB32(shape, classes), 32),
+        pytest.param(lambda shape, classes: ViTB32(shape, classes), 32, marks=pytest.mark.slow),
     ],
     ids=["ResNet18", "ResNet9", "LeNet", "torchvision", "ViTB32"],
 )

@@ -83,6 +83,7 @@ def test_a_papers_table(run_page, tmp_path):
     assert all(loss in table for loss in ("CrossEntropy", "TruncatedCrossEntropy", "ReweightedSoftmax"))
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_report(command_line, main, capsys):
     """Two of the twelve runs."""
     sweep, report = commands("tutorials/a_sweep_with_a_report.md")

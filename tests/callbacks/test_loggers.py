@@ -102,6 +102,7 @@ def test_the_record_says_what_event_files_say(fit, toy_data, tmp_path):
     assert (ours.last_round, len(ours.sessions), ours.remarks) == (2, 1, [])
 
 
+@pytest.mark.slow
 def test_loggers_in_yaml_and_a_report_without_tensorboard(main, tmp_path):
     """Two loggers of a config file; the run's folder has no event file, and its report every section with figures."""
     loggers = [{"class_path": "CSVLogger", "init_args": {"save_dir": name}} for name in ("a", "b")]

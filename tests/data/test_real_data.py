@@ -61,7 +61,7 @@ def labels_by_walking(root, part, classes):
     [
         # Unpacking its archive takes most of the time of these tests.
         pytest.param("cifar10", (0.4914, 0.4822, 0.4465), id="CIFAR-10", marks=pytest.mark.slow),
-        pytest.param("cifar100", (0.5071, 0.4865, 0.4409), id="CIFAR-100"),
+        pytest.param("cifar100", (0.5071, 0.4865, 0.4409), id="CIFAR-100", marks=pytest.mark.slow),
     ],
 )
 def test_real_cifar(some_images, name, mean):

@@ -67,6 +67,7 @@ def sweep(command_line):
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 def test_a_sweep_survives_its_workers(sweep, tmp_path):
     """kill -9, then two workers at once: no process is left behind, and no run is done twice."""
@@ -128,6 +129,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     assert "1 waiting" in out
 
 
+@pytest.mark.slow
 def test_a_poor_run_is_pruned(main, tmp_path, monkeypatch):
     """Five earlier runs were better in every round than a run can be: the sixth is ended, and the sweep has not failed.
 

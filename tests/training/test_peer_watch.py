@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fl_lightning.training import launch, peer_watch
+from fl_lightning.training import peer_watch, torchrun_store
 
 PROGRAM = f"""
 import importlib.util, os, signal, sys, time
@@ -172,9 +172,9 @@ def test_a_stranger_is_not_let_in():
 
 def test_a_process_does_not_wait_for_ever_for_one_that_never_started(monkeypatch):
     """Before all have joined nobody sends signs of life: the wait for the others has an end."""
-    monkeypatch.setattr(launch, "_store", lambda: SimpleNamespace(check=lambda keys: False))
-    monkeypatch.setattr(launch, "_LONGEST_START", 0.2)
-    monkeypatch.setattr(launch, "num_started", lambda: 2)
+    monkeypatch.setattr(torchrun_store, "_store", lambda: SimpleNamespace(check=lambda keys: False))
+    monkeypatch.setattr(torchrun_store, "_LONGEST_START", 0.2)
+    monkeypatch.setattr(torchrun_store, "num_started", lambda: 2)
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(ConnectionError, match="rank 1 has waited 0 s for another of the 2 processes that torchrun started"):
-        launch._wait(lambda: False)
+        torchrun_store._wait(lambda: False)
