@@ -180,8 +180,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         self.after_undo()
 
     def sampled_clients(self, round: int) -> list[int]:
-        participation = self.data.participation
-        return participation.cohort(round) if self.privacy is None else self.privacy.cohort(participation, round)
+        return super().sampled_clients(round) if self.privacy is None else self.privacy.cohort(self.data.participation, round)
 
     def join(self, federation: Federation) -> None:
         for name in ("privacy", "lr_scheduler"):

@@ -53,10 +53,9 @@ class FederatedDataModule(LightningDataModule):
         public_size: training samples that the server has and no client, drawn at random by the seed; the clients hold the
             others. For methods that distil at the server.
         val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
-        test_fraction: part of each client's samples that its personal model is tested on, likewise; both together below 1. With
-        0
-            clients that have personal models are tested on parts of the global test set, dealt out so that each has the
-            class shares of its training samples; natural clients on those of the source that are theirs.
+        test_fraction: part of each client's samples that its personal model is tested on, likewise; both together below
+            1. With 0, clients that have personal models are tested on parts of the global test set, dealt out so that each has
+            the class shares of its training samples; natural clients on those of the source that are theirs.
         monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
             model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
         augment: changes to images before they are normalised, in order; in evaluation without chance.

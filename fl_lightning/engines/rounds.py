@@ -18,7 +18,7 @@ def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundRe
         round: counted from 1.
     """
     fit = engine.run(round, method.begin_round(round), keep_models=False)
-    with seeded_layers(engine.seed, round, -1, "server", engine.context.device):
+    with engine.context.precision(), seeded_layers(engine.seed, round, -1, "server", engine.context.device):
         method.server_step(method.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
         method.after_server_step(fit.probes)
     engine.context.states.commit(round, fit.kept, fit.cleared)

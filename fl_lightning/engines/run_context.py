@@ -20,7 +20,7 @@ class RunContext:
         states: where what they keep lies.
         ranks: the processes that share cohorts, and what moves between them.
         protection: of the clients' samples.
-        precision: in which clients' hooks run, such as autocast.
+        precision: in which hooks run, such as autocast.
         batch_size: samples of a local step; None: as many as the federation has it.
         seed: of what layers and hooks draw in a round; None: the method's.
     """

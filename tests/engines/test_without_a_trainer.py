@@ -276,6 +276,10 @@ class SeesTypes(FederatedAlgorithm):
         self.note("result", net)
         return super().client_result(net, client)
 
+    def after_server_step(self, probes) -> None:
+        self.note("server", self.net)
+        super().after_server_step(probes)
+
 
 HALF = partial(torch.autocast, "cpu", torch.bfloat16)
 IN_HALF = [(hook, torch.bfloat16) for hook in ("start", "loss", "result")]
@@ -288,7 +292,7 @@ def test_a_round_runs_in_the_precision_of_its_context(engine, toy_data):
     data.setup()
     method.join(data)
     run_round(method, engine(method, RunContext(precision=HALF)), 1)
-    assert set(method.seen) == set(IN_HALF)
+    assert set(method.seen) == {*IN_HALF, ("server", torch.bfloat16)}
     assert all(weight.dtype == torch.float32 for weight in method.net.parameters())
 
 
