@@ -29,7 +29,7 @@ _warned: WeakSet[Logger] = WeakSet()
 
 @runtime_checkable
 class TakesFigures(Protocol):
-    """A logger of one's own that takes figures."""
+    """A user's logger that takes figures."""
 
     def log_figure(self, tag: str, figure: Figure, round: int) -> None:
         """Take a figure, whose tag is like ``forgetting/clients``."""
@@ -105,7 +105,7 @@ def write_tensors(logger: Logger, tensors: dict[str, Tensor], round: int) -> Non
 @write_tensors.register
 def _(logger: TensorBoardLogger, tensors: dict[str, Tensor], round: int) -> None:
     for tag, tensor in tensors.items():
-        logger.experiment.add_tensor(tag, tensor.float(), round)
+        logger.experiment.add_tensor(tag, tensor, round)
 
 
 @write_tensors.register

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(_parser(), arguments)
     if options.out is None:
         raise ValueError("OUT is missing: give a run's folder and one for the files, as in fl-lightning figures runs/a figures")
-    check_choice("--format", options.format, get_args(Format))
+    check_choice("--format", options.format, Format)
     width, out = _inches(options.width), Path(options.out)
     if any(folder.exists() and not folder.is_dir() for folder in (out, *out.parents)):
         raise ValueError(f"OUT is {out}, which is a file or lies in one: give a folder")
@@ -73,9 +73,9 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("run", metavar="RUN", nargs="?", type=str, help="folder of one run")
     parser.add_argument("out", metavar="OUT", nargs="?", type=str, help="folder of the files")
-    parser.add_argument("--format", type=str, default="pdf", help="png, svg or pdf")
+    parser.add_argument("--format", type=str, default="pdf", help=f"one of {', '.join(get_args(Format))}")
     columns = ", ".join(f"{name} ({width})" for name, width in WIDTHS.items())
-    parser.add_argument("--width", type=str | None, help=f"inches, or a paper's column: {columns}; by default each its own")
+    parser.add_argument("--width", type=str | None, help=f"inches, or a paper's column: {columns}; by default the figure's")
     parser.add_argument(
         "--rounds", type=list[int], default=[], help="rounds of the who-forgets heatmaps; by default the last measured"
     )

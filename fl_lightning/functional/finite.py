@@ -25,7 +25,7 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
     values = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 0]
     if not values:
         return torch.ones(0, num_rows, dtype=torch.bool, device=device)
-    # Minimum and maximum pass a NaN on and, unlike a norm or a mask, read the values once and write none.
+    # Minimum and maximum pass a NaN on, and take no memory, as a mask of the values would.
     largest, smallest = (torch.stack([_over_rows(reduce, value) for value in values]) for reduce in (torch.amax, torch.amin))
     return torch.maximum(largest, -smallest).isfinite()
 

@@ -208,8 +208,9 @@ class FedReg(FederatedModule):
         """The pseudo and perturbed data of this step: row after row, from the start again after the last."""
         carry = {name: rows for name, rows in client.carry["rehearsal"].items() if name != "found_at"}
         num_rows = len(carry["real"])
-        # The step may be a number or a tensor; as_tensor would have the host wait for the device.
-        row = (torch.zeros(1, dtype=torch.int64, device=carry["real"].device) + client.step) % num_rows
+        if isinstance(client.step, int):  # views, where a tensor would have to be brought to the device and rows be copied
+            return {name: rows[client.step % num_rows] for name, rows in carry.items()}
+        row = (client.step % num_rows).reshape(1)
         return {name: rows.index_select(0, row)[0] for name, rows in carry.items()}
 
 

@@ -1,7 +1,7 @@
 """How the global model and personal models are evaluated, and how numbers reach the loggers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from lightning.pytorch import LightningModule
@@ -76,7 +76,7 @@ class EvaluatedModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         # A plain dict: as submodules the counts would be cast to the net's precision.
-        self.scores = {name: ClassScores(len(self.data.classes)) for name in ("val", "test")}
+        self.scores = {name: ClassScores(len(self.data.classes)) for name in get_args(EvaluationName)}
 
     def check_outputs(self) -> None:
         """Check that there are classes to tell apart, and that the net takes the data and has one output a class.
