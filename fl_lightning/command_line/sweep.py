@@ -47,8 +47,8 @@ def _check_validation(settings: Settings, config: Namespace) -> None:
     asks = "--prune" if settings.prune else "--search tpe" if settings.search == "tpe" else None
     if asks and (config.data.val_fraction == 0 or config.data.tasks is not None):
         raise ValueError(f"{asks} goes by validation accuracy, and there is none: set data.val_fraction above 0")
-    if settings.prune and config.trainer.logger not in (None, True):
-        raise ValueError("--prune reads TensorBoard's event files: leave trainer.logger out")
+    if settings.prune and config.trainer.logger in (False, []):
+        raise ValueError("--prune goes by what runs log, and trainer.logger is false: leave it out, or name a logger")
 
 
 def _enter(study: SweepStudy, settings: Settings, config: str) -> Path:

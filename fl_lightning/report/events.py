@@ -18,7 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.util.tensor_util import make_ndarray
 
-from fl_lightning.report.record_lines import record_lines
+from fl_lightning.training.record_lines import record_lines
 from fl_lightning.training.record_logger import RECORD_FILE
 
 EVENT_FILES = "events.out.tfevents.*"

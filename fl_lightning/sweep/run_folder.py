@@ -8,6 +8,10 @@ from typing import Any
 from tensorboard.backend.event_processing.directory_watcher import DirectoryDeletedError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fl_lightning.training.record_lines import record_lines
+from fl_lightning.training.record_logger import RECORD_FILE
+
+_ACCURACY = "val/accuracy"
 _ERROR = "fl-lightning: error: "
 _FINAL = ("last_rounds_mean", "last_100_round_mean")  # the second in files of earlier versions
 _OTHER_READINGS = ("best", "last", "moving_average")
@@ -52,7 +56,14 @@ class RunFolder:
         return lines[-1] if lines else f"exit code {exit_code}, and no output"
 
     def new_accuracies(self) -> list[tuple[int, float]]:
-        """Rounds and validation accuracies that the event files have gained since the last call; none with other loggers."""
+        """Rounds and validation accuracies that were logged since the last call, in event files or ``record.jsonl``."""
+        records = sorted(self._versions.glob(f"version_*/{RECORD_FILE}"))
+        logged = _recorded(records[-1]) if records else self._in_events()
+        new = [(round, value) for round, value in logged if round > self._seen_round]
+        self._seen_round = max([self._seen_round, *(round for round, _ in new)])
+        return new
+
+    def _in_events(self) -> list[tuple[int, float]]:
         if self._events is None:
             files = sorted(self._versions.glob("version_*/events.out.tfevents.*"))
             if not files:
@@ -63,11 +74,21 @@ class RunFolder:
         except DirectoryDeletedError:  # by the run itself, which failed before its first round
             self._events = None
             return []
-        if "val/accuracy" not in self._events.Tags()["scalars"]:
+        if _ACCURACY not in self._events.Tags()["scalars"]:
             return []
-        new = [(event.step, event.value) for event in self._events.Scalars("val/accuracy") if event.step > self._seen_round]
-        self._seen_round = max([self._seen_round, *(round for round, _ in new)])
-        return new
+        return [(event.step, event.value) for event in self._events.Scalars(_ACCURACY)]
+
+
+def _recorded(record: Path) -> list[tuple[int, float]]:
+    """Rounds and validation accuracies of a record, as far as it is written."""
+    try:
+        data = record.read_bytes()
+    except FileNotFoundError:  # the run has removed it, as it failed before its first round
+        return []
+    # Numbers behind figures take most of a record: lines that cannot have the accuracy are not decoded.
+    named = [line for line in data.splitlines(keepends=True) if _ACCURACY.encode() in line and line.endswith(b"\n")]
+    lines = record_lines(b"".join(named))
+    return [(line.round, line.scalars[_ACCURACY]) for line in lines if _ACCURACY in line.scalars]
 
 
 def final_metrics(results: dict[str, Any]) -> dict[str, float]:

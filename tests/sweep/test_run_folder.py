@@ -3,9 +3,11 @@
 import shutil
 
 import pytest
+import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from fl_lightning.sweep.run_folder import RunFolder, final_metrics
+from fl_lightning.training.record_logger import RecordLogger
 
 
 def test_a_run_may_remove_its_folder_while_it_is_watched(tmp_path):
@@ -21,6 +23,23 @@ def test_a_run_may_remove_its_folder_while_it_is_watched(tmp_path):
             writer.add_scalar("val/accuracy", accuracy, round(accuracy * 4))
         assert run.new_accuracies() == [(round(accuracy * 4), accuracy)]
         shutil.rmtree(version)
+
+
+def test_a_record_is_read_as_far_as_it_is_written(tmp_path):
+    """With another logger than TensorBoard's a run has that alone; a line that is half written is read when it is whole."""
+    logger, run = RecordLogger(tmp_path / "digits" / "version_0"), RunFolder(tmp_path, "digits")
+    assert run.new_accuracies() == []
+    logger.log_metrics({"train/loss": 1.0}, 1)
+    logger.log_metrics({"val/accuracy": 0.25}, 1)
+    assert run.new_accuracies() == [(1, 0.25)]
+    logger.log_tensors({"val/accuracy": torch.ones(2)}, 2)  # another's, of that name
+    logger.log_metrics({"val/accuracy": 0.5}, 2)
+    whole = logger.file.read_bytes()
+    logger.file.write_bytes(whole[:-4])
+    assert run.new_accuracies() == []
+    logger.file.write_bytes(whole)
+    assert run.new_accuracies() == [(2, 0.5)]
+    assert run.new_accuracies() == []
 
 
 @pytest.mark.parametrize("final", ["last_rounds_mean", "last_100_round_mean"])
