@@ -1,4 +1,4 @@
-"""Tables as LaTeX: booktabs, the best bold, the second underlined, any text shown as it is."""
+"""Tables as LaTeX: booktabs, numbers aligned, the best bold, the second underlined, any text shown as it is."""
 
 import shutil
 import subprocess
@@ -11,21 +11,39 @@ from fl_lightning.report.tables import Table
 
 HOSTILE = r"[a]* \input{x} 50 % $1 #2 & _ ^ ~ {é} <b> | € -1"
 MARKS = {"bold": frozenset({(0, 1)}), "underlined": frozenset({(1, 1)})}
-ROWS = [["FedAvg, lr 1e-3", "0.812 ± 0.004", "-"], ["MOON", "0.5", "-0.250"]]
+ROWS = [["FedAvg, lr 1e-3", "0.812 ± 0.004", "-", "+0.120 (3)"], ["MOON", "10.5", "-0.250", "-"]]
 
 
 def test_a_table_by_hand():
-    table = Table("final", "Final", "By\nseed", ["method", "final", "within 2 %"], ROWS, [], **MARKS)
-    assert latex_table(table) == r"""% Final. By\nseed
-\begin{tabular}{lrr}
+    """Of .004 there is one digit, of a share of 2 places two; a column without a number is text."""
+    table = Table("final", "Final", "By\nseed", ["method", "final", "within 2 %", "pairs"], ROWS, [], **MARKS)
+    lines = latex_table(table).splitlines()
+    assert lines[0] == r"% Final. By\nseed"
+    assert [line.startswith(r"\sisetup{") and line.endswith("}%") for line in lines[2:4]] == [True, True]
+    assert lines[1] + "\n" + "\n".join(lines[4:]) == r"""\begingroup%
+\begin{tabular}{lS[table-format=2.3(1)]S[table-format=-1.3]r}
 \toprule
-method & final & within 2 \% \\
+method & {final} & {within 2 \%} & pairs \\
 \midrule
-FedAvg, lr 1e-3 & \textbf{\boldmath 0.812 $\pm$ 0.004} & -- \\
-MOON & \underline{0.5} & $-$0.250 \\
+FedAvg, lr 1e-3 & \bfseries 0.812 +- 0.004 & {--} & +0.120 (3) \\
+MOON & 10.5{\llap{\underline{\phantom{$10.5$}}}} & -0.250 & -- \\
 \bottomrule
-\end{tabular}
-"""
+\end{tabular}\endgroup"""
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        (["1", "20"], "S[table-format=2]"),
+        (["12 ± 3", "-", "- (1 of 2)"], "S[table-format=2(1)]"),
+        (["116.735 ± 91.547", "0.500 ± 0.000"], "S[table-format=3.3(5)]"),
+        (["+0.5", "0.25"], "S[table-format=-1.2]"),
+        (["007", "1e-5", "1,000", ".5"], "r"),  # not as siunitx would write them
+    ],
+)
+def test_columns_have_space_for_their_numbers(cells, column):
+    text = latex_table(Table("x", "", "", ["a", "b"], [["", cell] for cell in cells], []))
+    assert f"\\begin{{tabular}}{{l{column}}}" in text.splitlines()
 
 
 def test_any_text_is_shown_as_it_is():
@@ -46,13 +64,21 @@ def test_best_and_second_of_each_condition(write_run, study):
     assert len(table.bold) == 3
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex: install texlive-latex-recommended")
 def test_a_real_latex_takes_it(tmp_path):
-    rows = [*ROWS, [HOSTILE, HOSTILE, ""]]
-    (tmp_path / "a.tex").write_text(latex_table(Table("x", "", "", ["a", "b", "c"], rows, [], **MARKS)))
-    page = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{a}\end{document}"
+    """Twice on one page: what a table sets ends with it."""
+    if not shutil.which("pdflatex") or subprocess.run(["kpsewhich", "siunitx.sty"], capture_output=True).returncode:
+        pytest.skip("there is no pdflatex, or no siunitx: install texlive-latex-recommended and texlive-science")
+    rows = [*ROWS, [HOSTILE, HOSTILE, "", ""]]
+    marks = {"bold": frozenset({(0, 1), (2, 1)}), "underlined": frozenset({(1, 1), (2, 2)})}
+    (tmp_path / "a.tex").write_text(latex_table(Table("x", "", "", ["a", "b %", "c", "d"], rows, [], **marks)))
+    page = r"\documentclass{article}\usepackage{booktabs, siunitx}\usepackage[paperwidth=60cm]{geometry}\begin{document}"
+    page += r"\input{a}\par\input{a}\par\num{12345}\end{document}"
     (tmp_path / "page.tex").write_text(page)
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert ended.returncode == 0, ended.stdout[-2000:]
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    if shutil.which("pdftotext"):
+        shown = subprocess.run(["pdftotext", "-layout", "page.pdf", "-"], cwd=tmp_path, capture_output=True, text=True).stdout
+        assert shown.replace(" ", "").count("0.812±0.004") == 2
+        assert "12 345" in shown  # grouped, as outside the tables
