@@ -23,10 +23,10 @@ from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.engines.engine import Engine
-from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, start_engine
+from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, first_visits, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.exchange import CohortFit, Federation, RoundReport
+from fl_lightning.exchange import CohortFit, Federation, RoundReport, Visit
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy
@@ -309,25 +309,30 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         return Protection() if self.privacy is None else self.privacy.protection(self.seed)
 
     def _start_engine(self) -> Engine:
-        context = self.run_context()
-        started = start_engine(self, context, self.engine_name, self._choose_engine(context), self.first_round)
+        context, visits = self.run_context(), first_visits(self, self._rounds_from(self.first_round))
+        choice = self._choose_engine(context, visits)
+        started = start_engine(self, context, self.engine_name, choice, self.first_round, visits)
         self.print(f"Engine: {started.choice.name} ({started.choice.why})")
         if started.state_bytes > 0:
-            touched = min(self.data.num_clients, self.trainer.max_steps * len(self.cohort(self.first_round)))
+            in_a_round = max(len(visits), self.data.participation.expected)
+            touched = min(self.data.num_clients, self.trainer.max_steps * in_a_round)
             need = self.client_states.require_space(touched, started.state_bytes)
             self.print(f"{need}, more with each task" if self.needs.task_streams else need)
         return started.engine
 
-    def _choose_engine(self, context: RunContext) -> Choice:
+    def _choose_engine(self, context: RunContext, visits: Sequence[Visit]) -> Choice:
         if self.engine_name == "auto":
-            return by_rule(self, context)
+            return by_rule(self, context, self._rounds_from(1))
         if self.engine_name != "tune":
             return Choice(self.engine_name, "model.engine")
         if self.tuned_engine is not None:
             return Choice(self.tuned_engine, "measured when the run began")
-        choice = by_measurement(self, context, self.first_round)
+        choice = by_measurement(self, context, self.first_round, visits)
         self.tuned_engine = choice.name
         return choice
+
+    def _rounds_from(self, first: int) -> range:
+        return range(first, self.trainer.max_steps + 1)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | Path, map_location: Any = "cpu", **arguments: Any) -> Self:

@@ -62,6 +62,11 @@ class Participation:
         return self.sampler.num_rounds
 
     @property
+    def expected(self) -> int:
+        """Clients of a cohort on average; of named ones at most."""
+        return self.size if self.num_rounds is None else self.largest
+
+    @property
     def largest(self) -> int:
         """Clients of a cohort at most."""
         with in_code_of("data.client_sampler", self.sampler):

@@ -1,6 +1,7 @@
 """Which engine runs the clients: the one that was asked for, a fixed rule, or what measures fastest."""
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -12,6 +13,7 @@ from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
+from fl_lightning.exchange import Visit
 
 _Runs = Literal["sequential", "vectorized", "captured"]
 EngineName = Literal["auto", "tune", _Runs]
@@ -40,18 +42,26 @@ class StartedEngine(NamedTuple):
     state_bytes: int  # the largest state that a client kept in the rehearsal
 
 
-def start_engine(method: FederatedAlgorithm, context: RunContext, asked: str, choice: Choice, round: int) -> StartedEngine:
+def first_visits(method: FederatedAlgorithm, rounds: Iterable[int]) -> list[Visit]:
+    """The first cohort of these rounds that has a client; empty where none has, as when all tasks are learned."""
+    return next(filter(None, map(method.cohort, rounds)), [])
+
+
+def start_engine(
+    method: FederatedAlgorithm, context: RunContext, asked: str, choice: Choice, round: int, visits: Sequence[Visit]
+) -> StartedEngine:
     """The engine of a choice, after a rehearsal of what the method's hooks do under it.
 
     Args:
         asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it.
         round: the first one.
+        visits: of clients to rehearse with.
 
     Raises:
         ValueError: if the method cannot run under the engine that was asked for.
     """
     try:
-        return _rehearsed(method, context, choice, round)
+        return _rehearsed(method, context, choice, round, visits)
     except Exception as error:
         if choice.name == "sequential":
             raise
@@ -61,16 +71,22 @@ def start_engine(method: FederatedAlgorithm, context: RunContext, asked: str, ch
                 "set model.engine to sequential"
             ) from error
         why = f"it cannot be {choice.name}: {_error_text(error)}"
-        return _rehearsed(method, context, Choice("sequential", why), round)
+        return _rehearsed(method, context, Choice("sequential", why), round, visits)
 
 
-def _rehearsed(method: FederatedAlgorithm, context: RunContext, choice: Choice, round: int) -> StartedEngine:
+def _rehearsed(
+    method: FederatedAlgorithm, context: RunContext, choice: Choice, round: int, visits: Sequence[Visit]
+) -> StartedEngine:
     engine = ENGINES[choice.name](method, context)
-    return StartedEngine(engine, choice, engine.rehearse(round, method.cohort(round)[:2], max_steps=1))
+    return StartedEngine(engine, choice, engine.rehearse(round, visits[:2], max_steps=1))
 
 
-def by_rule(method: FederatedAlgorithm, context: RunContext) -> Choice:
-    """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device."""
+def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[int]) -> Choice:
+    """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device.
+
+    Args:
+        rounds: of the run, from 1 on.
+    """
     if context.protection.one_by_one is not None:
         return Choice("sequential", context.protection.one_by_one)
     if method.needs.client_moments:
@@ -81,22 +97,26 @@ def by_rule(method: FederatedAlgorithm, context: RunContext) -> Choice:
     parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
     if type(method.local_optimizer(parameters)) not in ELEMENTWISE:
         return Choice("sequential", f"{type(method.local_optimizer(parameters)).__name__} cannot be stacked")
-    shards = (method.data.num_train(visit.client) for visit in method.cohort(1))
-    samples = method.data.batch_size or max(shards, default=1)  # nobody comes where all tasks are learned
+    shards = (method.data.num_train(visit.client) for visit in first_visits(method, rounds))
+    samples = method.data.batch_size or max(shards, default=1)
     work = samples * sum(weight.numel() for weight in method.net.parameters())
     name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
     return Choice(name, f"{work:,} weights times samples a step")
 
 
-def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int) -> Choice:
+def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
     """What ``tune`` means: the engine whose second try at a round is the fastest. The first process decides for all.
 
     Nothing that is measured is kept: no state, no step of the server.
+
+    Args:
+        round: the first one.
+        visits: of the cohort to measure with.
     """
     seconds, reasons = {}, {}
     for name in ENGINES:
         try:
-            seconds[name] = _seconds(ENGINES[name](method, context), round)
+            seconds[name] = _seconds(ENGINES[name](method, context), round, visits)
             reasons[name] = f"{name} {seconds[name]:.4g} s a round"
         except Exception as error:  # an engine that cannot run this method is out, whatever the reason, which is shown
             reasons[name] = f"{name} cannot run this: {_error_text(error)}"
@@ -104,8 +124,8 @@ def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int) 
     return Choice(min(seconds, key=seconds.__getitem__, default="sequential"), ", ".join(reasons.values()))
 
 
-def _seconds(engine: Engine, round: int) -> float:
-    visits, seconds = engine.method.cohort(round), 0.0
+def _seconds(engine: Engine, round: int, visits: Sequence[Visit]) -> float:
+    seconds = 0.0
     for _ in range(2):  # the first one allocates memory and compiles
         start = time.perf_counter()
         engine.rehearse(round, visits)

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from fl_lightning import FedAvg, FederatedModule, Needs, methods, module
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import IID, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
+from fl_lightning.data import IID, ClientSampler, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.engines import engine_choice, vectorized
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.exchange import Visit, Weighted
@@ -728,6 +728,33 @@ def test_auto_does_not_stack_large_steps(fit, capsys, monkeypatch):
         capsys.readouterr()
         run(fit, Case(FedAvg, mlp, ragged, sgd), "auto")
         assert f"Engine: {expected} ({4 * weights:,} weights times samples a step)" in capsys.readouterr().out
+
+
+class NobodyAtFirst(ClientSampler):
+    """In round 2 client 3 alone, of two expected."""
+
+    may_be_empty = True
+
+    def cohort(self, round, num_clients, size, seed):
+        return [] if round == 1 else [3]
+
+
+@pytest.mark.parametrize("engine", ["auto", "tune"])
+def test_a_first_round_of_nobody_hides_nothing(fit, capsys, monkeypatch, engine):
+    """The first client to come is rehearsed: its 16 bytes count for two clients a round, its 9 samples for the engine."""
+
+    def data():
+        return whole_shards(cohorts=None, client_sampler=NobodyAtFirst(), clients_per_round=2)
+
+    measured, seconds = [], engine_choice._seconds
+    monkeypatch.setattr(engine_choice, "_seconds", lambda *some: (measured.extend(some[2]), seconds(*some))[1])
+    run(fit, Case(CustomStep, mlp, data, sgd), engine)
+    out = capsys.readouterr().out
+    assert "client state: up to 4 clients x 16 B = 64 B in memory" in out
+    if engine == "auto":
+        assert f"Engine: vectorized ({9 * (72 * 7 + 7 + 7 * 4 + 4):,} weights times samples a step)" in out
+    else:
+        assert measured == [Visit(3)] * 3
 
 
 @pytest.mark.parametrize("method", [FedAvg, KeepsCount])

@@ -312,9 +312,9 @@ def test_a_protection_says_by_itself_why_clients_run_one_by_one(toy_data):
     method, data = FederatedAlgorithm(net(), local_steps=1), toy_data()
     data.setup()
     method.join(data)
-    assert by_rule(method, RunContext()).name == "vectorized"
+    assert by_rule(method, RunContext(), [1]).name == "vectorized"
     protection = Protection(one_by_one="the enclave holds one client")
-    assert by_rule(method, RunContext(protection=protection)) == ("sequential", "the enclave holds one client")
+    assert by_rule(method, RunContext(protection=protection), [1]) == ("sequential", "the enclave holds one client")
 
 
 def test_a_method_without_data_says_so():
