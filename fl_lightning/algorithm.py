@@ -70,7 +70,11 @@ class FederatedAlgorithm(FederatedNet):
 
     leaves_mean: bool = False
     """Of a class that overrides ``aggregate``: whether the mean of weights passes through it unchanged and unread. Clients of a
-    combination may then send a part of their weights."""
+    combination may then send a part of their weights. Derived classes that override ``aggregate`` declare it again."""
+
+    adds_to_gradients: bool = False
+    """Of a class that overrides ``client_gradients``: whether it adds to what the default gives, and never calls the net. A
+    combination may then complete the net in ``client_loss`` alone. Declared again like ``leaves_mean``."""
 
     needs: Needs = Needs()
     """What the method needs of the engine; of a class, or of an object whose arguments decide."""
@@ -81,6 +85,10 @@ class FederatedAlgorithm(FederatedNet):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         refuse_former_hooks(cls)
+        if "aggregate" in vars(cls):
+            cls.leaves_mean = vars(cls).get("leaves_mean", False)
+        if "client_gradients" in vars(cls):
+            cls.adds_to_gradients = vars(cls).get("adds_to_gradients", False)
         if "needs" not in vars(cls):
             cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, FederatedAlgorithm)))
 

@@ -117,6 +117,11 @@ class FedWeIT(APD):
                 "overrides client_step, in which a net of FedWeIT lacks what it takes of other clients' tasks: use one that "
                 "does not, such as FedProx"
             )
+        if federation.client_gradients is not FederatedAlgorithm.client_gradients and not federation.adds_to_gradients:
+            return (
+                "overrides client_gradients, in which a net of FedWeIT lacks what it takes of other clients' tasks: use one "
+                "that declares adds_to_gradients, such as SCAFFOLD"
+            )
         return None
 
     def adapt_net(self) -> None:
@@ -238,13 +243,16 @@ class FedWeIT(APD):
             for layer, tasks in foreign.items()
         }
 
-    def as_used(self, net: nn.Module, client: Client, hook: Callable[[Client], T]) -> T:
+    def as_used(self, net: nn.Module, client: Client, hook: Callable[[], T]) -> T:
         """With what is taken of other clients' tasks in A, which a hook that asks for the loss does not add again."""
-        foreign = client.carry["foreign"]
-        if not foreign:
-            return hook(client)
-        seen = replace(client, carry={**client.carry, "foreign": {}})
-        return call_holding(net, self._composed(net, foreign), lambda: hook(seen))
+        carry = client.carry
+        if not carry["foreign"]:
+            return hook()
+        client.carry = {**carry, "foreign": {}}
+        try:
+            return call_holding(net, self._composed(net, carry["foreign"]), hook)
+        finally:
+            client.carry = carry
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         masks = self.parts(net, "mask").values() if self.penalize_mask else ()

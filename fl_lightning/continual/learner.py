@@ -181,22 +181,23 @@ class TaskLearner(FederatedModule):
             # What the task began with counts as received, for hooks that compare the net with it.
             client.count_as_received(self.per_task_tensors(net), net)
         client.carry.update(self.begin_visit(net, client))
-        return {**client.carry, **super().client_start(net, client)}
+        start = super().client_start
+        return {**self.as_used(net, client, lambda: start(net, client)), **client.carry}
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """The learner's part of ``client_start``, before that of the federation, whose hooks find the result in ``carry``."""
         return {}
 
-    def as_used(self, net: nn.Module, client: Client, hook: Callable[[Client], T]) -> T:
-        """What ``client_loss`` or ``client_result`` of the federation gives, with the client's whole model in the net.
+    def as_used(self, net: nn.Module, client: Client, hook: Callable[[], T]) -> T:
+        """What a hook of the federation that may call the net gives, with the client's whole model in the net.
 
         By default the net is that.
         """
-        return hook(client)
+        return hook()
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         loss = super().client_loss
-        return self.as_used(net, client, lambda client: loss(net, batch, client))
+        return self.as_used(net, client, lambda: loss(net, batch, client))
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         """A client's first visit in a task, ``net`` as received: the weights of single tasks become fresh.
@@ -248,7 +249,7 @@ class TaskLearner(FederatedModule):
         if self.clocks.is_last_visit(client.index, clock, partial(self._is_visited_within, client)):
             self.end_task(net, client, position)
         result = super().client_result
-        return self.as_used(net, client, lambda client: result(net, client))
+        return self.as_used(net, client, lambda: result(net, client))
 
     def _is_visited_within(self, client: Client, rounds: int) -> bool:
         """Whether a client is visited in one of so many next rounds."""
@@ -311,8 +312,9 @@ class TaskLearner(FederatedModule):
                     inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, seen, "test"))
                     hits = self.predict_task(net, client, seen, inputs).argmax(dim=1) == targets
                     accuracy[seen] = hits.double().mean()
+        probed = super().probe
         return {
-            **super().probe(net, client),
+            **self.as_used(net, client, lambda: probed(net, client)),
             "client": torch.tensor(client.index),
             "rate_factor": client.state["clock"][0],
             "task_accuracy": accuracy,

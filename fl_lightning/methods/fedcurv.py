@@ -47,7 +47,7 @@ class FedCurv(FederatedModule):
         ValueError: if a penalty is negative or given by both names, or ``remember`` unknown.
     """
 
-    leaves_mean = True
+    leaves_mean = adds_to_gradients = True
     also_called = {"penalty": "others_penalty"}
 
     def __init__(

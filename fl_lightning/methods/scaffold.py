@@ -38,7 +38,7 @@ class SCAFFOLD(FederatedModule):
         ValueError: if ``option`` is neither.
     """
 
-    leaves_mean = True
+    leaves_mean = adds_to_gradients = True
 
     def __init__(
         self,

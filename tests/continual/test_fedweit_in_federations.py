@@ -179,14 +179,32 @@ class Halved(FedAvg):
         return update._replace(pseudo_gradient={name: tensor / 2 for name, tensor in update.pseudo_gradient.items()})
 
 
+class HalvedSCAFFOLD(Halved, SCAFFOLD):
+    """What the second base declares is not true of the first."""
+
+
 class Stepping(FedAvg):
-    """A client step of its own."""
+    """Another client step."""
 
     def client_step(self, net, batch, client):
         return super().client_step(net, batch, client)
 
 
-@pytest.mark.parametrize("federation", [FedDyn, FedGMA, FedNova, Halved])
+class Doubling(FedAvg):
+    """Other gradients."""
+
+    def client_gradients(self, net, batch, client):
+        gradients, loss = super().client_gradients(net, batch, client)
+        return [2 * gradient for gradient in gradients], loss
+
+
+class DoublingSCAFFOLD(SCAFFOLD):
+    """Likewise, where what its base declares need not be true any more."""
+
+    client_gradients = Doubling.client_gradients
+
+
+@pytest.mark.parametrize("federation", [FedDyn, FedGMA, FedNova, Halved, HalvedSCAFFOLD])
 def test_servers_that_work_with_whole_weights_are_refused(federation):
     """When the class is made: clients send a part of B."""
     why = "works at the server with clients' whole weights, of which those of FedWeIT send a part"
@@ -194,11 +212,52 @@ def test_servers_that_work_with_whole_weights_are_refused(federation):
         type("Pair", (FedWeIT, federation), {})
 
 
-@pytest.mark.parametrize("federation", [FedReg, Stepping])
-def test_steps_without_others_tasks_are_refused(federation):
-    why = "overrides client_step, in which a net of FedWeIT lacks what it takes of other clients' tasks"
-    with pytest.raises(TypeError, match=f"^Pair cannot be: {federation.__name__} {why}: use one .* such as FedProx$"):
+@pytest.mark.parametrize(
+    ("federation", "hook", "example"),
+    [
+        (FedReg, "client_step", "FedProx"),
+        (Stepping, "client_step", "FedProx"),
+        (Doubling, "client_gradients", "SCAFFOLD"),
+        (DoublingSCAFFOLD, "client_gradients", "SCAFFOLD"),
+    ],
+)
+def test_steps_without_others_tasks_are_refused(federation, hook, example):
+    why = f"overrides {hook}, in which a net of FedWeIT lacks what it takes of other clients' tasks"
+    with pytest.raises(TypeError, match=f"^Pair cannot be: {federation.__name__} {why}: use one .* such as {example}$"):
         type("Pair", (FedWeIT, federation), {})
+
+
+def test_hooks_that_call_the_net_find_the_whole_model(tiny):
+    """Other clients' tasks are in it as a visit begins, when it is what was received, and as it ends; states stay."""
+    found = []
+
+    class Calling(FedAvg):
+        def client_start(self, net, client):
+            received = [torch.equal(weight, client.received_state[name]) for name, weight in net.named_parameters()]
+            client.state = {**client.state, "started": torch.tensor(client.round)}
+            return {**super().client_start(net, client), "received": torch.tensor(received)}
+
+        def client_result(self, net, client):
+            client.state = {**client.state, "ended": torch.tensor(client.round)}
+            return super().client_result(net, client)
+
+        def probe(self, net, client):
+            (batch,) = client.samples()
+            assert {"started", "ended"} <= client.state.keys()
+            return {**super().probe(net, client), "logits": net(batch.inputs).detach()}
+
+    class Seen(FedWeIT, Calling):
+        def probe(self, net, client):
+            probe = super().probe(net, client)
+            (batch,) = client.samples()
+            weights = self.task_weights(net, client, self.positions[client.index])
+            tiny.assert_same({"": probe["logits"]}, {"": client.evaluate(weights, lambda net: net(batch.inputs))})
+            assert client.carry["received"].all()
+            found.append(bool(client.carry["foreign"]))
+            return probe
+
+    tiny.train(Seen, l1=0.0)
+    assert any(found)
 
 
 def test_scaffold_takes_its_gradient_of_the_whole_model(tiny):
