@@ -1,10 +1,11 @@
-"""Communication: what crossed the network, counted where it crosses."""
+"""Communication: what crossed the network, counted where it crosses, and with whom."""
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_tensors
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
 
@@ -18,6 +19,9 @@ class Communication(FederatedCallback):
 
     On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that position of
     each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
+
+    Who took part is the tensor ``clients/round_cohort`` (K,), logged in every round whose cohort is not that of the round
+    before.
     """
 
     key = "callbacks.communication"
@@ -27,6 +31,7 @@ class Communication(FederatedCallback):
         self.total_down = 0
         self.total_up = 0
         self.of_tasks: dict[str, float] = {}  # down_01 and so on -> bytes
+        self._cohort: list[int] | None = None  # of the newest round
         self._positions: list[int] = []  # of the clients in their streams as the round begins; none without tasks
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
@@ -37,6 +42,9 @@ class Communication(FederatedCallback):
         self.total_down += report.bytes_down
         self.total_up += report.bytes_up
         newest = self._count_tasks(report)
+        if report.clients != self._cohort:
+            self._cohort = report.clients
+            log_tensors(trainer, {"clients/round_cohort": torch.tensor(report.clients)}, round)
         if self.due(round):
             scalars = {
                 "down": report.bytes_down,

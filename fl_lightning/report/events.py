@@ -26,6 +26,7 @@ _HEADER = struct.Struct("<Q4x")  # length of the event, checksum of the length
 _FOOTER = 4  # bytes of the event's checksum
 # Those that are kept, with their numbers of dimensions.
 TENSORS = {
+    "clients/round_cohort": (1,),
     "clients/cohort": (1,),
     "clients/accuracy_before": (1, 2),  # of one global model, or of each client's model
     "clients/accuracy_after": (2,),

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fl_lightning.report import costs, figures, scores
-from fl_lightning.report.events import Curve, Log
+from fl_lightning.report.events import Curve
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.measured_rounds import client_forgetting_rounds, one_round_rounds
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
 from fl_lightning.report.tables import Table
@@ -204,8 +205,8 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
     shown = study.shown().get(study.baseline.condition, [])
     drawn = []
     for title, measured_in, draw in (
-        ("Who forgets whose data", _client_forgetting_rounds, figures.draw_client_forgetting),
-        ("One round by class", _one_round_rounds, figures.draw_one_round),
+        ("Who forgets whose data", client_forgetting_rounds, figures.draw_client_forgetting),
+        ("One round by class", one_round_rounds, figures.draw_one_round),
     ):
         measured = {group: measured_in(group.runs[0].log) for group in shown}
         for round in rounds or sorted(set().union(*measured.values()))[-1:]:
@@ -214,23 +215,6 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
                 drawn.append(_heatmaps(title, having, round, draw))
     if drawn:
         yield Section("Who forgets", drawn)
-
-
-def _client_forgetting_rounds(log: Log) -> set[int]:
-    """Rounds of which a log has all that :func:`figures.draw_client_forgetting` draws; one cut off may lack a part."""
-    cohort, before, after = (log.tensors.get(f"clients/{name}", {}) for name in ("cohort", "accuracy_before", "accuracy_after"))
-    common = cohort.keys() & before.keys() & after.keys()
-    return {
-        round
-        for round in common
-        if after[round].shape == cohort[round].shape * 2 and before[round].shape in (cohort[round].shape, after[round].shape)
-    }
-
-
-def _one_round_rounds(log: Log) -> set[int]:
-    """Rounds of which a log has all that :func:`figures.draw_one_round` draws."""
-    cohort, values = (log.tensors.get(f"clients/{name}", {}) for name in ("class_cohort", "class_accuracy"))
-    return {round for round in cohort.keys() & values.keys() if len(values[round]) == len(cohort[round]) + 2}
 
 
 def _heatmaps(title: str, groups: list[Group], round: int, draw) -> Drawing:
@@ -278,7 +262,7 @@ def _against_upload(study: Study, run: Run) -> tuple[Curve, Curve]:
 def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:
     """A remark for each asked-for round in which no run measured clients against each other."""
     logs = [group.runs[0].log for group in study.finished]
-    measured = sorted({round for log in logs for by_round in log.tensors.values() for round in by_round})
+    measured = sorted({round for log in logs for round in (*client_forgetting_rounds(log), *one_round_rounds(log))})
     there = f"there are {', '.join(map(str, measured))}" if measured else "the runs logged none"
     missing = [round for round in rounds if round not in measured]
     return [f"--rounds has {round}, of which there is no who-forgets heatmap: {there}" for round in missing]

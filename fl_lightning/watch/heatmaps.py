@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_lightning.report.measured_rounds import client_forgetting_rounds, cohort, cohort_rounds, one_round_rounds
 from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line
 
 _PREFIX = "class_accuracy/"
-_MOST_COLUMNS = 120  # of a heatmap over rounds
+_MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
 _BEFORE, _AFTER, _COHORT = "clients/accuracy_before", "clients/accuracy_after", "clients/cohort"
-_BY_CLASS, _CLASS_COHORT = "clients/class_accuracy", "clients/class_cohort"
+_ROUND_COHORT = "clients/round_cohort"
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,7 @@ class Heatmap:
     """Values with the names of their rows and columns.
 
     ``values`` is (rows, columns), accuracies in [0, 1], or changes in [-1, 1] of which the negative ones are forgetting.
-    ``clients`` took part in the round, None where that was not noted.
+    ``clients`` took part in the round, None where that was not logged.
     """
 
     rows: list[str]
@@ -36,11 +37,15 @@ def thinned(count: int, most: int) -> NDArray[np.int64]:
 
 def measured_rounds(run: Run) -> dict[str, list[int]]:
     """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
-    tensors, evaluated = run.log.tensors, _evaluated(run)
-    fits = [round for round in tensors.get(_AFTER, ()) if _fits(run, round)]
-    by_class = [round for round in tensors.get(_BY_CLASS, ()) if _class_cohort(run, round) is not None]
-    found = {"change": fits, "after": fits, "by_class": by_class, "classes": evaluated.tolist()}
-    return {kind: sorted(rounds) for kind, rounds in found.items() if rounds}
+    fits = client_forgetting_rounds(run.log)
+    found = {
+        "change": fits,
+        "after": fits,
+        "by_class": one_round_rounds(run.log),
+        "classes": _evaluated(run).tolist(),
+        "cohorts": cohort_rounds(run.log),
+    }
+    return {kind: rounds for kind, rounds in found.items() if rounds}
 
 
 def heatmap(run: Run, kind: str, round: int) -> Heatmap:
@@ -50,7 +55,8 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
         run: whose log it is drawn from.
         kind: ``change``, what the local fit of each client, a row, does to the accuracy on the validation part of each, a
             column; ``after``, the accuracy after the fits; ``by_class``, the test accuracy by class of the global model before
-            the round, of each client, and of the global model after; ``classes``, that of the global model up to the round.
+            the round, of each client, and of the global model after; ``classes``, that of the global model up to the round;
+            ``cohorts``, who took part in the rounds up to it, 1 or 0, or of several clients in one row the share that did.
         round: one of `measured_rounds`.
 
     Raises:
@@ -74,7 +80,8 @@ def _after(run: Run, round: int) -> Heatmap:
 
 
 def _by_class(run: Run, round: int) -> Heatmap:
-    values, clients = run.log.tensors[_BY_CLASS][round], _class_cohort(run, round) or []
+    values, clients = (run.log.tensors[f"clients/class_{name}"][round] for name in ("accuracy", "cohort"))
+    clients = clients.astype(int).tolist()
     names = _classes(run)
     columns = names if len(names) == values.shape[1] else list(map(str, range(values.shape[1])))
     return Heatmap(["global before", *(f"client {client}" for client in clients), "global after"], columns, values, clients)
@@ -85,7 +92,23 @@ def _over_rounds(run: Run, round: int) -> Heatmap:
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
     values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in _names(run)])
-    return Heatmap(_classes(run), list(map(str, rounds)), values)
+    return Heatmap(_classes(run), list(map(str, rounds)), values, cohort(run.log, round))
+
+
+def _cohorts(run: Run, round: int) -> Heatmap:
+    rounds = np.array(cohort_rounds(run.log))
+    rounds = rounds[rounds <= round]
+    rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
+    known = run.log.tensors[_ROUND_COHORT].values()
+    num_clients = 1 + int(max((clients.max() for clients in known if len(clients)), default=0))
+    together = -(-num_clients // _MOST_ROWS)
+    starts = np.arange(0, num_clients, together)
+    sizes = np.diff(starts, append=num_clients)
+    cohorts = [cohort(run.log, each) or [] for each in rounds.tolist()]
+    counts = [np.bincount(np.array(clients, np.int64) // together, minlength=len(starts)) for clients in cohorts]
+    values = np.stack(counts, axis=1) / sizes[:, None]
+    names = [f"{start} to {start + size - 1}" if size > 1 else str(start) for start, size in zip(starts, sizes, strict=True)]
+    return Heatmap(names, list(map(str, rounds)), values, cohort(run.log, round))
 
 
 _KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
@@ -93,6 +116,7 @@ _KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
     "after": _after,
     "by_class": _by_class,
     "classes": _over_rounds,
+    "cohorts": _cohorts,
 }
 
 
@@ -112,18 +136,3 @@ def _evaluated(run: Run) -> NDArray[np.int64]:
     for rounds in curves[1:]:
         common = np.intersect1d(common, rounds, assume_unique=True)
     return common
-
-
-def _fits(run: Run, round: int) -> bool:
-    """Whether all parts of a round are written, and belong together."""
-    parts = [run.log.tensors.get(name, {}).get(round) for name in (_COHORT, _BEFORE, _AFTER)]
-    if any(part is None for part in parts):
-        return False
-    cohort, before, after = (part.shape for part in parts if part is not None)
-    return after == (*cohort, *cohort) and before in (cohort, after)
-
-
-def _class_cohort(run: Run, round: int) -> list[int] | None:
-    """Clients of the heatmap by class; None if it is not whole."""
-    values, cohort = run.log.tensors[_BY_CLASS][round], run.log.tensors.get(_CLASS_COHORT, {}).get(round)
-    return None if cohort is None or len(values) != len(cohort) + 2 else cohort.astype(int).tolist()

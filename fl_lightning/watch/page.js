@@ -19,6 +19,7 @@ const KINDS = {
     note: "Test accuracy by class of the global model before the round, of each client that took part, and of the global model after.",
   },
   classes: { title: "accuracy by class, over rounds", note: "Test accuracy of the global model. A row a class, a column an evaluation." },
+  cohorts: { title: "who took part, over rounds", note: "A row a client, or the share of some of them, a column a round." },
 };
 
 const byId = (id) => document.getElementById(id);

@@ -22,6 +22,7 @@ from fl_lightning.callbacks import (
     RoundForgetting,
 )
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.report.events import read_log
 
 
 class Recorder(FederatedCallback):
@@ -189,13 +190,16 @@ def test_label_counts_are_those_of_the_partition(watched, tmp_path):
     assert set(figures) == {("label_counts/partition", 0), ("label_counts/cohort", 2)}
 
 
-def test_communication_counts_every_round_and_the_total(watched):
-    """Three clients, 64*32+32 + 2*32 + 32*10+10 weights and 2*32 statistics of 4 bytes, one counter of 8."""
-    scalars, _, _ = watched(Communication(), rounds=3)
+def test_communication_counts_every_round_and_the_total(watched, tmp_path):
+    """Three clients, 64*32+32 + 2*32 + 32*10+10 weights and 2*32 statistics of 4 bytes, one counter of 8; who they were."""
+    scalars, _, _ = watched(Communication(), rounds=3, cohorts=[[0, 1, 2], [0, 1, 2], [1, 2, 7]])
     a_round = 3 * (4 * (64 * 32 + 32 + 2 * 32 + 32 * 10 + 10 + 2 * 32) + 8)
     for direction in ("up", "down"):
         assert scalars[f"communication/{direction}"] == {1: a_round, 2: a_round, 3: a_round}
         assert scalars[f"communication/total_{direction}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
+    (events,) = tmp_path.rglob("events*")
+    logged = read_log(events.parent).tensors["clients/round_cohort"]
+    assert {round: clients.tolist() for round, clients in logged.items()} == {1: [0, 1, 2], 3: [1, 2, 7]}
 
 
 @pytest.mark.parametrize("kind", [Communication, RoundForgetting])

@@ -8,12 +8,19 @@ import torch
 import yaml
 from torch.utils.tensorboard import SummaryWriter
 
+from fl_lightning.training.record_logger import RecordLogger
+
 
 @pytest.fixture
 def write_run(tmp_path) -> Callable[..., Path]:
-    """Write a run below ``runs``: scalars and tensors by tag and round, an event each two seconds from ``start`` on."""
+    """Write a run below ``runs``: scalars and tensors by tag and round, an event each two seconds from ``start`` on.
 
-    def write(name: str, scalars: dict, tensors: dict | None = None, *, rounds: int, start: float = 1.7e9) -> Path:
+    With ``recorded`` there is ``record.jsonl`` and no event file, as with another logger than TensorBoard's; all times are now.
+    """
+
+    def write(
+        name: str, scalars: dict, tensors: dict | None = None, *, rounds: int, start: float = 1.7e9, recorded: bool = False
+    ) -> Path:
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         config = {
@@ -23,6 +30,9 @@ def write_run(tmp_path) -> Callable[..., Path]:
             "data": {"source": "digits"},
         }
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        if recorded:
+            _record(RecordLogger(folder), scalars, tensors or {})
+            return folder
         with SummaryWriter(folder) as writer:
             for tag, curve in scalars.items():
                 for round, value in curve.items():
@@ -33,3 +43,12 @@ def write_run(tmp_path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+def _record(logger: RecordLogger, scalars: dict, tensors: dict) -> None:
+    for tag, curve in scalars.items():
+        for round, value in curve.items():
+            logger.log_metrics({tag: value}, round)
+    for tag, values in tensors.items():
+        for round, value in values.items():
+            logger.log_tensors({tag: torch.tensor(value, dtype=torch.float32)}, round)

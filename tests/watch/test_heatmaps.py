@@ -70,7 +70,26 @@ def test_classes_over_rounds(run):
     assert shown.values.tolist() == [[0.0, 0.5], [0.25, 0.5]]
 
 
-@pytest.mark.parametrize(("kind", "round"), [("change", 4), ("change", -1), ("nothing", 2), ("classes", 5)])
+def test_who_took_part_over_rounds(write_run):
+    """Logged where it changes: client 2 alone in rounds 2 and 3, nobody in round 4."""
+    cohorts = {"clients/round_cohort": {1: [0, 2], 2: [2], 4: []}}
+    run = read_run(write_run("a", {"train/loss": {5: 1.0}, "class_accuracy/cat": {0: 0.5, 3: 1.0}}, cohorts, rounds=9))
+    assert measured_rounds(run)["cohorts"] == [1, 2, 3, 4, 5]
+    shown = heatmap(run, "cohorts", 4)
+    assert (shown.rows, shown.columns, shown.clients) == (["0", "1", "2"], ["1", "2", "3", "4"], [])
+    assert shown.values.tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]
+    assert [heatmap(run, "classes", round).clients for round in (0, 3)] == [None, [2]]
+
+
+def test_many_clients_share_rows(write_run):
+    """121 clients in 41 rows: three in each but the last, which has one."""
+    run = read_run(write_run("a", {}, {"clients/round_cohort": {1: [0, 2, 120]}}, rounds=9))
+    shown = heatmap(run, "cohorts", 1)
+    assert (shown.rows[0], shown.rows[1], shown.rows[-1], len(shown.rows)) == ("0 to 2", "3 to 5", "120", 41)
+    assert shown.values[:, 0].tolist() == [2 / 3, *[0] * 39, 1]
+
+
+@pytest.mark.parametrize(("kind", "round"), [("cohorts", 1), ("change", 4), ("change", -1), ("nothing", 2), ("classes", 5)])
 def test_what_was_not_measured(run, kind, round):
     with pytest.raises(KeyError):
         heatmap(run, kind, round)

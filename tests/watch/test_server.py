@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from fl_lightning.watch.heatmaps import _KINDS
 from fl_lightning.watch.server import LiveServer
 from fl_lightning.watch.watched_runs import WatchedRuns
 
@@ -68,6 +70,12 @@ def test_the_page_needs_nothing_of_the_internet(get, path):
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
     assert b"http" not in body.replace(b"http://www.w3.org/2000/svg", b"")
     assert b"//" not in body.replace(b"http://www.w3.org/2000/svg", b"") or path == "/page.js"  # its comments
+
+
+def test_the_page_says_what_every_kind_of_heatmap_is(get):
+    script = get("/page.js")[1].decode()
+    (kinds,) = re.findall(r"const KINDS = \{(.*?)\n\};", script, re.DOTALL)
+    assert re.findall(r"^  (\w+): \{", kinds, re.MULTILINE) == list(_KINDS)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,23 @@ def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, wat
     assert run["curves"]["forgetting/round"]["values"] == [None, 0.25]
 
 
+def test_a_run_of_another_logger_is_shown_likewise(write_run, watched):
+    """From ``record.jsonl`` alone, and as far as its last whole line."""
+    scalars = {"test/accuracy": {1: 0.25, 2: 0.5}, "class_accuracy/cat": {1: 0.25, 2: 0.5}}
+    tensors = {"clients/round_cohort": {1: [0, 2]}, "clients/class_cohort": {2: []}, "clients/class_accuracy": {2: [[1], [1]]}}
+    write_run("a", scalars, tensors, rounds=9, start=time.time() - 4)
+    recorded = write_run("b", scalars, tensors, rounds=9, recorded=True)
+    theirs, ours = seen(watched)["runs"]
+    timed = ("name", "seconds_left")
+    assert {**ours, **dict.fromkeys(timed)} == {**theirs, **dict.fromkeys(timed)}
+    assert list(ours["measured"]) == ["by_class", "classes", "cohorts"]
+    record = recorded / "record.jsonl"
+    record.write_bytes(record.read_bytes()[:-4])
+    told = seen(watched)
+    assert list(told["runs"][1]["measured"]) == ["classes", "cohorts"]
+    assert told["remarks"] == []
+
+
 def test_a_folder_without_runs_is_waited_in(write_run, watched, tmp_path):
     """Before the first look nothing is known; a run appears as it begins, and a folder that goes takes its runs along."""
     assert watched.overview()["is_read"] is False

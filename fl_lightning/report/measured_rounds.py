@@ -1,0 +1,42 @@
+"""What a log has of the clients of a round: of one that is cut off or goes on, a part may be missing."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_lightning.report.events import Log
+
+
+def client_forgetting_rounds(log: Log) -> list[int]:
+    """Rounds, ascending, of which a log has all of who forgets whose data: cohort, accuracies before and after the fits."""
+    cohort, before, after = (_by_round(log, name) for name in ("cohort", "accuracy_before", "accuracy_after"))
+    common = cohort.keys() & before.keys() & after.keys()
+    return sorted(
+        round
+        for round in common
+        if after[round].shape == cohort[round].shape * 2 and before[round].shape in (cohort[round].shape, after[round].shape)
+    )
+
+
+def one_round_rounds(log: Log) -> list[int]:
+    """Rounds, ascending, of which a log has all of one round by class: clients, and accuracies before, within and after it."""
+    cohort, values = (_by_round(log, name) for name in ("class_cohort", "class_accuracy"))
+    return sorted(round for round in cohort.keys() & values.keys() if len(values[round]) == len(cohort[round]) + 2)
+
+
+def cohort_rounds(log: Log) -> list[int]:
+    """Rounds, ascending, of which a log says who took part."""
+    logged = _by_round(log, "round_cohort")
+    return list(range(min(logged), log.last_round + 1)) if logged else []
+
+
+def cohort(log: Log, round: int) -> list[int] | None:
+    """Who took part in a round, which is logged where it changes; None where the log does not say."""
+    logged = _by_round(log, "round_cohort")
+    newest = max((one for one in logged if one <= round), default=None)
+    return None if newest is None or round > log.last_round else logged[newest].astype(np.int64).tolist()
+
+
+def _by_round(log: Log, name: str) -> Mapping[int, NDArray]:
+    return log.tensors.get(f"clients/{name}", {})
