@@ -6,9 +6,9 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
-from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange import ClassProgress
 from fl_lightning.functional import (
     average_forgetting,
@@ -33,8 +33,8 @@ class ArrivingClasses(FederatedCallback):
     ``tasks/task_found`` the share of samples whose predicted class is of the sample's task, ``tasks/right_where_found`` the
     accuracy among these; ``tasks/nearest_mean_accuracy`` that of iCaRL's class means; ``task_accuracy/01``, ... that of each
     task. Pictures: ``tasks/accuracy_table``, after each task on each; ``tasks/confusion``, which task samples are taken for;
-    ``tasks/classes``, the drop of each class from its best, with the round in which it came. Numbers of the pictures: the
-    tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C).
+    ``tasks/classes``, the drop of each class from its best, with the rounds in which it came and went. Numbers of the
+    pictures: the tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C).
     """
 
     key = "callbacks.arriving_classes"
@@ -66,7 +66,7 @@ class ArrivingClasses(FederatedCallback):
         module.log_round(scalars, round)
         tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
         log_tensors(trainer, tensors, round)
-        self._draw(trainer, module.data, progress, counts, round)
+        self._draw(trainer, module, progress, counts, round)
 
     def _scalars(self, progress: ClassProgress, class_task: Tensor | None, counts: Tensor) -> dict[str, Tensor | float]:
         task = progress.task
@@ -87,17 +87,15 @@ class ArrivingClasses(FederatedCallback):
             scalars["tasks/old_accuracy"], scalars["tasks/new_accuracy"] = old_and_new_accuracy(counts, progress.num_old)
         return {name: value for name, value in scalars.items() if not torch.as_tensor(value).isnan()}
 
-    def _draw(self, trainer: Trainer, data: FederatedDataModule, progress: ClassProgress, counts: Tensor, round: int) -> None:
-        streams, num_tasks = data.class_streams, data.class_streams.num_tasks
+    def _draw(self, trainer: Trainer, module: FederatedModule, progress: ClassProgress, counts: Tensor, round: int) -> None:
+        streams, num_tasks = module.data.class_streams, module.data.class_streams.num_tasks
         log_figure(trainer, "tasks/accuracy_table", task_table(self._table, "accuracy of the global model"), round)
         if streams.class_task is None:
             return
         shares = task_confusion(counts, streams.class_task, num_tasks)
         log_figure(trainer, "tasks/confusion", task_confusion_table(shares, progress.task), round)
-        first = [next(t for t, seen in enumerate(streams.num_seen) if seen > c) for c in range(len(data.classes))]
-        came = [f"{name} (round {t * progress.rounds_per_task + 1})" for name, t in zip(data.classes, first, strict=True)]
         best = self._class_table.nan_to_num(nan=-1.0).cummax(dim=0).values
-        log_figure(trainer, "tasks/classes", classes_after_tasks((best - self._class_table).T, came), round)
+        log_figure(trainer, "tasks/classes", classes_after_tasks((best - self._class_table).T, class_names(module)), round)
 
     def state_dict(self) -> dict[str, Any]:
         return {"table": self._table, "class_table": self._class_table, "accuracies": dict(self._accuracies)}

@@ -246,7 +246,7 @@ def classes_after_tasks(drops: Tensor, classes: Sequence[str]) -> Figure:
     figure = Figure(figsize=(6, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
     names = [str(number) for number in range(1, drops.shape[1] + 1)]
     title = "drop in accuracy from the best of each class"
-    heatmap(figure.subplots(), drops, classes, names, title=title, row_title="class (came in)", column_title="after task")
+    heatmap(figure.subplots(), drops, classes, names, title=title, row_title="class (came and went)", column_title="after task")
     return figure
 
 

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.checks import check_range
@@ -73,7 +74,7 @@ class PerClassAccuracy(FederatedCallback):
         module.log_round({f"class_accuracy/{name}": value for name, value in measured.items()}, round)
         if round > 0 and (self.due(round) or round == trainer.max_steps):
             values = torch.stack(list(self._history.values()), dim=1)
-            figure = over_rounds(values, module.data.classes, list(self._history), "Accuracy of the global model by class")
+            figure = over_rounds(values, class_names(module), list(self._history), "Accuracy of the global model by class")
             log_figure(trainer, "class_accuracy/heatmap", figure, round)
 
     def state_dict(self) -> dict[str, Any]:

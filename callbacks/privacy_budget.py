@@ -36,8 +36,8 @@ class PrivacyBudget(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if module.privacy is None:
             return
-        data = module.data
-        charges = module.privacy.charges(module, data.participation, data.batch_sizes, report.clients)
+        drawn = module.participation_in(round)
+        charges = module.privacy.charges(module, drawn, module.data.batch_sizes, report.clients)
         for client, (rate, count) in charges.items():
             releases = self._releases.setdefault(client, {})
             how = (rate, module.privacy.noise_multiplier)  # a run may go on from a checkpoint with other noise

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.checks import check_range
@@ -20,8 +21,9 @@ class RoundForgetting(FederatedCallback):
 
     Whenever the test set is evaluated, the drops in per-class accuracy since the evaluation before are averaged over classes:
     ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds draw the
-    class-by-round heatmap of the drops, ``forgetting/drops``. ``forgetting/from_best`` is F, equation 2: the mean over
-    classes of the drop from the best of the evaluations before, the untrained model's left out.
+    class-by-round heatmap of the drops, ``forgetting/drops``; a class that arrives has the rounds in which it came and went.
+    ``forgetting/from_best`` is F, equation 2: the mean over classes of the drop from the best of the evaluations before, the
+    untrained model's left out.
 
     Args:
         every, rounds: rounds of the heatmap.
@@ -73,7 +75,7 @@ class RoundForgetting(FederatedCallback):
         self._previous = (round, accuracy)
         if self._drops and (self.due(round) or round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)
-            figure = over_rounds(values, module.data.classes, list(self._drops), "Drop in accuracy since the evaluation before")
+            figure = over_rounds(values, class_names(module), list(self._drops), "Drop in accuracy since the evaluation before")
             log_figure(trainer, "forgetting/drops", figure, round)
 
     def state_dict(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ DESCRIPTIONS = {
     r"tasks/right_where_found": "Accuracy among the samples whose predicted class is of the sample's task.",
     r"tasks/nearest_mean_accuracy": "Accuracy of iCaRL's classifier by the nearest class mean, on all classes seen.",
     r"tasks/confusion": "Share of the samples of each task, a row, that are taken for one of each task, a column.",
-    r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with the round in which it came.",
+    r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with the rounds of its samples.",
     r"tasks/backward_transfer": "Change of the accuracy on each earlier task since it was learned. Negative is forgetting.",
     r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
     r"tasks/accuracy_table": "Mean accuracy over clients, or of the global model: a row after each task, a column on "

@@ -22,6 +22,7 @@ from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
+from fl_lightning.data.participation import Participation
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, first_visits, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
@@ -159,7 +160,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         with seeded_layers(self.seed, round, -1, "server", self.device):
             update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
             if self.privacy is not None:
-                update = self.privacy.release(update, self, self.data.participation, fit.report.num_updates)
+                update = self.privacy.release(update, self, self.participation_in(round), fit.report.num_updates)
             self.server_step(update)
             self.after_server_step(fit.probes)
             if self._undoable.is_sound():
@@ -179,8 +180,14 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         self._undoable.undo()
         self.after_undo()
 
+    def participation_in(self, round: int) -> Participation:
+        """Who takes part in a round (counted from 1), and of how many clients."""
+        return self.data.participation
+
     def sampled_clients(self, round: int) -> list[int]:
-        return super().sampled_clients(round) if self.privacy is None else self.privacy.cohort(self.data.participation, round)
+        if self.privacy is None:
+            return super().sampled_clients(round)
+        return self.privacy.cohort(self.participation_in(round), round)
 
     def join(self, federation: Federation) -> None:
         for name in ("privacy", "lr_scheduler"):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.data.client_pace import ClientPace
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards_of_tasks import ClassStreams, shards_of_tasks
@@ -20,11 +21,12 @@ _NUM_TASKS = 5
 
 
 class ClassStream(Tasks):
-    """Classes arrive in tasks, in one order for all clients, which change tasks together.
+    """Classes arrive in tasks, in one order for all clients, which change tasks together or each at its own pace.
 
-    The samples of a task are partitioned among all clients by ``data.partition``, anew for each task. The model is tested on
-    the source's test samples of all classes seen so far, without being told the task. Protocol of TARGET (Zhang et al., ICCV
-    2023), MFCL (Babakniya et al., NeurIPS 2023) and LANDER (Tran et al., CVPR 2024).
+    The samples of a task are partitioned by ``data.partition`` among the clients that move to it, anew for each task. The model
+    is tested on the source's test samples of all classes seen so far, without being told the task. Protocol of TARGET (Zhang et
+    al., ICCV 2023), MFCL (Babakniya et al., NeurIPS 2023) and LANDER (Tran et al., CVPR 2024); with ``moving`` and ``joining``
+    that of GLFC (Dong et al., CVPR 2022).
 
     Args:
         num_tasks: T, tasks with equally many classes; where T does not divide them the first tasks have one more. By default 5.
@@ -32,7 +34,10 @@ class ClassStream(Tasks):
         class_order: ``drawn`` by the seed, or ``labels``, that of the source; for ``num_tasks``.
         blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class counts
             as seen from the first task on that has a sample of it.
-        cumulative: whether clients keep the samples of all earlier tasks, as joint training, the upper bound, needs it.
+        cumulative: whether clients keep the samples of all their earlier tasks, as joint training, the upper bound, needs it.
+        moving: share of the clients that move to a new task, in (0, 1], at least one; the others stay with the samples
+            that they have, and may move to a later task.
+        joining: new clients at each task after the first, of ``data.num_clients`` in all.
 
     Raises:
         ValueError: if a value is out of range, a class is named twice, or both ``num_tasks`` and ``classes`` are given.
@@ -47,6 +52,8 @@ class ClassStream(Tasks):
         class_order: ClassOrder = "drawn",
         blurry: float = 0.0,
         cumulative: bool = False,
+        moving: float = 1.0,
+        joining: int = 0,
     ) -> None:
         if classes is not None:
             if num_tasks is not None:
@@ -58,11 +65,13 @@ class ClassStream(Tasks):
         check_choice("data.tasks.class_order", class_order, ClassOrder)
         check_range("data.tasks.blurry", blurry, at_least=0, below=1, hint="0 keeps tasks apart")
         self.num_tasks, self.classes, self.class_order = num_tasks, classes, class_order
-        self.blurry, self.cumulative = blurry, cumulative
+        self.blurry, self.cumulative, self.moving, self.joining = blurry, cumulative, moving, joining
+        self._pace = ClientPace(moving, joining)
 
     def __repr__(self) -> str:
         tasks = len(self.classes) if self.classes is not None else self.num_tasks or _NUM_TASKS
-        return f"ClassStream({tasks} tasks{f', blurry={self.blurry}' * (self.blurry > 0)}{', cumulative' * self.cumulative})"
+        blurry = f", blurry={self.blurry}" if self.blurry > 0 else ""
+        return f"ClassStream({tasks} tasks{blurry}{', cumulative' * self.cumulative}{self._pace})"
 
     def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> ClassStreams:
         tasks = self._given(dataset.classes) if self.classes is not None else self._equal(len(dataset.classes), split.seed)
@@ -76,15 +85,18 @@ class ClassStream(Tasks):
         arriving = _relabelled(dataset, arrival)
         held = [(dealt == task).nonzero().flatten() for task in range(len(tasks))]
         targets, num_classes = arriving.train.targets, len(arrival)
+        of_clients = self._pace.tasks_of_clients(split.num_clients, len(tasks), split.seed)
+        some_stay = bool(((of_clients >= 0) & (of_clients < torch.arange(len(tasks)))).any())
         return ClassStreams(
             dataset=arriving,
             names=tuple(", ".join(dataset.classes[c] for c in members) for members in tasks),
-            shards=shards_of_tasks(targets, num_classes, held, split, val_fraction, self.cumulative),
+            tasks_of_clients=of_clients,
+            shards=shards_of_tasks(targets, num_classes, held, of_clients, split, val_fraction, self.cumulative),
             num_seen=tuple(int((seen_from <= task).sum()) for task in range(len(tasks))),
             test_task=task_of[dataset.test.targets],
             test_from=seen_from[dataset.test.targets],
             class_task=task_of[arrival],
-            mixed=len(tasks) > 1 and (self.cumulative or self.blurry > 0),
+            mixed=some_stay or (len(tasks) > 1 and (self.cumulative or self.blurry > 0)),
         )
 
     def _equal(self, num_classes: int, seed: int) -> list[list[int]]:
@@ -127,16 +139,22 @@ class DomainStream(Tasks):
     ``MNIST/3`` is the class ``3`` of the domain ``MNIST``.
 
     Args:
-        cumulative: whether clients keep the samples of all earlier domains.
+        cumulative: whether clients keep the samples of all their earlier domains.
+        moving, joining: as of a :class:`ClassStream`.
+
+    Raises:
+        ValueError: if a value is out of range.
     """
 
     global_model = True
 
-    def __init__(self, cumulative: bool = False) -> None:
-        self.cumulative = cumulative
+    def __init__(self, cumulative: bool = False, moving: float = 1.0, joining: int = 0) -> None:
+        self.cumulative, self.moving, self.joining = cumulative, moving, joining
+        self._pace = ClientPace(moving, joining)
 
     def __repr__(self) -> str:
-        return f"DomainStream({'cumulative' * self.cumulative})"
+        settings = f"{', cumulative' * self.cumulative}{self._pace}"
+        return f"DomainStream({settings.removeprefix(', ')})"
 
     def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> ClassStreams:
         sources = dataset.sources
@@ -157,10 +175,12 @@ class DomainStream(Tasks):
         tasks = task_of[dataset.train.targets]
         held = [(tasks == task).nonzero().flatten() for task in range(len(domains))]
         test_task = task_of[dataset.test.targets]
+        of_clients = self._pace.tasks_of_clients(split.num_clients, len(domains), split.seed)
         return ClassStreams(
             dataset=replace(dataset, train=train, test=test, classes=tuple(classes), sources=None),
             names=domains,
-            shards=shards_of_tasks(train.targets, len(classes), held, split, val_fraction, self.cumulative),
+            tasks_of_clients=of_clients,
+            shards=shards_of_tasks(train.targets, len(classes), held, of_clients, split, val_fraction, self.cumulative),
             num_seen=(len(classes),) * len(domains),
             test_task=test_task,
             test_from=test_task,

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import shorten
 
@@ -21,7 +21,7 @@ class Participation:
         seed: of the draws.
 
     Raises:
-        ValueError: if the sampler is none, or the cohort of round 1, or one that is named, is none of such clients.
+        ValueError: if the sampler is none.
     """
 
     sampler: ClientSampler
@@ -32,8 +32,10 @@ class Participation:
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, ClientSampler):
             raise ValueError(f"data.client_sampler is {self.sampler!r}, must be a ClientSampler: such as Poisson()")
-        for round in range(1, (self.sampler.num_rounds or 1) + 1):
-            self.cohort(round)
+
+    def among(self, num_clients: int) -> "Participation":
+        """That of a round in which the first so many clients are there; all of them, where a cohort has more."""
+        return replace(self, num_clients=num_clients, size=min(self.size, num_clients))
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round (counted from 1), ascending; possibly nobody, where the sampler allows it.
@@ -95,16 +97,21 @@ def participation(
     """What the keys of the data module say; ``clients_per_round`` is not looked at where ``cohorts`` are given.
 
     Raises:
-        ValueError: if a value is out of range, or both a sampler and cohorts are given.
+        ValueError: if a value is out of range, both a sampler and cohorts are given, or the cohort of round 1, or one that is
+            named, is none of such clients.
     """
     if cohorts is None:
         size = cohort_size(clients_per_round, num_clients)
-        return Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
-    if client_sampler is not None:
+        drawn = Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
+    elif client_sampler is not None:
         raise ValueError(f"data.client_sampler is {client_sampler}, but data.cohorts names who takes part: leave one out")
-    if len(cohorts) == 0:
+    elif len(cohorts) == 0:
         raise ValueError("data.cohorts is empty, must name the clients of at least one round")
-    return Participation(FixedCohorts(cohorts), num_clients, num_clients, seed)
+    else:
+        drawn = Participation(FixedCohorts(cohorts), num_clients, num_clients, seed)
+    for round in range(1, (drawn.num_rounds or 1) + 1):
+        drawn.cohort(round)
+    return drawn
 
 
 def cohort_size(clients_per_round: int | float, num_clients: int) -> int:

@@ -1,7 +1,7 @@
 """Who holds which samples of which task, where one global model learns tasks that come one after another."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import torch
@@ -18,11 +18,13 @@ from fl_lightning.random_streams import numpy_stream
 class ClassStreams:
     """T tasks of N clients. Labels are global, in order of arrival: the classes seen by a position are a prefix of all.
 
-    Row ``client * T + position`` of ``shards`` is what a client trains on at that position.
+    Row ``client * T + position`` of ``shards`` is what a client trains on while the task at that position is the newest; it is
+    empty before the client joins.
     """
 
     dataset: Dataset
     names: tuple[str, ...]  # of the tasks
+    tasks_of_clients: Tensor  # (N, T), the task that a client trains on at each position; -1 before it joins
     shards: ClientShards  # training and validation samples
     num_seen: tuple[int, ...]  # classes seen up to and including each position, C_1 to C_T
     test_task: Tensor  # (n_test,), position of the task that a test sample is of
@@ -35,10 +37,33 @@ class ClassStreams:
         """T."""
         return len(self.names)
 
+    def num_there(self, position: int) -> int:
+        """Clients that have joined: the first so many."""
+        return int((self.tasks_of_clients[:, position] >= 0).sum())
+
+    def stays(self, client: int, position: int) -> int:
+        """How many positions after this one a client has the same task at."""
+        tasks = self.tasks_of_clients[client]
+        return int((tasks[position + 1 :] == tasks[position]).sum())
+
     def first_new(self, position: int) -> int:
         """The first of the classes that are new at a position; 0 where none is, as with tasks of the same classes."""
         before = self.num_seen[position - 1] if position > 0 else 0
         return before if before < self.num_seen[position] else 0
+
+    def positions_of_classes(self) -> list[tuple[int, int] | None]:
+        """The first and the last position at which clients have samples of each class; None where they never have."""
+        counts = self.shards.label_counts
+        held = counts.reshape(-1, self.num_tasks, counts.shape[1]).sum(dim=0) > 0
+        positions = [held[:, label].nonzero().flatten().tolist() for label in range(counts.shape[1])]
+        return [(found[0], found[-1]) if found else None for found in positions]
+
+    def most_samples(self) -> int:
+        """Training samples that the largest client has in all of its tasks, each counted once."""
+        sizes = self.shards.train_start.diff()
+        owner = torch.repeat_interleave(torch.arange(len(sizes)) // self.num_tasks, sizes)
+        held = (owner * len(self.dataset.train) + self.shards.train).unique()  # with some tasks a sample is in several rows
+        return int((held // len(self.dataset.train)).bincount().max())
 
     def digest(self) -> str:
         """A short name of who learns which samples in which order."""
@@ -47,17 +72,24 @@ class ClassStreams:
 
 
 def shards_of_tasks(
-    targets: Tensor, num_classes: int, tasks: Sequence[Tensor], split: FederatedSplit, val_fraction: float, cumulative: bool
+    targets: Tensor,
+    num_classes: int,
+    tasks: Sequence[Tensor],
+    tasks_of_clients: Tensor,
+    split: FederatedSplit,
+    val_fraction: float,
+    cumulative: bool,
 ) -> ClientShards:
-    """Each task's samples partitioned anew among all clients; of row ``client * T + position``.
+    """Each task's samples partitioned anew among the clients that move to it; of row ``client * T + position``.
 
     Args:
         targets: (n,), classes of all training samples.
         num_classes: C.
         tasks: indices of each task's training samples.
+        tasks_of_clients: (N, T), the task that each client trains on at each position; -1 before it joins.
         split: the clients, the partition and the seed.
         val_fraction: of a client's samples of a task, for validation.
-        cumulative: whether clients keep the samples of all earlier tasks.
+        cumulative: whether clients keep the samples of all their earlier tasks.
 
     Raises:
         ValueError: if the partition names samples or clients, or leaves a client without samples of a task.
@@ -67,13 +99,21 @@ def shards_of_tasks(
             f"data.partition is {split.partition!r}, but each task of data.tasks is partitioned anew: choose another, such as "
             "Dirichlet"
         )
-    each = [_shards_of_task(targets, num_classes, held, split, val_fraction, key) for key, held in enumerate(tasks, start=-1)]
-    rows = [(client, position) for client in range(split.num_clients) for position in range(len(tasks))]
-    train, validation = (
-        [torch.cat([indices(each[p], client) for p in range(0 if cumulative else last, last + 1)]) for client, last in rows]
-        for indices in (ClientShards.train_indices, ClientShards.validation_indices)
-    )
-    return shards_of_parts(train, validation, targets, num_classes)
+    holders = [(tasks_of_clients[:, task] == task).nonzero().flatten().tolist() for task in range(len(tasks))]
+    each = [
+        _shards_of_task(targets, num_classes, held, replace(split, num_clients=len(clients)), val_fraction, key)
+        for key, (held, clients) in enumerate(zip(tasks, holders, strict=True), start=-1)
+    ]
+    place = [{client: row for row, client in enumerate(clients)} for clients in holders]
+    nothing = torch.empty(0, dtype=torch.int64)
+
+    def rows(indices: Callable[[ClientShards, int], Tensor]) -> Iterator[Tensor]:
+        for client, positions in enumerate(tasks_of_clients.tolist()):
+            for last, newest in enumerate(positions):
+                present = sorted({*positions[: last + 1]} if cumulative else {newest})
+                yield torch.cat([nothing, *(indices(each[task], place[task][client]) for task in present if task >= 0)])
+
+    return shards_of_parts([*rows(ClientShards.train_indices)], [*rows(ClientShards.validation_indices)], targets, num_classes)
 
 
 def _shards_of_task(

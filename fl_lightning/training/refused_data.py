@@ -57,7 +57,8 @@ def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps:
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:
         clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
-    alone = (client for client in clients if data.batch_sizes.smallest(client, local_steps(client)) == 1)
+    holding = (client for client in clients if data.num_train(client) > 0)  # others join later
+    alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
     if (lonely := next(alone, None)) is None:
         return
     try:

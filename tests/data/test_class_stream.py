@@ -95,6 +95,43 @@ def test_cumulative_rows_are_the_union_of_the_former():
     assert not plain.mixed
 
 
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_clients_at_their_own_pace(cumulative):
+    """A task is partitioned among those that move to it; who stays keeps the samples, who has not joined has none."""
+    tasks = ClassStream(num_tasks=3, moving=0.5, joining=2, cumulative=cumulative)
+    streams = tasks.stream(dataset(), split(num_clients=8), 0.1)
+    of_clients, seen = streams.tasks_of_clients, [set() for _ in range(8)]
+    assert [streams.num_there(position) for position in range(3)] == [4, 6, 8]
+    for position in range(3):
+        held = rows(streams, position)
+        movers = [client for client in range(8) if of_clients[client, position] == position]
+        validation = [streams.shards.validation_indices(3 * client + position) for client in movers]
+        for client in range(8):
+            task = int(of_clients[client, position])
+            if task == position:
+                labels = streams.dataset.train.targets[held[client]]
+                assert set(labels.tolist()) <= set(range(0 if cumulative else 2 * task, 2 * task + 2))
+                assert cumulative <= (seen[client] <= set(held[client].tolist()))
+                seen[client] |= set(held[client].tolist())
+            elif task < 0:
+                assert len(held[client]) == 0
+            else:
+                assert torch.equal(held[client], rows(streams, position - 1)[client])
+        if not cumulative:
+            of_task = torch.cat([*(held[client] for client in movers), *validation])
+            new = (streams.dataset.train.targets // 2 == position).nonzero().flatten()
+            assert torch.equal(of_task.sort().values, new)
+    assert streams.mixed
+    stayed = next(client for client in range(8) if of_clients[client, 1] == of_clients[client, 2] >= 0)
+    assert streams.stays(stayed, 1) == 1
+    assert streams.stays(7, 2) == 0
+    assert streams.most_samples() == max(map(len, seen))
+
+
+def test_clients_that_join_mix_no_tasks():
+    assert not ClassStream(num_tasks=3, joining=1).stream(dataset(), split(), 0.0).mixed
+
+
 def test_blurry_borders():
     """A share b of each class is in the other tasks; with b = 0 the stream is that without, sample by sample."""
     streams = ClassStream(num_tasks=3, class_order="labels", blurry=0.25).stream(dataset(), split(1), 0.0)
@@ -181,9 +218,12 @@ def test_cumulative_validation_counts_a_sample_once():
         ({"classes": [["a", "z"]]}, "data.tasks.classes names z, which data.source has not: correct it"),
         ({"classes": [["a", "b", "c"]]}, "data.tasks.classes leaves out d of data.source: give each class a task"),
         ({"classes": [["a"], []]}, "data.tasks.classes is [['a'], []], must have a class at least in each task"),
+        ({"moving": 0}, "data.tasks.moving is 0, must be above 0 and at most 1: 1 moves all clients together"),
+        ({"joining": 1}, "data.tasks.joining is 1 at each of 4 tasks, which leaves none of data.num_clients 4 for the first "
+         "task: lower it, or raise data.num_clients"),
         ({"classes": [["a"]], "num_tasks": 2}, "data.tasks.num_tasks is 2, and data.tasks.classes has 1 tasks: give one"),
     ],
-)
+)  # fmt: skip
 def test_bad_streams_are_refused(settings, message):
     with pytest.raises(ValueError) as error:
         ClassStream(**settings).stream(dataset(), split(), 0.0)

@@ -15,6 +15,7 @@ from fl_lightning.algorithm import FederatedAlgorithm, overridden
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.continual.composition import check_composed, keeps_personal_weights
+from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
@@ -27,8 +28,10 @@ _SEEN = "num_seen"  # the net's buffer, which travels as a counter of BatchNorm 
 class ClassLearner(FederatedModule):
     """Learns the tasks of ``data.tasks``, a ``ClassStream`` or ``DomainStream``; with its defaults fine-tuning by FedAvg.
 
-    All clients change tasks together. The net gives minus infinity for classes not seen yet, in training, evaluation and as
-    a teacher; rows of the head are drawn anew, for all clients alike, when their task begins.
+    ``data.tasks`` says which samples a client has in each task. Of the clients that have joined by then
+    ``data.clients_per_round`` take part in a round, or all where they are fewer. The net gives minus infinity for classes not
+    seen yet, in training, evaluation and as a teacher; rows of the head are drawn anew, for all clients alike, when their task
+    begins.
 
     Args:
         net: with a linear class layer called ``classifier``, as all of ours.
@@ -69,6 +72,7 @@ class ClassLearner(FederatedModule):
         self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
         for name in ("position", "rounds_in_task"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+        self._first_round_of_task: int | None = None  # None before any round
 
     def adapt_net(self) -> None:
         super().adapt_net()
@@ -110,6 +114,8 @@ class ClassLearner(FederatedModule):
                 "classes: set it to seen"
             )
         self.read_clock()
+        for round in range(1, (self.data.participation.num_rounds or 0) + 1):
+            self._participation_at((round - 1) // self.rounds_per_task).cohort(round)
 
     # The clock ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +165,7 @@ class ClassLearner(FederatedModule):
             self.rounds_in_task.zero_()
             self.read_clock()
             self.begin_task()
+        self._first_round_of_task = round - self._rounds_in_task
 
     def end_task(self) -> None:
         """Work at the server with the model of a task that is over, and another one follows."""
@@ -194,6 +201,22 @@ class ClassLearner(FederatedModule):
         super().after_undo()
         self.read_clock()
 
+    def participation_in(self, round: int) -> Participation:
+        begun = self._first_round_of_task
+        tasks_away = int(self.task_is_over) if begun is None else (round - begun) // self.rounds_per_task
+        return self._participation_at(self._position + tasks_away)
+
+    def _participation_at(self, position: int) -> Participation:
+        """That of the task at a position, or of the last task."""
+        streams = self.data.class_streams
+        return self.data.participation.among(streams.num_there(min(position, streams.num_tasks - 1)))
+
+    def sampled_clients(self, round: int) -> list[int]:
+        drawn = super().sampled_clients(round) if self.privacy is not None else self.participation_in(round).cohort(round)
+        if self._first_round_of_task is None:  # for a rehearsal, before clients that may join in this round have samples
+            drawn = [client for client in drawn if self.data.num_train(client) > 0]
+        return drawn
+
     # A visit --------------------------------------------------------------------------------------------------------
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
@@ -215,8 +238,9 @@ class ClassLearner(FederatedModule):
         return self.loss(logits[:, columns], targets - columns.start, label_counts[columns])
 
     def is_last_visit(self, client: Client) -> bool:
-        """Whether a client that is at this point is not in a later cohort of the present task."""
-        last = client.round + self.rounds_per_task - self._rounds_in_task - 1
+        """Whether a client that is at this point is not in a later cohort before it moves to another task."""
+        rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self._position))
+        last = client.round + rounds - self._rounds_in_task - 1
         if (named := self.data.participation.num_rounds) is not None:
             last = min(last, named)
         return not any(client.index in self.sampled_clients(round) for round in range(client.round + 1, last + 1))

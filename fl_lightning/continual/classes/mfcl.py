@@ -18,6 +18,7 @@ from fl_lightning.continual.classes.generator import Generator, draw_noise
 from fl_lightning.continual.classes.lwf import FedLwF
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
+from fl_lightning.functional.finite import finite_rows
 from fl_lightning.module import Net
 from fl_lightning.random_streams import seeded_layers, torch_stream
 from fl_lightning.state.checkpoint import without_part
@@ -47,6 +48,7 @@ class MFCL(FedLwF):
 
     Raises:
         ValueError: if a value is out of range, the net has no features, or the data are no images.
+        FloatingPointError: at the end of a task, if the generator is not finite.
     """
 
     def __init__(
@@ -83,6 +85,14 @@ class MFCL(FedLwF):
             raise ValueError(
                 f"model.net is {type(self.net).__name__}, but MFCL distils features: give it the parts features and classifier"
             )
+
+    def check_data(self) -> None:
+        if self.data.class_streams.mixed:
+            raise ValueError(
+                f"data.tasks is {self.data.tasks}, whose tasks have samples of earlier ones' classes, but MFCL's loss on real "
+                "samples is among the new ones: use another method, such as FedLwF with model.softmax_over seen"
+            )
+        super().check_data()
 
     def configure_model(self) -> None:
         super().configure_model()
@@ -159,6 +169,20 @@ class MFCL(FedLwF):
                 self.generator_loss(teacher, images).backward()
                 optimizer.step()
         self.generator.requires_grad_(False)
+        self._check_generator()
+
+    def _check_generator(self) -> None:
+        """Images that are not finite would lose every client's update in all rounds to come.
+
+        Raises:
+            FloatingPointError: if a weight or a running statistic of the generator is not finite.
+        """
+        tensors = (*self.generator.parameters(), *self.generator.buffers())
+        if not finite_rows((tensor[None] for tensor in tensors), 1).all():
+            raise FloatingPointError(
+                f"the generator of MFCL is not finite after task {self.task + 1}: lower model.statistics_weight, or use a "
+                "method without a generator, such as FedLwF"
+            )
 
     def generator_loss(self, teacher: nn.Module, images: Tensor) -> Tensor:
         """What the generator minimises, a scalar: content, balance, BatchNorm's statistics, smoothness.

@@ -70,8 +70,7 @@ class Replay(ClassLearner):
 
     def check_data(self) -> None:
         super().check_data()
-        rows = self.data.shards.train_label_counts.sum(dim=1).reshape(self.data.num_clients, self.data.class_streams.num_tasks)
-        if self.memory > (most := int(rows.sum(dim=1).max())):
+        if self.memory > (most := self.data.class_streams.most_samples()):
             raise ValueError(f"model.memory is {self.memory}, but no client has more than {most} training samples: lower it")
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:

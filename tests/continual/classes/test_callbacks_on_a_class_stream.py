@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fl_lightning.callbacks import ArrivingClasses, FederatedCallback, PerClassAccuracy, RoundForgetting
+from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.continual import ClassStream, DomainStream, FedAvgOnClasses, ICaRL
 from fl_lightning.data import Dataset, Samples
 from fl_lightning.data.sources.source import Source
@@ -114,6 +115,22 @@ def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_
     assert {"forgetting/round", "forgetting/from_best", "forgetting/local_mean"} <= scalars.keys()
     pictures = {tag for _, tag, _ in raw_records(tmp_path)}
     assert {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "tasks/counts", "class_accuracy/heatmap"} <= pictures
+
+
+@pytest.mark.parametrize(
+    ("settings", "spans"),
+    [
+        ({}, [(1, 2), (3, 4), (5, 6)]),
+        ({"cumulative": True}, [(1, 6), (3, 6), (5, 6)]),
+        ({"moving": 0.5}, [(1, 6), (3, 6), (5, 6)]),  # of three clients one moves at a time
+    ],
+)
+def test_pictures_say_when_a_class_came_and_went(arriving, settings, spans):
+    """Between them clients have samples: two classes a task of two rounds."""
+    data = arriving.new_data(ClassStream(num_tasks=3, class_order="labels", **settings))
+    trained = arriving.train(FedAvgOnClasses, data, rounds=1, softmax_over="seen")
+    expected = [f"{name} (rounds {first} to {last})" for name, (first, last) in zip("abcdef", sorted(2 * spans))]
+    assert class_names(trained) == expected
 
 
 def test_on_the_command_line(main, tmp_path):

@@ -6,6 +6,7 @@ import torch
 from fl_lightning import FedAvg, FedProx
 from fl_lightning.continual import (
     ClassStream,
+    DomainStream,
     FedAvgOnClasses,
     FedAvgOnTasks,
     FedLwF,
@@ -13,6 +14,7 @@ from fl_lightning.continual import (
     ServerEWC,
     TaskStream,
 )
+from fl_lightning.data import Dataset, Partition, Samples
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -56,6 +58,33 @@ def test_one_task_is_the_method_without_tasks(arriving, method, plain, softmax_o
     one = ClassStream(num_tasks=1, class_order="labels")
     trained = arriving.train(method, arriving.new_data(one), rounds=2, softmax_over=softmax_over)
     arriving.assert_same(trained.net, arriving.train(plain, arriving.new_data(None), rounds=2).net, atol=0)
+
+
+class Strided(Partition):
+    """The same samples for the same labels, whatever the seed."""
+
+    def __call__(self, labels, num_clients, seed):
+        return [torch.arange(len(labels))[client::num_clients] for client in range(num_clients)]
+
+
+def test_identical_domains_are_one_long_run(arriving):
+    """Two domains of the same samples, dealt alike: FedAvg on one of them for all rounds, with whole shards as batches."""
+    inputs = torch.randn(36, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    targets = torch.arange(36) % 3
+
+    def train(method, domains, tasks):
+        count = len(domains)
+        part = Samples(inputs.repeat(count, 1, 1, 1), torch.cat([targets + 3 * domain for domain in range(count)]))
+        names = tuple(f"{domain}/{label}" for domain in domains for label in "abc")
+        data = arriving.new_data(tasks, partition=Strided(), batch_size=None)
+        data.source.load = lambda root: Dataset(part, part, names, sources=tuple(name[0] for name in names))
+        net = arriving.new_net()
+        net.classifier = torch.nn.utils.skip_init(torch.nn.Linear, 3, 3, dtype=torch.float64)
+        for weight in net.classifier.parameters():
+            torch.nn.init.constant_(weight, 0.1)
+        return arriving.train(method, data, net, rounds=4).net
+
+    arriving.assert_same(train(FedAvgOnClasses, "xy", DomainStream()), train(FedAvg, "x", None), atol=1e-12)
 
 
 def test_old_rows_stay_where_new_classes_compete_alone(arriving):

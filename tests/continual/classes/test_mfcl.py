@@ -76,6 +76,25 @@ def test_the_generator_learns_between_tasks_alone(arriving):
     assert same == [True, False, True, False, True]
 
 
+@pytest.mark.parametrize("planted_in", ["linear.weight", "normalise.running_var"])
+def test_a_generator_that_is_not_finite_ends_the_run(arriving, planted_in):
+    """In one line, before the first round of the next task: its images would lose every client's update."""
+
+    class Planted(FederatedCallback):
+        def on_round_end(self, trainer, module, round, report):
+            if round == 2:
+                module.generator.state_dict()[planted_in].view(-1)[0] = float("nan")
+
+    generators = Generators()
+    with pytest.raises(FloatingPointError) as error:
+        arriving.train(MFCL, callbacks=[Planted(), generators], **SMALL)
+    assert str(error.value) == (
+        "the generator of MFCL is not finite after task 1: lower model.statistics_weight, or use a method without a generator, "
+        "such as FedLwF"
+    )
+    assert sorted(generators.by_round) == [1, 2]
+
+
 def test_the_generators_loss(arriving):
     """Its four terms written out, on a net with BatchNorm in evaluation mode."""
     method = arriving.train(MFCL, rounds=2, **SMALL)
