@@ -1,6 +1,7 @@
 """What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
 
 import functools
+import gc
 import os
 
 # Before torch counts processors: nets are tiny, and tests run side by side.
@@ -22,6 +23,11 @@ from lightning.pytorch.trainer.connectors import callback_connector
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: the garbage collector need not look at it with every test."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

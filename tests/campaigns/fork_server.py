@@ -9,20 +9,30 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
+from unittest import mock
 
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
     [
         *("fl_lightning.command_line.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
-        *("opacus", "sklearn.datasets", "optuna"),  # which the package imports where it uses them
+        *("opacus", "sklearn.datasets", "sklearn.model_selection", "optuna"),  # imported where they are used
+        "first_use",
     ]
 )
+
+
+def fork(target: Callable[..., object], *arguments: object) -> BaseProcess:
+    """Call a function, which is found by its name, in a fork of the server."""
+    process = _SERVER.Process(target=target, args=arguments)
+    with mock.patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):  # the first call starts the server
+        process.start()
+    return process
 
 
 def start(folder: Path, *arguments: str) -> BaseProcess:
@@ -103,8 +113,7 @@ class SweepRun:
         reader, self._writer = multiprocessing.Pipe(duplex=False)
         arguments = list(command[command.index("fit") :])
         given = (arguments, os.getcwd(), stdout.name, dict(env), reader)
-        self._process = SERVER.Process(target=_run_of_sweep, args=given)
-        self._process.start()
+        self._process = fork(_run_of_sweep, *given)
         reader.close()
         self.pid = self._process.pid
 
@@ -120,9 +129,7 @@ FORKED_RUNS = SimpleNamespace(Popen=SweepRun, PIPE=subprocess.PIPE, STDOUT=subpr
 
 
 def _start(arguments: Sequence[str], folder: Path, out: Path, error: Path, environment: dict[str, str]) -> BaseProcess:
-    process = SERVER.Process(target=_main, args=(list(arguments), str(folder), (str(out), str(error)), environment))
-    process.start()
-    return process
+    return fork(_main, list(arguments), str(folder), (str(out), str(error)), environment)
 
 
 def _main(arguments: list[str], folder: str, outputs: tuple[str, str], environment: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fork_server import SERVER
+from fork_server import fork
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples
@@ -94,8 +94,7 @@ def test_second_process_waits_for_the_first(tmp_path):
     """)
     started = tmp_path / "started"
     names = {"started": str(started), "cache": os.environ["FL_LIGHTNING_CACHE"]}
-    other = SERVER.Process(target=exec, args=(program, names))
-    other.start()
+    other = fork(exec, program, names)
     deadline = time.monotonic() + 60
     while not started.exists() and other.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
