@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from declared_by_tests import needs_on_tasks
 
 from fl_lightning import FedAvg, FederatedModule, continual, methods
 from fl_lightning.continual import APD, EWC, ClassLearner, TaskLearner
@@ -11,12 +12,6 @@ from fl_lightning.continual.federated import combined_names
 from fl_lightning.exchange import Needs
 from fl_lightning.methods import Ditto, FedBABU, FedDF, Flashback, LocalOnly
 
-# What a pair needs in addition to its defaults, by federation.
-WANTED = {
-    "FedSGD": ({"batch_size": None}, {}),
-    "LGFedAvg": ({}, {"shared": ["classifier.*", "hidden.*"]}),
-    "FedReg": ({}, {"num_perturbations": 1}),
-}
 # Those of classes that arrive are tried in classes/test_federations.py.
 ON_TASKS = [name for name in combined_names() if not name.endswith("OnClasses")]
 
@@ -35,7 +30,7 @@ def test_every_pair_runs(tiny, tmp_path, name):
     The quick suite tries every fifth pair, and so every learner with some federations.
     """
     federation = next(one for one in sorted(methods.__all__, key=len, reverse=True) if name.startswith(one))
-    of_data, options = WANTED.get(federation, ({}, {}))
+    of_data, options = needs_on_tasks(federation)
     settings = {"optimizer": plain_sgd, "train_unsampled": True, **options}
     decomposes = name.endswith(("APD", "FedWeIT"))
     settings |= {"l2": 1.0, "l1": 0.02} if decomposes else {}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from declared_by_tests import needs_of, needs_without_net
 from torch import nn
 from torch.func import functional_call
 
@@ -347,14 +348,15 @@ def public_methods():
 
 def public_cases(method):
     """A net without and one with BatchNorm, where the method takes them. The table of combinations has compiled steps too."""
-    if method is methods.FedReg:  # plain SGD, no BatchNorm
-        return Case(method, mlp, ragged, sgd), Case(method, group_norm_net, augmented, sgd)
-    if method in (methods.FedDF, methods.Flashback):
-        settings = {"distillation_batch_size": 4, **({"distillation_steps": 5} if method is methods.FedDF else {})}
-        return Case(method, mlp, public, momentum, settings), Case(method, batch_norm_net, public, sgd, settings)
-    if method is methods.FedSGD:
-        return Case(method, mlp, one_step, momentum), Case(method, batch_norm_net, one_step, sgd)
-    return Case(method, mlp, ragged, momentum), Case(method, batch_norm_net, ragged_pairs, sgd)
+    (of_data, with_norm), (_, settings) = needs_of(method.__name__), needs_without_net(method.__name__)
+    if not with_norm.get("norm", True):
+        return Case(method, mlp, ragged, sgd, settings), Case(method, group_norm_net, augmented, sgd, settings)
+    flat, images = (ragged, ragged_pairs)
+    if "public_size" in of_data:
+        flat = images = public
+    elif "batch_size" in of_data:
+        flat = images = one_step
+    return Case(method, mlp, flat, momentum, settings), Case(method, batch_norm_net, images, sgd, settings)
 
 
 PUBLIC_CASES = [case for method in public_methods() for case in public_cases(method)]

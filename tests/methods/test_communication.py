@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from declared_by_tests import HEAD, NORM, STATISTICS, WEIGHTS, WITHOUT_NORM, Cost, costs_of
+from declared_by_tests import HEAD, NORM, STATISTICS, WEIGHTS, WITHOUT_NORM, Cost, costs_of, needs_of
 from written_pages import round_of
 
 from fl_lightning import methods
@@ -52,7 +52,7 @@ def test_bytes_of_a_round(tiny, name, personal):
     """Three rounds of 3, 2 and 2 clients, 3, 1 and 0 of them new; a head that stays at home has no part in anything sent."""
     row, method = TABLE[name], name.split(",")[0]
     result = tiny.train_any(method, personal, precision="32-true", **row.settings)
-    weights, statistics = (WITHOUT_NORM, 0) if method == "FedReg" else (WEIGHTS, STATISTICS)
+    weights, statistics = (WEIGHTS, STATISTICS) if needs_of(method)[1].get("norm", True) else (WITHOUT_NORM, 0)
     kept = HEAD if personal else 0
 
     def of(entry):

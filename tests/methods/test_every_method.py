@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from declared_by_tests import changes, keeps_head, needs_of, shares_body, trains_at_the_server
 
 from fl_lightning import methods
 from fl_lightning.data import ClientSampler
 from fl_lightning.training.undoable_step import UndoableStep
-
-TRAINS_AT_THE_SERVER = {"FedDF", "Flashback"}
-# Has the initial head for all; shares nothing but the head; shares nothing.
-SHARES_NO_BODY_OR_KEEPS_NO_HEAD = {"FedBABU", "LGFedAvg", "LocalOnly"}
 
 
 def assert_same_end(tiny, actual, expected):
@@ -52,7 +49,7 @@ class NobodyTwice(ClientSampler):
         return [] if round % 2 else [0, 1]
 
 
-@pytest.mark.parametrize("name", sorted(set(methods.__all__) - {"LocalOnly"}))  # trains all
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if not changes(name, "cohort")])
 def test_a_round_of_nobody_is_a_lost_one(tiny, name):
     """The first round and a later one: the run ends as one in which their only client was not finite."""
     empty = tiny.train_any(name, cohorts=None, client_sampler=NobodyTwice(), rounds=4)
@@ -71,12 +68,12 @@ def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
     assert_same_end(tiny, undone, lost)
 
 
-@pytest.mark.parametrize("name", sorted(set(methods.__all__) - SHARES_NO_BODY_OR_KEEPS_NO_HEAD))
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if shares_body(name) and keeps_head(name)])
 def test_a_head_stays_at_home(tiny, name):
     """No client touches the global classifier; each keeps its head, and the bodies are averaged all the same."""
     method = tiny.train_any(name, personal=("classifier.*",))
-    start = tiny.new_net(norm=name != "FedReg")
-    if name not in TRAINS_AT_THE_SERVER:
+    start = tiny.new_net(norm=needs_of(name)[1].get("norm", True))
+    if not trains_at_the_server(name):
         tiny.assert_same(method.net.classifier, start.classifier, atol=0)
     assert (method.net.features[0].weight - start.features[0].weight).abs().max() > 1e-3
     heads = [method.client_states.read(client).weights["classifier.weight"] for client in range(4)]

@@ -6,6 +6,7 @@ from torch import nn
 
 from fl_lightning import FedAvg, FedBN
 
+NEEDS = ({}, {"norm": True})
 COSTS = {"FedBN": Cost(down=(1, 0, -NORM), up=(1, 0, -NORM), client=(0, 0, NORM))}
 
 

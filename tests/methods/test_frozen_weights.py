@@ -1,10 +1,12 @@
 """A net with a frozen body against the rest of it alone, on samples that the body has seen: weights, bytes, states."""
 
 import copy
+import inspect
 from dataclasses import replace
 
 import pytest
 import torch
+from declared_by_tests import changes
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, methods
@@ -34,10 +36,6 @@ class WithBody(nn.Module):
         return self.tail(self.body(inputs))
 
 
-# Whose patterns go by where the class layer is.
-CLASS_LAYER = {"FedPer": "personal", "FedRep": "personal", "LGFedAvg": "shared", "FedBABU": "head"}
-
-
 def both(tiny, name, **settings):
     """The method on the whole net, and on the trained part of it with samples that the body has been through."""
 
@@ -47,8 +45,10 @@ def both(tiny, name, **settings):
         data.train_set.inputs.copy_(BODY(data.train_set.inputs))
         return data
 
-    if name in CLASS_LAYER:
-        settings[CLASS_LAYER[name]] = ["*classifier.*"]
+    # Patterns go by where the class layer is.
+    defaults = {key: argument.default for key, argument in inspect.signature(getattr(methods, name)).parameters.items()}
+    defaults["personal"] = settings.get("personal", getattr(methods, name).personal)
+    settings |= {key: ["*classifier.*"] for key, patterns in defaults.items() if patterns == ("classifier.*",)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "new_net", lambda norm=True, new_net=tiny.new_net: WithBody(new_net(norm)))
         whole = tiny.train_any(name, **settings)
@@ -70,9 +70,12 @@ def assert_alike(tiny, whole, part):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", [name for name in methods.__all__ if name != "FedReg"])  # perturbs what the body gets
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if not changes(name, "pseudo_data")])
 def test_frozen_weights_are_constants(tiny, name, engine):
-    """Not sent, not summed, not kept, not counted, and what is trained comes out the same."""
+    """Not sent, not summed, not kept, not counted, and what is trained comes out the same.
+
+    Pseudo data is made of what the body gets.
+    """
     assert_alike(tiny, *both(tiny, name, engine=engine))
 
 

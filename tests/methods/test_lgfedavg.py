@@ -5,6 +5,7 @@ from declared_by_tests import HEAD, Cost
 
 from fl_lightning import FedPer, LGFedAvg
 
+ON_TASKS = {"shared": ["classifier.*", "hidden.*"]}  # the class layer is not shared
 COSTS = {"LGFedAvg": Cost(down=(0, 0, HEAD), up=(0, 0, HEAD), client=(1, 0, -HEAD), personal_by_rule=True)}
 
 

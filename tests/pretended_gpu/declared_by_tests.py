@@ -1,13 +1,16 @@
 """What ``tests/methods/test_<name>.py`` says of a method for the tests of all methods: what it needs, what a round costs.
 
 ``NEEDS`` is a pair of settings that the method cannot do without, those of the data and the others; with ``norm`` False the net
-has no BatchNorm. ``COSTS`` has a :class:`Cost` for the method and, under other settings, for ``"<Name>, <what differs>"``.
+has no BatchNorm, with True it must. Where each task has a class layer ``ON_TASKS`` replaces the others. ``COSTS`` has a
+:class:`Cost` for the method and, under other settings, for ``"<Name>, <what differs>"``.
 """
 
 import functools
 import runpy
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fl_lightning import methods
 
 TESTS = Path(__file__).parents[1] / "methods"
 
@@ -34,9 +37,47 @@ def needs_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return _said(name).get("NEEDS", ({}, {}))
 
 
+def needs_without_net(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same for a net that suits all."""
+    of_data, others = needs_of(name)
+    return of_data, {key: value for key, value in others.items() if key != "norm"}
+
+
+def needs_on_tasks(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same in a federation that learns tasks."""
+    of_data, others = needs_without_net(name)
+    return of_data, _said(name).get("ON_TASKS", others)
+
+
+def changes(name: str, *hooks: str) -> bool:
+    """Whether a method does in one of these hooks anything but what FedAvg does."""
+    return any(getattr(getattr(methods, name), hook) is not getattr(methods.FedAvg, hook) for hook in hooks)
+
+
+def trains_at_the_server(name: str) -> bool:
+    """Whether the server's model learns from public samples."""
+    return getattr(methods, name).needs.public_samples
+
+
 def costs_of(name: str) -> dict[str, Cost]:
     """By the method's name, and by what differs; a method of which nothing is said exchanges models alone."""
     return {name: Cost(), **_said(name).get("COSTS", {})}
+
+
+def sends(name: str) -> bool:
+    """Whether clients send anything."""
+    return any(costs_of(name)[name].up)
+
+
+def shares_body(name: str) -> bool:
+    """Whether clients send more than a class layer."""
+    return costs_of(name)[name].up[0] > 0
+
+
+def keeps_head(name: str) -> bool:
+    """Whether a class layer that is not sent stays with a client; where it does not, all have the initial one."""
+    cost = costs_of(name)[name]
+    return cost.up[2] != -HEAD or cost.client != (0, 0, 0)
 
 
 @functools.cache

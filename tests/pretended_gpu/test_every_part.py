@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from declared_by_tests import trains_at_the_server
 from pretended.runs import assert_same, both, every_engine, fit
 
 from fl_lightning import callbacks, continual, methods
@@ -10,7 +11,7 @@ from fl_lightning.privacy import DPSGD, UserLevelDP
 
 pytestmark = pytest.mark.slow
 ENGINES = ["sequential", "vectorized", "captured"]
-AT_THE_SERVER = ["FedDF", "Flashback"]
+AT_THE_SERVER = list(filter(trains_at_the_server, methods.__all__))
 OF_CLIENTS = ["APFL", "FedCurv"]
 # Of a federated method with a learner of tasks those with the most state.
 TASKS = ["APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "FedAvgOnTasks", "SCAFFOLDEWC", "FedCurvAPD", "FedProxStableSGD"]

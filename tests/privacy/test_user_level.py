@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from declared_by_tests import changes, needs_of, needs_without_net
 from lightning.pytorch.callbacks import ModelCheckpoint
 from opacus.accountants import RDPAccountant
 from torch import nn
@@ -238,15 +239,15 @@ def test_epsilon_is_that_of_the_accountant(fit):
 
 # What is refused, and what is not ---------------------------------------------------------------------------------------
 
-NOT_BOUNDED = ["FedCurv", "FedDF", "FedDyn", "FedGMA", "FedNova", "Flashback", "MOON", "PFedMe", "SCAFFOLD"]
-# FedBN is for nets that are refused; LocalOnly names its cohorts.
-REFUSED_OTHERWISE = ["FedBN", "LocalOnly"]
+NOT_BOUNDED = [name for name in methods.__all__ if changes(name, "client_result", "aggregate", "probe")]
+# For nets that are refused, or with cohorts of the method's.
+REFUSED_OTHERWISE = [name for name in methods.__all__ if needs_of(name)[1].get("norm", False) or changes(name, "cohort")]
 
 
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in NOT_BOUNDED + REFUSED_OTHERWISE])
 def test_methods_that_send_weights_alone_run(fit, name):
-    data = new_data(batch_size=None) if name == "FedSGD" else None
-    trained = train(fit, getattr(methods, name), 4, data, net=Parts())
+    of_data, settings = needs_without_net(name)
+    trained = train(fit, getattr(methods, name), 4, new_data(**of_data), net=Parts(), **settings)
     assert all(weight.isfinite().all() for weight in trained.net.parameters())
 
 

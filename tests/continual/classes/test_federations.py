@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from declared_by_tests import changes, needs_of, trains_at_the_server
+from written_pages import round_of
 
-from fl_lightning import FedProx, continual
+from fl_lightning import FedProx, continual, methods
 from fl_lightning.continual import EWC, ClassLearner, FedCurvOnClasses, FedLwF, SCAFFOLDOnClasses
 from fl_lightning.continual.federated import combined_names
 from fl_lightning.methods import MOON, FedBN, FedDF, FedPer, FedReg, FedRS
@@ -84,9 +86,9 @@ def test_fedcurv_equals_its_loop(arriving, softmax_over):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_learns_all_tasks(arriving, name):
     """With other cohorts each round; every class is known in the end."""
-    batch_size = {"batch_size": None} if name == "FedSGDOnClasses" else {}
+    of_data, _ = needs_of(name.removesuffix("OnClasses"))
     sgd = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=RATE)}
-    trained = arriving.train(getattr(continual, name), arriving.new_data(cohorts=arriving.cohorts, **batch_size), **sgd)
+    trained = arriving.train(getattr(continual, name), arriving.new_data(cohorts=arriving.cohorts, **of_data), **sgd)
     assert trained.is_over
     assert int(trained.net.num_seen) == 6
     assert not any(report.undone or report.nonfinite for report in trained.seen.rounds)
@@ -94,9 +96,16 @@ def test_every_name_learns_all_tasks(arriving, name):
 
 
 def test_names():
-    """Those whose clients' loss is the learner's and whose model is one for all."""
-    methods = ["SCAFFOLD", "FedAvg", "FedCurv", "FedDyn", "FedGMA", "FedNova", "FedProx", "FedSGD"]
-    assert sorted(NAMES) == sorted(f"{method}OnClasses" for method in methods)
+    """Those whose clients' loss is the learner's and whose model, trained by clients alone, is one for all."""
+    expected = [
+        name
+        for name in methods.__all__
+        if not changes(name, "client_loss", "client_step")
+        and not trains_at_the_server(name)
+        and "a client uses" not in round_of(name)
+    ]
+    assert {"FedAvg", "FedProx", "SCAFFOLD"} <= set(expected)
+    assert [f"{name}OnClasses" for name in expected] == NAMES
 
 
 def test_any_class_learner_in_a_federation(arriving):

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from declared_by_tests import needs_of
+from declared_by_tests import needs_without_net
 from torch import Tensor, nn
 
 from fl_lightning import FederatedModule, continual, methods
@@ -36,8 +36,7 @@ def needs(name: str | type[FederatedModule]) -> tuple[dict[str, Any], dict[str, 
     """Settings of the data and of the method; the net here suits all."""
     if str(name) in NEEDS:
         return NEEDS[str(name)]
-    of_data, others = needs_of(str(name))
-    return of_data, {key: value for key, value in others.items() if key != "norm"}
+    return needs_without_net(str(name))
 
 
 class Net(nn.Module):
