@@ -1,5 +1,7 @@
 """What every method sends and keeps, in bytes of float32, row by row."""
 
+import re
+
 import pytest
 import torch
 from declared_by_tests import HEAD, NORM, STATISTICS, WEIGHTS, WITHOUT_NORM, Cost, costs_of, needs_of
@@ -16,17 +18,16 @@ SERVERS = {
 }
 TABLE = SERVERS | {key: cost for name in methods.__all__ for key, cost in costs_of(name).items()}
 
-SAID = {  # in the section Round of a docstring, of what is sent more than by FedAvg
+UNITS = {  # in the section Round of a docstring, of what is sent more than by FedAvg, behind their number
     "": 0,
     "P": WEIGHTS,
-    "2P": 2 * WEIGHTS,
     "-P": -WEIGHTS - STATISTICS,
     "-P_head": -HEAD,
     "-P_body": HEAD - WEIGHTS - STATISTICS,
     "-P_bn": -NORM,
-    "4 bytes": 4,
-    "4C bytes": 4 * 4,
-    "4C bytes once": 0,
+    " bytes": 1,
+    "C bytes": 4,
+    "C bytes once": 0,
 }
 
 
@@ -36,7 +37,8 @@ def test_docstrings_say_what_is_sent(name):
     said = round_of(name)
     for key, (models, weights, more) in (("more down", TABLE[name].down), ("more up", TABLE[name].up)):
         sent = (models - 1) * (WEIGHTS + STATISTICS) + weights * WEIGHTS + more
-        assert sent == SAID[said.get(key, "")], key
+        count, unit = re.fullmatch(r"(\d*)(.*)", said.get(key, "")).groups()
+        assert sent == int(count or 1) * UNITS[unit], key
     assert ("once" in said.get("more up", "")) == (TABLE[name].first_up > 0)
 
 
