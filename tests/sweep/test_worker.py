@@ -93,6 +93,7 @@ def test_a_sweep_survives_its_workers(sweep, tmp_path):
         assert not version.with_name("version_1").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeypatch):
     """Ctrl-C ends the run and says what to do; the same command goes on; what fails at run time is recorded, exit code 1."""
     monkeypatch.setattr("fl_lightning.sweep.worker.subprocess", FORKED_RUNS)

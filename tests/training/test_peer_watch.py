@@ -68,7 +68,7 @@ def start():
         process.communicate()
 
 
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("gone", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_process_ends_the_others(start, gone):
     """kill -9, long before any silence: the others end with one line that names its rank and the key, also the third."""
     processes = start("60", "60", "60")
@@ -82,7 +82,7 @@ def test_a_killed_process_ends_the_others(start, gone):
             assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("gone", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_frozen_process_ends_the_others(start, gone):
     """SIGSTOP: its connection stays open, and its silence tells."""
     processes = start("60", "60", "60", timeout=1.5)

@@ -34,7 +34,7 @@ TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is
     ("cohort_size", "new_interpreter"),
     [
         pytest.param("5", False, id="cohort of 5"),
-        pytest.param("1", False, id="cohort of 1, one process idle"),
+        pytest.param("1", False, id="cohort of 1, one process idle", marks=pytest.mark.slow),
         pytest.param("5", True, id="the second process started by Lightning", marks=pytest.mark.slow),
     ],
 )
@@ -104,7 +104,13 @@ def test_processes_may_differ_in_what_their_clients_send(command_line, tmp_path)
     torch.testing.assert_close(kept[1], kept[0], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("first", "then"), [([], TWO), (TWO, [])], ids=["one then two", "two then one"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param([], TWO, id="one then two"),
+        pytest.param(TWO, [], id="two then one", marks=pytest.mark.slow),
+    ],
+)
 def test_the_number_of_processes_may_change_on_resume(command_line, tmp_path, first, then):
     """States move to their new owners: the same heads as in a run of one process, to rounding."""
     (tmp_path / "silent.py").write_text(SILENT)
@@ -205,7 +211,9 @@ GONE = {signal.SIGKILL: "has ended without a word", signal.SIGSTOP: "has given n
 PATIENT = ["--trainer.strategy", "FederatedStrategy", "--trainer.strategy.peer_timeout", "5"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGSTOP))]
+)
 def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_path, number):
     """One is killed or frozen while the other is at a client that takes for ever, or the run is told to stop: one line, nobody
     stays.

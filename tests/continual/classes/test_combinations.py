@@ -56,6 +56,7 @@ def test_a_client_that_is_not_finite_is_left_out(arriving, method):
     arriving.assert_same(poisoned.net, healthy.net, atol=1e-12)
 
 
+@pytest.mark.slow
 @methods
 def test_two_processes_are_one(arriving, method, tmp_path):
     arriving.train(method, rounds=5, num_processes=2, checkpoints=tmp_path, **METHODS[method])
