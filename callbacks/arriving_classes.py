@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.class_names import class_names
+from fl_lightning.callbacks.class_names import class_names, class_rounds
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
 from fl_lightning.exchange import ClassProgress
@@ -34,7 +34,8 @@ class ArrivingClasses(FederatedCallback):
     accuracy among these; ``tasks/nearest_mean_accuracy`` that of iCaRL's class means; ``task_accuracy/01``, ... that of each
     task. Pictures: ``tasks/accuracy_table``, after each task on each; ``tasks/confusion``, which task samples are taken for;
     ``tasks/classes``, the drop of each class from its best, with the rounds in which it came and went. Numbers of the
-    pictures: the tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C).
+    pictures: the tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C); of classes that
+    arrive ``tasks/class_task`` (C,) and ``tasks/class_rounds`` (C, 2), the first and the last in which clients have samples.
     """
 
     key = "callbacks.arriving_classes"
@@ -65,6 +66,9 @@ class ArrivingClasses(FederatedCallback):
             scalars["tasks/nearest_mean_accuracy"] = (nearest.argmax(dim=1) == targets).double().mean()
         module.log_round(scalars, round)
         tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
+        if data.class_streams.class_task is not None:
+            rounds = class_rounds(data.class_streams, progress.rounds_per_task)
+            tensors |= {"tasks/class_task": data.class_streams.class_task, "tasks/class_rounds": rounds}
         log_tensors(trainer, tensors, round)
         self._draw(trainer, module, progress, counts, round)
 

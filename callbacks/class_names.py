@@ -1,5 +1,11 @@
 """How pictures name classes: where they arrive, with the rounds in which they came and went."""
 
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data.shards_of_tasks import ClassStreams
 from fl_lightning.module import FederatedModule
 
 
@@ -8,9 +14,21 @@ def class_names(module: FederatedModule) -> list[str]:
     names, progress = list(module.data.classes), module.class_progress()
     if progress is None:
         return names
-    rounds = progress.rounds_per_task
-    spans = module.data.class_streams.positions_of_classes()
+    return with_rounds(names, class_rounds(module.data.class_streams, progress.rounds_per_task))
+
+
+def class_rounds(streams: ClassStreams, rounds_per_task: int) -> Tensor:
+    """First and last round (C, 2) in which clients have samples of each class; NaN where they never have."""
+    spans = streams.positions_of_classes()
+    unknown = [float("nan")] * 2
+    return torch.tensor(
+        [unknown if span is None else [span[0] * rounds_per_task + 1, (span[1] + 1) * rounds_per_task] for span in spans]
+    )
+
+
+def with_rounds(names: Sequence[str], rounds: Tensor) -> list[str]:
+    """Names of classes with their rounds (C, 2), where those are known."""
     return [
-        name if span is None else f"{name} (rounds {span[0] * rounds + 1} to {(span[1] + 1) * rounds})"
-        for name, span in zip(names, spans, strict=True)
+        name if last != last else f"{name} (rounds {first:.0f} to {last:.0f})"
+        for name, (first, last) in zip(names, rounds.tolist(), strict=True)
     ]

@@ -64,8 +64,10 @@ class Communication(FederatedCallback):
         return {f"task_bytes/{name}": self.of_tasks[name] for name in sorted(names)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"total_down": self.total_down, "total_up": self.total_up, "of_tasks": dict(self.of_tasks)}
+        state = {"total_down": self.total_down, "total_up": self.total_up, "of_tasks": dict(self.of_tasks)}
+        # Before the first round there is no cohort, and in checkpoints of earlier versions none either.
+        return state if self._cohort is None else {**state, "cohort": self._cohort}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.total_down, self.total_up = state_dict["total_down"], state_dict["total_up"]
-        self.of_tasks = dict(state_dict["of_tasks"])
+        self.of_tasks, self._cohort = dict(state_dict["of_tasks"]), state_dict.get("cohort")

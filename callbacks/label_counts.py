@@ -15,6 +15,7 @@ class LabelCounts(FederatedCallback):
     """Class shares of the clients: of the federation once, of the cohort in the chosen rounds.
 
     ``label_counts/partition`` shows the first ten clients and the federation (Legate et al., Figure 4), drawn before round 1.
+    Its numbers are the tensor ``label_counts/first_clients``, a row a client, the last one all of them.
     In the chosen rounds ``label_counts/cohort`` shows the cohort's clients, the cohort and the federation as bars. Its numbers
     are the tensor ``label_counts/clients`` (K, C): a curve for each class would tell less and bury the others.
     """
@@ -30,6 +31,8 @@ class LabelCounts(FederatedCallback):
             whose, how = "the clients", module.data.partition
             if module.data.tasks is not None:
                 whose, how = "the clients' first tasks", module.data.tasks
+            shown = torch.cat([module.data.label_counts[clients], module.data.label_counts.sum(dim=0, keepdim=True)])
+            log_tensors(trainer, {"label_counts/first_clients": shown}, 0)
             self._draw(trainer, module, "label_counts/partition", clients, 0, f"Labels of {whose}, {how!r}")
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:

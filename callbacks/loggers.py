@@ -65,7 +65,7 @@ def _(logger: TensorBoardLogger, tag: str, figure: Figure, round: int) -> None:
 @write_figure.register
 def _(logger: CSVLogger, tag: str, figure: Figure, round: int) -> None:
     """A file next to ``metrics.csv``."""
-    with atomic_write(Path(logger.log_dir) / "figures" / file_name(tag, round, "png")) as path:
+    with atomic_write(Path(logger.log_dir) / "figures" / f"{file_name(tag, round)}.png") as path:
         figure.savefig(path, format="png", dpi=_DPI)
 
 
@@ -79,7 +79,7 @@ def _(logger: WandbLogger, tag: str, figure: Figure, round: int) -> None:
 @write_figure.register
 def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
     """An artifact of the run."""
-    logger.experiment.log_figure(logger.run_id, figure, f"figures/{file_name(tag, round, 'png')}")
+    logger.experiment.log_figure(logger.run_id, figure, f"figures/{file_name(tag, round)}.png")
 
 
 @write_figure.register
@@ -92,9 +92,9 @@ def _(logger: DummyLogger, tag: str, figure: Figure, round: int) -> None:
     """Nothing: it stands for all loggers under ``trainer.fast_dev_run``."""
 
 
-def file_name(tag: str, round: int, ending: str) -> str:
-    """``forgetting_clients_round_100.png``: of a figure as a file."""
-    return f"{tag.replace('/', '_')}_round_{round}.{ending}"
+def file_name(tag: str, round: int) -> str:
+    """``forgetting_clients_round_100``: of a figure as a file, without an ending."""
+    return f"{tag.replace('/', '_')}_round_{round}"
 
 
 @singledispatch

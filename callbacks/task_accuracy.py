@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.atomic_files import atomic_write
-from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
 from fl_lightning.exchange import TaskProgress
@@ -26,9 +26,9 @@ class TaskAccuracy(FederatedCallback):
     ``/02``, ..., of the task at that position of each stream. Tasks that a client did not learn are left out.
     ``tasks/model_megabytes`` is what the models of all clients take for the tasks that they have learned, in 10^6 bytes of
     float32, sparse parts by their non-zeros alone. In the chosen rounds and at the end ``tasks/accuracy_table`` draws accuracy
-    after each task on each. ``task_accuracy.csv``, written into the run's folder when the run ends, has that of each client:
-    ``client,after,on,task,accuracy``, ``after`` and ``on`` being positions in its stream, from 1, and ``task`` the name
-    of the one at ``on``.
+    after each task on each, the tensor ``tasks/table`` (T, T). ``task_accuracy.csv``, written into the run's folder when the
+    run ends, has that of each client: ``client,after,on,task,accuracy``, ``after`` and ``on`` being positions in its stream,
+    from 1, and ``task`` the name of the one at ``on``.
 
     Args:
         clients: of which ``tasks/accuracy_of_client/0``, ... is logged too, over the tasks that the client has learned so far.
@@ -55,6 +55,7 @@ class TaskAccuracy(FederatedCallback):
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
         module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
         if self.due(round) or trainer.should_stop or round == trainer.max_steps:
+            log_tensors(trainer, {"tasks/table": table.nanmean(dim=0)}, round)
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import LearnedTask
@@ -18,7 +18,8 @@ class TaskAttention(FederatedCallback):
 
     A row is a task that the client has learned, a column a task of another client that one of them was given; the value is
     ``alpha`` of a layer, or its mean over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for
-    clients whose states lie with the first process.
+    clients whose states lie with the first process. Its numbers are the tensors ``tasks/attention_of_client_K`` (T, F) and
+    ``tasks/foreign_of_client_K`` (F, 2), client and position of each column.
 
     Args:
         every, rounds: rounds of the heatmaps.
@@ -55,6 +56,8 @@ class TaskAttention(FederatedCallback):
             if columns:
                 local = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
+                numbers = {"attention": table, "foreign": torch.tensor(columns)}
+                log_tensors(trainer, {f"tasks/{name}_of_client_{client}": part for name, part in numbers.items()}, round)
                 log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, local, foreign, client), round)
 
 

@@ -1,21 +1,26 @@
 """``fl-lightning figures RUN OUT``: the pictures of one run as files for a paper."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
 from jsonargparse import ArgumentParser
+from matplotlib.figure import Figure
 
+from fl_lightning.callbacks.loggers import file_name
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.command_line.one_line_errors import parse
 from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.report.figure_files import WIDTHS, Format, fit_to_width, write_figure_file
 from fl_lightning.report.figures import drawing_style
+from fl_lightning.report.run_figures import Picture, pictures
 from fl_lightning.report.runs import read_runs
 from fl_lightning.report.safe_text import one_line
-from fl_lightning.report.sections import missing_rounds, sections
-from fl_lightning.report.study import build_study
+from fl_lightning.report.sections import drawings_over_rounds
+from fl_lightning.report.study import Study, build_study
+
+_NAMED_ROUNDS = 10  # in an error
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -39,15 +44,38 @@ def run(arguments: Sequence[str]) -> None:
     if len(runs) > 1:
         raise ValueError(f"RUN is {options.run}, which holds {len(runs)} runs: give one of them, such as {runs[0].folder}")
     study, said = build_study(runs, None, None)
-    with drawing_style():
-        drawings = [drawing for section in sections(study, options.rounds) for drawing in section.drawings]
-        for drawing in drawings:
-            if width is not None:
-                fit_to_width(drawing.figure, width)
-            write_figure_file(drawing.figure, out / f"{drawing.name}.{options.format}", options.format)
-    for remark in (*remarks, *said, *missing_rounds(study, options.rounds)):
+    shown = pictures(runs[0].log)
+    _check_rounds(options.rounds, shown)
+    count = 0
+    for name, figure in (*_curves(study), *_drawn(shown, options.rounds)):
+        if width is not None:
+            fit_to_width(figure, width)
+        write_figure_file(figure, out / f"{name}.{options.format}", options.format)
+        count += 1
+    for remark in (*remarks, *said):
         print(one_line(remark), file=sys.stderr)
-    print(f"{len(drawings)} figure{'s' * (len(drawings) > 1)} of {runs[0].folder}: {out}")
+    print(f"{count} figure{'s' * (count > 1)} of {runs[0].folder}: {out}")
+
+
+def _check_rounds(asked: Sequence[int], shown: Sequence[Picture]) -> None:
+    measured = sorted({round for picture in shown if not picture.of_the_run for round in picture.rounds})
+    if missing := [round for round in asked if round not in measured]:
+        more = f" and {len(measured) - _NAMED_ROUNDS} more" if len(measured) > _NAMED_ROUNDS else ""
+        there = f"there are {', '.join(map(str, measured[:_NAMED_ROUNDS]))}{more}" if measured else "leave it out"
+        raise ValueError(f"--rounds has {missing[0]}, of which RUN has no heatmap: {there}")
+
+
+def _curves(study: Study) -> Iterator[tuple[str, Figure]]:
+    """Those of a report, with their names."""
+    with drawing_style():
+        yield from [(drawing.name, drawing.figure) for drawing in drawings_over_rounds(study)]
+
+
+def _drawn(shown: Sequence[Picture], rounds: Sequence[int]) -> Iterator[tuple[str, Figure]]:
+    """Those of callbacks, with the names that :class:`CSVLogger` gives their files."""
+    for picture in shown:
+        for round in picture.chosen(rounds):
+            yield file_name(picture.tag, round), picture.draw(round)
 
 
 def _inches(width: str | None) -> float | None:
@@ -66,7 +94,10 @@ def _inches(width: str | None) -> float | None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="fl-lightning figures",
-        description="The pictures of one run as files, at the width of a paper's column.",
+        description="The pictures of one run as files, at the width of a paper's column. Curves as in a report: accuracy, "
+        "forgetting, tasks and bytes. And all that callbacks drew, if its numbers were logged: client forgetting, accuracy "
+        "by class and its drops, one round by class, personal models, labels of clients and of cohorts, and the accuracy, "
+        "confusion, classes and attention of tasks.",
         formatter_class=PlainFormatter,
         exit_on_error=False,
         allow_abbrev=False,
@@ -77,6 +108,6 @@ def _parser() -> ArgumentParser:
     columns = ", ".join(f"{name} ({width})" for name, width in WIDTHS.items())
     parser.add_argument("--width", type=str | None, help=f"inches, or a paper's column: {columns}; by default the figure's")
     parser.add_argument(
-        "--rounds", type=list[int], default=[], help="rounds of the who-forgets heatmaps; by default the last measured"
+        "--rounds", type=list[int], default=[], help="rounds of the heatmaps; by default the last measured of each"
     )
     return parser

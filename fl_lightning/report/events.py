@@ -5,6 +5,7 @@ event ends its file.
 """
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,18 @@ TENSORS = {
     "clients/accuracy_after": (2,),
     "clients/class_cohort": (1,),
     "clients/class_accuracy": (2,),
+    "clients/personal_accuracy": (1,),
+    "label_counts/first_clients": (2,),
+    "label_counts/clients": (2,),
+    "tasks/table": (2,),
+    "tasks/class_table": (2,),
+    "tasks/counts": (2,),
+    "tasks/class_task": (1,),
+    "tasks/class_rounds": (2,),
+    "tasks/attention_of_client_K": (2,),
+    "tasks/foreign_of_client_K": (2,),
 }
+_NUMBERED = re.compile(r"_\d+$")  # the K of a tensor's name
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +139,7 @@ def _add_lines(data: bytes, log: Log, points: Points, sessions: Sessions) -> Non
         for name, buckets in line.histograms.items():
             log.histograms.setdefault(name, {})[line.round] = buckets
         for name, tensor in line.tensors.items():
-            if name in TENSORS:
+            if _kind(name) in TENSORS:
                 _keep(log, line.round, name, tensor)
         sessions[-1][line.round] = line.time
 
@@ -168,7 +180,7 @@ def _add_value(log: Log, round: int, value: Summary.Value) -> None:
     if value.HasField("histo"):
         buckets = np.stack([value.histo.bucket_limit, value.histo.bucket], axis=1)
         log.histograms.setdefault(value.tag, {})[round] = buckets
-    elif value.tag in TENSORS:
+    elif _kind(value.tag) in TENSORS:
         # Fewer bytes than numbers would be one number repeated, as often as the shape says.
         shape = [dimension.size for dimension in value.tensor.tensor_shape.dim]
         if math.prod(shape) > value.ByteSize() or value.tensor.dtype != DT_FLOAT:
@@ -177,9 +189,14 @@ def _add_value(log: Log, round: int, value: Summary.Value) -> None:
         _keep(log, round, value.tag, tensor)
 
 
+def _kind(name: str) -> str:
+    """The name of a tensor in :data:`TENSORS`, which names those of all clients once."""
+    return _NUMBERED.sub("_K", name)
+
+
 def _keep(log: Log, round: int, name: str, tensor: NDArray) -> None:
     """Raises a ValueError if it is not of the kind that its name says."""
-    if tensor.ndim not in TENSORS[name]:
+    if tensor.ndim not in TENSORS[_kind(name)]:
         raise ValueError(f"{name} has shape {tensor.shape}")
     if name.endswith("cohort") and not np.isfinite(tensor).all():
         raise ValueError(f"{name} holds what is no client")

@@ -22,6 +22,7 @@ from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.events import Curve
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.measured_rounds import class_names
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
@@ -210,7 +211,7 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
-        known = class_names(group)
+        known = class_names(group.runs[0].log)
         classes = list(map(one_line, known)) if len(known) == values.shape[1] else list(map(str, range(values.shape[1])))
         clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
         models = ["global before", *clients, "global after"]
@@ -220,12 +221,6 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     figure.suptitle(f"Round {round}")
     _finish_heatmaps(panels, len(groups))
     return figure
-
-
-def class_names(group: Group) -> list[str]:
-    """Names of the classes whose accuracy was logged, in their order."""
-    prefix = "class_accuracy/"
-    return [name.removeprefix(prefix) for name in group.runs[0].log.scalars if name.startswith(prefix)]
 
 
 def _grid(count: int) -> tuple[Figure, Sequence[Axes]]:

@@ -1,4 +1,4 @@
-"""What a log has of the clients of a round: of one that is cut off or goes on, a part may be missing."""
+"""What a log has of clients and classes: of one that is cut off or goes on, a part may be missing."""
 
 from collections.abc import Mapping
 
@@ -36,6 +36,12 @@ def cohort(log: Log, round: int) -> list[int] | None:
     logged = _by_round(log, "round_cohort")
     newest = max((one for one in logged if one <= round), default=None)
     return None if newest is None or round > log.last_round else logged[newest].astype(np.int64).tolist()
+
+
+def class_names(log: Log) -> list[str]:
+    """Names of the classes whose accuracy was logged, in their order."""
+    prefix = "class_accuracy/"
+    return [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
 
 
 def _by_round(log: Log, name: str) -> Mapping[int, NDArray]:

@@ -13,7 +13,7 @@ from fl_lightning.report import costs, figures, scores
 from fl_lightning.report.events import Curve
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.measured_rounds import client_forgetting_rounds, one_round_rounds
+from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
 from fl_lightning.report.tables import Table
@@ -41,7 +41,26 @@ class Section:
 
 def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
     """All sections that have content. ``rounds`` are those of the who-forgets heatmaps, by default the last one measured."""
-    palette = Palette([group for groups in study.shown(finished=False).values() for group in groups])
+    palette = _palette(study)
+    yield from _learning(study, palette)
+    yield from _classes(study)
+    yield from _who_forgets(study, rounds)
+    yield from _spent(study, palette)
+
+
+def drawings_over_rounds(study: Study) -> Iterator[Drawing]:
+    """The figures of all sections but heatmaps."""
+    palette = _palette(study)
+    for section in (*_learning(study, palette), *_spent(study, palette)):
+        yield from section.drawings
+
+
+def _palette(study: Study) -> Palette:
+    return Palette([group for groups in study.shown(finished=False).values() for group in groups])
+
+
+def _learning(study: Study, palette: Palette) -> Iterator[Section]:
+    """Accuracy and forgetting, as curves and tables."""
     yield Section("Accuracy over rounds", [_accuracy(study, palette)])
     if study.finished:
         yield Section("Final accuracy", tables=[scores.final_accuracy(study)])
@@ -50,8 +69,10 @@ def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
         yield from _ablations(study, palette)
         yield from _tasks(study, palette)
         yield from _forgetting(study, palette)
-    yield from _classes(study)
-    yield from _who_forgets(study, rounds)
+
+
+def _spent(study: Study, palette: Palette) -> Iterator[Section]:
+    """Bytes and time."""
     if study.finished:
         yield from _communication(study, palette)
         yield Section("Time", tables=[costs.timing(study)])
@@ -188,7 +209,7 @@ def _distribution(study: Study, palette: Palette, name: str, title: str, what: s
 
 def _classes(study: Study) -> Iterator[Section]:
     groups = [group for some in study.shown(finished=False).values() for group in some]
-    classes = max(map(figures.class_names, groups), key=len, default=[])
+    classes = max((class_names(group.runs[0].log) for group in groups), key=len, default=[])
     needed = {f"class_accuracy/{name}" for name in classes}
     groups = [group for group in groups if needed and all(needed <= run.log.scalars.keys() for run in group.runs)]
     if not groups:

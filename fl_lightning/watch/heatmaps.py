@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_lightning.report.measured_rounds import client_forgetting_rounds, cohort, cohort_rounds, one_round_rounds
+from fl_lightning.report.measured_rounds import (
+    class_names,
+    client_forgetting_rounds,
+    cohort,
+    cohort_rounds,
+    one_round_rounds,
+)
 from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line
 
@@ -91,7 +97,7 @@ def _over_rounds(run: Run, round: int) -> Heatmap:
     rounds = _evaluated(run)
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-    values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in _names(run)])
+    values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in class_names(run.log)])
     return Heatmap(_classes(run), list(map(str, rounds)), values, cohort(run.log, round))
 
 
@@ -120,18 +126,13 @@ _KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
 }
 
 
-def _names(run: Run) -> list[str]:
-    """Of classes, as they were logged."""
-    return [tag.removeprefix(_PREFIX) for tag in run.log.scalars if tag.startswith(_PREFIX)]
-
-
 def _classes(run: Run) -> list[str]:
-    return list(map(one_line, _names(run)))
+    return list(map(one_line, class_names(run.log)))
 
 
 def _evaluated(run: Run) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
-    curves = [run.log.scalars[_PREFIX + name].rounds for name in _names(run)]
+    curves = [run.log.scalars[_PREFIX + name].rounds for name in class_names(run.log)]
     common = curves[0] if curves else np.empty(0, dtype=np.int64)
     for rounds in curves[1:]:
         common = np.intersect1d(common, rounds, assume_unique=True)

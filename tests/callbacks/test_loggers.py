@@ -117,6 +117,10 @@ def test_loggers_in_yaml_and_a_report_without_tensorboard(main, tmp_path):
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     assert not list(folder.glob("events*"))
     assert [json.loads(line)["round"] for line in (folder / "record.jsonl").read_text().splitlines()[1:]][-1] == 3
+    code, _, error = main("figures", str(folder), "again", "--format", "png")
+    assert (code, error) == (0, "")
+    first = {path.name.rpartition("_")[0] for path in (tmp_path / "a").rglob("figures/*")}
+    assert first <= {path.name.rpartition("_")[0] for path in (tmp_path / "again").iterdir()}
     code, out, error = main("report", "runs")
     assert (code, error) == (0, "")
     assert "Report of 1 run of 1 method" in out

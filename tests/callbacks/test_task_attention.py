@@ -10,6 +10,8 @@ from torch.testing import assert_close
 from fl_lightning.callbacks import TaskAttention
 from fl_lightning.callbacks.task_attention import attention, shortened
 from fl_lightning.exchange import LearnedTask
+from fl_lightning.report.events import read_log
+from fl_lightning.report.run_figures import pictures
 
 
 def learned(known, weights=None):
@@ -67,6 +69,8 @@ def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     (folder,) = Path().glob("runs/digits_fedweit/version_0")
     images = EventAccumulator(str(folder)).Reload().Tags()["images"]
     assert [name for name in images if "attention" in name] == ["tasks/attention/client_0", "tasks/attention/client_1"]
+    logged = [picture.tag for picture in pictures(read_log(folder)) if picture.tag.startswith("tasks/")]
+    assert logged == ["tasks/accuracy_table", "tasks/attention/client_0", "tasks/attention/client_1"]
 
 
 def test_long_names_of_tasks_leave_room_for_the_picture():

@@ -2,29 +2,34 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from fl_lightning.report.events import Curve, Log
+from fl_lightning.report.run_figures import pictures
+
 
 @pytest.fixture
 def run(write_run, writer):
-    """With accuracy by class, and a heatmap of three clients."""
+    """With accuracy by class, and heatmaps of three clients in rounds 1 and 2."""
     folder = write_run("a", {1: 0.25, 2: 0.5}, scalars={f"class_accuracy/{name}": {1: 0.25, 2: 0.5} for name in ("cat", "owl")})
     with writer(folder) as more:
-        for name, shape in (("cohort", 3), ("accuracy_before", 3), ("accuracy_after", (3, 3))):
-            more.add_tensor(f"clients/{name}", torch.ones(shape) / 2, 2)
+        for round in (1, 2):
+            for name, shape in (("cohort", 3), ("accuracy_before", 3), ("accuracy_after", (3, 3))):
+                more.add_tensor(f"clients/{name}", torch.ones(shape) / 2, round)
     return str(folder)
 
 
-NAMES = {"accuracy", "class_accuracy", "who_forgets_whose_data_2"}
+NAMES = {"accuracy", "class_accuracy_heatmap_round_2", "forgetting_drops_round_2", "forgetting_clients_round_2"}
 
 
 def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
     """In pixels at 300 dots an inch, and in points of 1/72 inch: a column of ICML is 3.25 inches."""
     for format in ("png", "svg", "pdf"):
         code, out, error = main("figures", run, "out", "--format", format, "--width", "icml")
-        assert (code, out, error) == (0, f"3 figures of {run}: out\n", "")
+        assert (code, out, error) == (0, f"4 figures of {run}: out\n", "")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{n}.{e}" for n in NAMES for e in ("png", "svg", "pdf")}
     for name in NAMES:
         assert Image.open(tmp_path / "out" / f"{name}.png").width == 975
@@ -44,6 +49,7 @@ def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
         (["RUN", "out", "--width", "wide"], "--width is 'wide', must be one of cvpr"),
         (["RUN", "out", "--width", "0"], "--width is 0.0, must be"),
         (["RUN", "out", "--width", "nan"], "--width is nan, must be"),
+        (["RUN", "out", "--rounds", "[2,7]"], "--rounds has 7, of which RUN has no heatmap: there are 1, 2"),
     ],
 )
 def test_what_is_refused_in_one_line(run, main, tmp_path, options, said):
@@ -54,6 +60,57 @@ def test_what_is_refused_in_one_line(run, main, tmp_path, options, said):
     assert said in error
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_rounds_are_chosen(run, main, tmp_path):
+    """Of what has a heatmap for each round; what shows all rounds is drawn once."""
+    assert main("figures", run, "out", "--rounds", "[2,1,1]", "--format", "png")[0] == 0
+    drawn = {path.stem for path in (tmp_path / "out").iterdir()}
+    assert drawn == NAMES | {"forgetting_clients_round_1"}
+
+
+def test_numbers_of_the_pictures():
+    """Values by hand: a class that comes in round 3 is unknown before, a gain is no drop, task 2 builds on one of client 4."""
+    nan = float("nan")
+    curves = {"cat": Curve(np.array([1, 2, 3]), np.array([0.75, 0.25, 0.5])), "owl": Curve(np.array([3]), np.array([1.0]))}
+    counts, shares = [[2, 0], [1, 1]], [[1, 0], [0.5, 0.5]]
+    tensors = {
+        "clients/personal_accuracy": [0.5, nan, 1.0],
+        "clients/round_cohort": [3],
+        "label_counts/first_clients": [[3, 1], [4, 4]],
+        "label_counts/clients": [[1, 3]],
+        "tasks/table": [[0.75, nan], [0.25, 0.5]],
+        "tasks/class_table": [[0.75, nan], [0.25, 0.5]],
+        "tasks/counts": counts,
+        "tasks/class_task": [0, 1],
+        "tasks/class_rounds": [[1, 2], [nan, nan]],
+        "tasks/attention_of_client_12": [[nan], [-0.25]],
+        "tasks/foreign_of_client_12": [[4, 0]],
+    }
+    log = Log(
+        {f"class_accuracy/{name}": curve for name, curve in curves.items()},
+        tensors={name: {3: np.array(values, np.float32)} for name, values in tensors.items()},
+        sessions=[np.array([[3, 0]])],
+    )
+    drawn = {picture.tag: picture.draw(picture.chosen([])[0]) for picture in pictures(log)}
+    heatmaps = {
+        "class_accuracy/heatmap": [[0.75, 0.25, 0.5], [nan, nan, 1.0]],
+        "forgetting/drops": [[0.5, 0.0], [nan, nan]],
+        "tasks/accuracy_table": [[0.75, nan], [0.25, 0.5]],
+        "tasks/confusion": shares,
+        "tasks/classes": [[0.0, 0.5], [nan, 0.0]],
+        "tasks/attention/client_12": [[nan], [-1.0]],  # in units of the largest
+    }
+    for tag, values in heatmaps.items():
+        (image,) = drawn[tag].axes[0].images
+        assert np.array_equal(image.get_array().filled(nan), values, equal_nan=True), tag
+    assert drawn.keys() - heatmaps.keys() == {"personal/distribution", "label_counts/partition", "label_counts/cohort"}
+    rows = [label.get_text() for label in drawn["tasks/classes"].axes[0].get_yticklabels()]
+    assert rows == ["cat (rounds 1 to 2)", "owl"]
+    rows = [label.get_text() for label in drawn["label_counts/cohort"].axes[0].get_yticklabels()]
+    assert rows == ["client 3", "cohort", "all clients"]
+    assert [bar.get_width() for bar in drawn["label_counts/cohort"].axes[0].patches[:3]] == [0.25, 0.25, 0.5]
+    assert drawn["tasks/attention/client_12"].axes[0].get_xticklabels()[0].get_text() == "1 of client 4"
 
 
 def test_of_several_runs_one_must_be_chosen(write_run, main):

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from options import NO_PICTURES
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy, RoundForgetting
+from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting
 
 DIGITS = "fit --config digits_tce.yaml --model.net MLP --data.clients_per_round 5".split()
 RUN = [*DIGITS, *NO_PICTURES, "--trainer.max_steps"]
@@ -120,10 +120,11 @@ def test_a_resumed_run_has_the_records_of_one_never_cut(fit, toy_data, tmp_path,
 
     def run(name: str, every: int = 2, **more) -> None:
         # Round 4 is the newest checkpoint's, round 5 comes twice.
-        callbacks = [kind(rounds=[4, 5]) for kind in (RoundForgetting, PerClassAccuracy, LabelCounts, ClientForgetting)]
+        kinds = (RoundForgetting, PerClassAccuracy, LabelCounts, ClientForgetting, Communication)
+        callbacks = [kind(rounds=[4, 5]) for kind in kinds]
         checkpoints = ModelCheckpoint(tmp_path / name, filename="last", every_n_train_steps=every, enable_version_counter=False)
         callbacks = [*callbacks, *more.pop("callbacks", []), checkpoints]
-        data = toy_data(cohorts=[[0, 2], [1, 2], [0, 1], [0, 1, 2]] * 2, val_fraction=0.2, monitor_test=1)
+        data = toy_data(cohorts=[[0, 2], [1, 2], [0, 1], [0, 1, 2], [0, 1, 2]] * 2, val_fraction=0.2, monitor_test=1)
         settings = {"precision": "64-true", "enable_checkpointing": True, "val_check_interval": 2, "callbacks": callbacks}
         fit(method(), data, 6, logger=TensorBoardLogger(tmp_path, name, 0), **settings, **more)
 

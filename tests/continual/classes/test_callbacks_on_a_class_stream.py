@@ -14,6 +14,8 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.continual import ClassStream, DomainStream, FedAvgOnClasses, ICaRL
 from fl_lightning.data import Dataset, Samples
 from fl_lightning.data.sources.source import Source
+from fl_lightning.report.events import read_log
+from fl_lightning.report.run_figures import pictures
 
 
 class Newest(FederatedCallback):
@@ -103,7 +105,7 @@ def test_domains_have_a_table_and_no_confusion(arriving):
 
 
 def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_scalars, raw_records):
-    """Per-class accuracy and F_t live, and the pictures of the tasks."""
+    """Per-class accuracy and F_t live, and the pictures of the tasks, which what was logged draws again."""
     callbacks = [PerClassAccuracy(every=1, clients_every=3), RoundForgetting(every=1, clients_every=3), ArrivingClasses()]
     logger = TensorBoardLogger(tmp_path, name="", version="")
     data = arriving.new_data(ClassStream(num_tasks=3, class_order="labels"))
@@ -113,8 +115,13 @@ def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_
         assert min(scalars[f"class_accuracy/{name}"]) == (2 * (label // 2) + 1 if label > 1 else 0)
     assert all(math.isfinite(value) for curve in scalars.values() for value in curve.values())
     assert {"forgetting/round", "forgetting/from_best", "forgetting/local_mean"} <= scalars.keys()
-    pictures = {tag for _, tag, _ in raw_records(tmp_path)}
-    assert {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "tasks/counts", "class_accuracy/heatmap"} <= pictures
+    tags = {tag for _, tag, _ in raw_records(tmp_path)}
+    assert {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "tasks/counts", "class_accuracy/heatmap"} <= tags
+    again = {picture.tag: picture.draw(picture.rounds[-1]) for picture in pictures(read_log(tmp_path))}
+    images = {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "class_accuracy/heatmap", "class_accuracy/one_round"}
+    assert images | {"forgetting/drops"} == again.keys() <= tags
+    rows = [label.get_text() for label in again["tasks/classes"].axes[0].get_yticklabels()]
+    assert rows == [f"{name} (rounds {2 * (label // 2) + 1} to {2 * (label // 2) + 2})" for label, name in enumerate("abcdef")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""The pictures that callbacks drew of a run, drawn again from what it logged."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from fl_lightning.callbacks import figures
+from fl_lightning.callbacks.class_names import with_rounds
+from fl_lightning.functional import client_forgetting, task_confusion
+from fl_lightning.report.events import Log
+from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, cohort, one_round_rounds
+from fl_lightning.report.safe_text import one_line
+
+_ATTENTION, _FOREIGN = "tasks/attention_of_client_", "tasks/foreign_of_client_"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a callback draws under one tag.
+
+    Attributes:
+        tag: such as ``forgetting/clients``.
+        rounds: that it can be drawn of, ascending, at least one.
+        draw: of one of them.
+        of_the_run: whether it shows all rounds, so that the last picture holds what the others do.
+    """
+
+    tag: str
+    rounds: Sequence[int]
+    draw: Callable[[int], Figure]
+    of_the_run: bool = False
+
+    def chosen(self, rounds: Sequence[int]) -> list[int]:
+        """Those of some rounds that it can be drawn of; the last one without any, and always where it shows the run."""
+        if self.of_the_run or not rounds:
+            return [self.rounds[-1]]
+        return sorted(set(rounds) & set(self.rounds))
+
+
+def pictures(log: Log) -> list[Picture]:
+    """The pictures that a log has the numbers of."""
+    found = [
+        Picture("forgetting/clients", client_forgetting_rounds(log), partial(_client_forgetting, log)),
+        Picture("class_accuracy/one_round", one_round_rounds(log), partial(_one_round, log)),
+        *_over_rounds(log),
+        Picture("personal/distribution", _logged(log, "clients/personal_accuracy"), partial(_personal, log)),
+        *_labels(log),
+        *_tasks(log),
+        *_attention(log),
+    ]
+    return [picture for picture in found if len(picture.rounds) > 0]
+
+
+def _logged(log: Log, *names: str) -> list[int]:
+    """Rounds that have each of some tensors."""
+    return sorted(set.intersection(*(set(log.tensors.get(name, ())) for name in names)))
+
+
+def _tensor(log: Log, name: str, round: int) -> Tensor:
+    return torch.from_numpy(log.tensors[name][round].astype(np.float64))
+
+
+def _names(log: Log, count: int) -> list[str]:
+    """Of the classes, as far as their accuracies were logged; else their numbers."""
+    names = list(map(one_line, class_names(log)))
+    return names if len(names) == count else list(map(str, range(count)))
+
+
+def _arriving(log: Log, count: int) -> list[str]:
+    """Names of the classes; of those that arrive with the rounds in which they came and went."""
+    names, logged = _names(log, count), _logged(log, "tasks/class_rounds")
+    if not logged or len(rounds := _tensor(log, "tasks/class_rounds", logged[-1])) != count:
+        return names
+    return with_rounds(names, rounds)
+
+
+def _client_forgetting(log: Log, round: int) -> Figure:
+    after = _tensor(log, "clients/accuracy_after", round)
+    before = _tensor(log, "clients/accuracy_before", round).expand_as(after)
+    clients = _tensor(log, "clients/cohort", round).int().tolist()
+    return figures.three_panels(before, after, client_forgetting(before, after), clients, round)
+
+
+def _one_round(log: Log, round: int) -> Figure:
+    values = _tensor(log, "clients/class_accuracy", round)
+    clients = [f"client {client}" for client in _tensor(log, "clients/class_cohort", round).int().tolist()]
+    return figures.one_round(values, ["global before", *clients, "global after"], _names(log, values.shape[1]), round)
+
+
+def _over_rounds(log: Log) -> Iterator[Picture]:
+    """Accuracy by class and its drops, which scalars hold; NaN where a class had not come."""
+    curves = [log.scalars[f"class_accuracy/{name}"] for name in class_names(log)]
+    if not curves:
+        return
+    rounds = np.unique(np.concatenate([curve.rounds for curve in curves]))
+    values = torch.full((len(curves), len(rounds)), float("nan"), dtype=torch.float64)
+    for row, curve in zip(values, curves, strict=True):
+        row[np.searchsorted(rounds, curve.rounds)] = torch.from_numpy(curve.values)
+    names, last = _arriving(log, len(curves)), rounds[-1:].tolist()
+
+    def accuracy(round: int) -> Figure:
+        return figures.over_rounds(values, names, rounds.tolist(), "Accuracy of the global model by class")
+
+    def drops(round: int) -> Figure:
+        fallen = (values[:, :-1] - values[:, 1:]).clamp_min(0)
+        return figures.over_rounds(fallen, names, rounds[1:].tolist(), "Drop in accuracy since the evaluation before")
+
+    yield Picture("class_accuracy/heatmap", last, accuracy, of_the_run=True)
+    if len(rounds) > 1:
+        yield Picture("forgetting/drops", last, drops, of_the_run=True)
+
+
+def _personal(log: Log, round: int) -> Figure:
+    return figures.accuracy_of_clients(_tensor(log, "clients/personal_accuracy", round), f"Personal models, round {round}")
+
+
+def _labels(log: Log) -> Iterator[Picture]:
+    """Class shares of the federation's first clients, and of cohorts."""
+    begun = _logged(log, "label_counts/first_clients")
+    if not begun:
+        return
+    first = _tensor(log, "label_counts/first_clients", begun[0])
+    everyone, classes = first[-1:], _names(log, first.shape[1])
+
+    def partition(round: int) -> Figure:
+        rows = [*(f"client {client}" for client in range(len(first) - 1)), "all clients"]
+        return figures.label_shares(first, rows, classes, "Labels of the clients")
+
+    def of_cohort(round: int) -> Figure:
+        some = _tensor(log, "label_counts/clients", round)
+        rows = [*(f"client {client}" for client in cohort(log, round) or ()), "cohort", "all clients"]
+        counts = torch.cat([some, some.sum(dim=0, keepdim=True), everyone])
+        return figures.label_shares(counts, rows, classes, f"Labels of the cohort, round {round}")
+
+    yield Picture("label_counts/partition", begun, partition, of_the_run=True)
+    counted = [
+        round
+        for round in _logged(log, "label_counts/clients")
+        if len(cohort(log, round) or ()) == len(log.tensors["label_counts/clients"][round])
+    ]
+    yield Picture("label_counts/cohort", counted, of_cohort)
+
+
+def _tasks(log: Log) -> Iterator[Picture]:
+    """Of tasks: accuracy, which one samples are taken for, and what classes have lost."""
+    whose = "accuracy of the global model" if "tasks/class_table" in log.tensors else "accuracy, mean over clients"
+
+    def table(round: int) -> Figure:
+        return figures.task_table(_tensor(log, "tasks/table", round), whose)
+
+    def confusion(round: int) -> Figure:
+        known = _tensor(log, "tasks/table", round)
+        class_task = _tensor(log, "tasks/class_task", round).long()
+        shares = task_confusion(_tensor(log, "tasks/counts", round), class_task, len(known))
+        return figures.task_confusion_table(shares, int((~known.isnan()).any(dim=1).sum()) - 1)
+
+    def classes(round: int) -> Figure:
+        values = _tensor(log, "tasks/class_table", round)
+        best = values.nan_to_num(nan=-1.0).cummax(dim=0).values
+        return figures.classes_after_tasks((best - values).T, _arriving(log, values.shape[1]))
+
+    yield Picture("tasks/accuracy_table", _logged(log, "tasks/table"), table)
+    yield Picture("tasks/confusion", _logged(log, "tasks/table", "tasks/counts", "tasks/class_task"), confusion)
+    yield Picture("tasks/classes", _logged(log, "tasks/class_table", "tasks/class_rounds"), classes)
+
+
+def _attention(log: Log) -> Iterator[Picture]:
+    """Tasks by their positions in clients' streams: names are not logged."""
+
+    def table(round: int, client: int) -> Figure:
+        values = _tensor(log, f"{_ATTENTION}{client}", round)
+        foreign = _tensor(log, f"{_FOREIGN}{client}", round).int().tolist()
+        columns = [f"{position + 1} of client {other}" for other, position in foreign]
+        return figures.attention_table(values, list(map(str, range(1, len(values) + 1))), columns, client)
+
+    for client in sorted(int(name.removeprefix(_ATTENTION)) for name in log.tensors if name.startswith(_ATTENTION)):
+        rounds = _logged(log, f"{_ATTENTION}{client}", f"{_FOREIGN}{client}")
+        yield Picture(f"tasks/attention/client_{client}", rounds, partial(table, client=client))
