@@ -62,7 +62,7 @@ def _add_contents(source: Path, page: str, children: Contents) -> None:
     names: list[str] = []
     for child in children:
         for name, below in child.items() if isinstance(child, dict) else [(child, None)]:
-            found = sorted(source.glob(name)) if name.endswith("*") else [source / name]
+            found = sorted(source.glob(name)) if "*" in name else [source / name]
             names += [str(path.relative_to(source)) for path in found]
             if below is not None:
                 _add_contents(source, name, below)

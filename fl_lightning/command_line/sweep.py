@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fl_lightning.command_line.config_files import whole_configs
 from fl_lightning.command_line.sweep_point_check import check_points
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.sweep.points import Choices, Run, grid
-from fl_lightning.sweep.screen import open_screen
+from fl_lightning.sweep.screen import Screen, open_screen
 from fl_lightning.sweep.settings import Settings, parse_settings
 from fl_lightning.sweep.study import Search, SweepStudy
 from fl_lightning.sweep.table import as_csv, as_table, rows, totals
@@ -32,15 +33,40 @@ def run(arguments: Sequence[str]) -> None:
     """
     settings = parse_settings(arguments)
     with Stop() as stop:
-        with whole_configs(["--config", settings.config]) as (_, path):
-            config = check_points(settings, path)
-            _check_validation(settings, config)
-            text = Path(path).read_text(encoding="utf-8")
-        study = SweepStudy(settings.out, settings.prune, config.trainer.max_steps // _WARM_UP)
-        shared = _enter(study, settings, text)
+        sweep = enter(settings)
         with open_screen() as screen:
-            Worker(study, shared, settings.options, settings.jobs, _search(settings), settings.prune, screen, stop).work()
-    _report(study, settings, stop.signals)
+            work(sweep, screen, stop)
+    _report(sweep.study, settings, stop.signals)
+
+
+@dataclass(frozen=True)
+class EnteredSweep:
+    """A sweep whose runs are queued in its folder."""
+
+    settings: Settings
+    study: SweepStudy
+    config: Path  # what all runs share, kept in the folder
+
+
+def enter(settings: Settings) -> EnteredSweep:
+    """Begin a sweep in its folder, or go on with it; nothing runs yet.
+
+    Raises:
+        ValueError: in one line, if the settings or the folder do not fit.
+    """
+    with whole_configs(["--config", settings.config]) as (_, path):
+        config = check_points(settings, path)
+        _check_validation(settings, config)
+        text = Path(path).read_text(encoding="utf-8")
+    study = SweepStudy(settings.out, settings.prune, config.trainer.max_steps // _WARM_UP)
+    return EnteredSweep(settings, study, _queue(study, settings, text))
+
+
+def work(sweep: EnteredSweep, screen: Screen, stop: Stop) -> None:
+    """Run what is left of a sweep, until nothing is or a signal asks for an end."""
+    settings = sweep.settings
+    search = _search(settings)
+    Worker(sweep.study, sweep.config, settings.options, settings.jobs, search, settings.prune, screen, stop).work()
 
 
 def _check_validation(settings: Settings, config: Namespace) -> None:
@@ -51,7 +77,7 @@ def _check_validation(settings: Settings, config: Namespace) -> None:
         raise ValueError("--prune goes by what runs log, and trainer.logger is false: leave it out, or name a logger")
 
 
-def _enter(study: SweepStudy, settings: Settings, config: str) -> Path:
+def _queue(study: SweepStudy, settings: Settings, config: str) -> Path:
     """Begin the sweep in its folder or go on with it; gives the path of the config, which is kept there.
 
     Raises:
@@ -91,7 +117,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
     cure = "give the same, or another --out"
     if old["config"] != new["config"]:
         raise ValueError(f"out is {out}, which holds a sweep of another config, or of this one before it was changed: {cure}")
-    if old["options"] != new["options"]:
+    if _by_key(old["options"]) != _by_key(new["options"]):
         before, now = (" ".join(options) or "none" for options in (old["options"], new["options"]))
         raise ValueError(f"out is {out}, which holds another sweep: its options for fit are {before}, here {now}: {cure}")
     if old["search"] != new["search"] or list(old["set"]) != list(new["set"]):
@@ -106,6 +132,20 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
                 + ("a search keeps its values" if fixed else "it may gain values, and lose none")
                 + f": {cure}"
             )
+
+
+def _by_key(options: Sequence[str]) -> list[list[str]]:
+    """Options for ``fit`` with their values, in an order that is the same however options of different keys were mixed.
+
+    Options of a key and of what lies below it stay in their order, in which ``fit`` reads them.
+    """
+    given: list[list[str]] = []
+    for word in options:
+        if word.startswith("--"):
+            given.append(word.split("=", 1))
+        else:
+            given[-1].append(word)
+    return sorted(given, key=lambda option: option[0].rstrip("+").split(".")[:2])
 
 
 def _search(settings: Settings) -> Search | None:

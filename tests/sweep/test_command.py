@@ -88,9 +88,12 @@ def idle(main, monkeypatch):
 
 
 def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
-    """Other values, keys, seeds, options or config: named with the cure. One value or seed more is the same sweep, grown."""
+    """Other values, keys, seeds, options or config: named with the cure. One value or seed more is the same sweep, grown,
+    and so is one whose options stand in another order.
+    """
     (tmp_path / "mine.yaml").write_text("base: digits_tce.yaml\n")
     command = ["sweep", "--config", "mine.yaml", "--out", "out", "--trainer.max_steps", "3"]
+    command += ["--data.batch_size", "8"]
     assert idle(*command, *LR, "--seeds", "2")[0] == 0
     for other, message in (
         (
@@ -107,7 +110,7 @@ def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
         ),
         (
             [*LR, "--seeds", "2", "--model.local_steps", "1"],
-            "its options for fit are --trainer.max_steps 3, here --trainer",
+            "its options for fit are --trainer.max_steps 3 --data.batch_size 8, here --trainer",
         ),
         (
             [*LR, "--seeds", "2", "--search", "random", "--trials", "1"],
@@ -118,7 +121,8 @@ def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
         assert code == 1
         assert message in error
     assert idle(*command, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")[0] == 0
-    code, out, _ = idle(*command, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")
+    in_another_order = [*command[:5], "--data.batch_size=8", "--trainer.max_steps=3"]
+    code, out, _ = idle(*in_another_order, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")
     assert out.count("3 waiting") == 3
     (tmp_path / "mine.yaml").write_text("base: digits_tce.yaml\nmodel: {init_args: {local_steps: 7}}\n")
     code, _, error = idle(*command, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")

@@ -1,0 +1,1 @@
+"""Comparisons with the papers, one command each: ``python -m studies NAME OUT``."""

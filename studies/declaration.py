@@ -1,0 +1,69 @@
+"""What a study is: settings that are fixed before its first run, and the claim that they are to test."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fl_lightning.sweep.points import Choices, Point, grid
+from fl_lightning.sweep.settings import Settings, parse_settings
+
+SWEEP = "sweep"  # the key of a sweep's name, next to those that the sweeps vary
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs that share a config.
+
+    Args:
+        name: what sets it apart in the study; its folder.
+        arguments: of ``fl-lightning sweep`` as they are typed, without ``--out``, ``--jobs`` and where the data lies.
+    """
+
+    name: str
+    arguments: str
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the arguments ask for."""
+        return parse_settings(shlex.split(self.arguments))
+
+    @property
+    def points(self) -> list[Point]:
+        """What the grid varies, without the seeds."""
+        return grid([axis for axis in self.settings.axes if isinstance(axis, Choices)])
+
+
+@dataclass(frozen=True)
+class Study:
+    """Sweeps, and what is read from them.
+
+    Args:
+        name: on the command line, and of the folder in docs/results.
+        title: of its page.
+        claim: what the runs are to show.
+        paper: what the paper says and measures.
+        sweeps: what is run.
+        measures: scalars of the results file, each with the heading of its column; the first is compared.
+        baseline: keys of the sweeps with the values of the runs that others are compared with; ``SWEEP`` is the sweep's name.
+        chosen: a key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
+    """
+
+    name: str
+    title: str
+    claim: str
+    paper: str
+    sweeps: tuple[Sweep, ...]
+    measures: Mapping[str, str]
+    baseline: Mapping[str, str] = field(default_factory=dict)
+    chosen: str | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """What is varied, by any of the sweeps."""
+        return list(dict.fromkeys(axis.key for sweep in self.sweeps for axis in sweep.settings.axes))
+
+    @property
+    def total(self) -> int:
+        """Runs of all sweeps."""
+        return sum(len(sweep.points) * len(sweep.settings.seeds) for sweep in self.sweeps)

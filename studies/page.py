@@ -1,0 +1,120 @@
+"""The page of a study, ``report.md``: the claim, the paper's sentence, the commands, and what the results file says."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fl_lightning.atomic_files import atomic_write
+from fl_lightning.functional.accuracy_curves import FINAL_IS
+from fl_lightning.report.figures import drawing_style
+from fl_lightning.sweep.points import short_keys
+from studies.declaration import Study, Sweep
+from studies.results_file import Result
+from studies.table import Group, all_runs, compared, groups, label
+
+PAGE = "report.md"
+_RESOLUTION = 110  # dots an inch
+_WIDTH = 128
+_JOINT = "\N{NO-BREAK SPACE}"  # where a line does not end
+
+
+def write_page(study: Study, results: Sequence[Result], folder: Path) -> None:
+    """Write ``report.md`` and, once a run is done, ``figure.png``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / PAGE) as path:
+        path.write_text(page(study, results), encoding="utf-8")
+    if any(result.ended == "done" for result in results):
+        with atomic_write(folder / "figure.png") as path, drawing_style():
+            draw(study, groups(results)).savefig(path, format="png", dpi=_RESOLUTION)
+
+
+def page(study: Study, results: Sequence[Result]) -> str:
+    """Markdown."""
+    found = groups(results)
+    done = sum(result.ended == "done" for result in results)
+    commands = "\n".join(_command(sweep) for sweep in study.sweeps)
+    sections = [
+        f"# {study.title}",
+        _wrapped(f"**Claim.** {study.claim}"),
+        _wrapped(f"**The paper.** {study.paper}"),
+        f"```\npython -m studies {study.name} OUT\n```",
+        _wrapped(
+            "runs these sweeps and writes this page from [runs.csv](runs.csv), which has a row for each run. "
+            f"Of {study.total} runs {done} are done."
+        ),
+        f"```\n{commands}\n```",
+        *(_measured(study, found, results) if done else []),
+        *([_failures(results)] if any(result.error for result in results) else []),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def draw(study: Study, found: Sequence[Group]) -> Figure:
+    """The first measure of every setting: its runs as points, their mean, and the interval of three or more."""
+    measure, heading = next(iter(study.measures.items()))
+    shown = [group for group in found if group.spread(measure).values]
+    figure = Figure(figsize=(8, 1.2 + 0.3 * max(len(shown), 1)), layout="constrained")
+    axes = figure.subplots()
+    for row, group in enumerate(shown):
+        values = group.spread(measure)
+        axes.plot(values.interval, [row, row], color="C0", lw=2)
+        axes.plot(values.values, [row] * len(values.values), "o", color="C0", alpha=0.4, ms=5)
+        axes.plot([values.mean], [row], "|", color="C0", ms=14, mew=2)
+    axes.set(xlabel=heading, yticks=range(len(shown)), yticklabels=[label(study, group) for group in shown])
+    axes.invert_yaxis()
+    return figure
+
+
+def _measured(study: Study, found: Sequence[Group], results: Sequence[Result]) -> list[str]:
+    differences = compared(study, found)
+    return [
+        all_runs(study, found),
+        _wrapped(
+            "Mean ± sample standard deviation over seeds, and in brackets the 95 % interval of the mean by a percentile "
+            f"bootstrap, where there are three or more. Final is the {FINAL_IS}. {_provenance(results)}"
+        ),
+        *([_against(study), differences] if differences else []),
+        "![Every run, and the mean of each setting](figure.png)",
+    ]
+
+
+def _against(study: Study) -> str:
+    names = " and ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in study.baseline.items())
+    how = f"Less the runs with {names}, over the seeds that both have"
+    if study.chosen is None:
+        return _wrapped(f"{how}:")
+    key = short_keys({study.chosen: ""})[0]
+    return _wrapped(f"{how}, each with the {key} of the highest mean final validation accuracy:")
+
+
+def _command(sweep: Sweep) -> str:
+    """As it is typed, on several lines, an option and its value on one."""
+    options = f"fl-lightning sweep {sweep.arguments}".split(" --")
+    text = textwrap.fill(" --".join(option.replace(" ", _JOINT) for option in options), _WIDTH - 8, break_on_hyphens=False)
+    return text.replace(_JOINT, " ").replace("\n", " \\\n    ")
+
+
+def _provenance(results: Sequence[Result]) -> str:
+    """Of the runs that are done: commits, versions, data."""
+    done = [result for result in results if result.ended == "done"]
+    commits = ", ".join(dict.fromkeys(f"`{_short(result.commit)}`" for result in done))
+    versions = ", ".join(dict.fromkeys(result.version for result in done))
+    sources = ", ".join(dict.fromkeys(f"`{result.source}`" for result in done))
+    return f"Commit {commits} of fl-lightning {versions}; the data was read by {sources}."
+
+
+def _short(commit: str) -> str:
+    """With ``-dirty`` behind it where the checkout had other code."""
+    digits, dash, state = commit.partition("-")
+    return digits[:7] + dash + state
+
+
+def _failures(results: Sequence[Result]) -> str:
+    lines = [f"- `{result.command}`: {result.error}" for result in results if result.error]
+    return "\n".join(["Failed:", "", *lines])
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
