@@ -228,3 +228,14 @@ def test_too_small_inputs_are_named(net, smallest, shapes):
             net(shape, 10)
         assert str(shape) in str(error.value)
         assert "use" in str(error.value)
+
+
+def test_cnn2_norms():
+    """GroupNorm with 2 groups behind each convolution: 2 (32 + 64) parameters more."""
+    with torch.device("meta"):
+        features = CNN2((3, 32, 32), 10, norm="group").features
+    assert [type(module).__name__ for module in features[:8]] == 2 * ["Conv2d", "GroupNorm", "ReLU", "MaxPool2d"]
+    assert {module.num_groups for module in features if isinstance(module, nn.GroupNorm)} == {2}
+    assert count_parameters(lambda: CNN2((3, 32, 32), 10, norm="group")) == 2_156_490 + 192
+    with pytest.raises(ValueError, match="model.net.norm is 'batch', must be"):
+        CNN2((3, 32, 32), 10, norm="batch")
