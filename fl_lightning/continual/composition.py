@@ -70,6 +70,12 @@ def check_composed(
                     f"{name} cannot be: {first.__name__} and {other.__name__} have an argument {clash[0]} each: rename one, or "
                     f"give that of {other.__name__} a second name with also_called"
                 )
+            for one, another in ((first, other), (other, first)):
+                if clash := sorted(_arguments(one) & vars(another).keys()):
+                    raise TypeError(
+                        f"{name} cannot be: {one.__name__} has an argument {clash[0]}, which {another.__name__} has as a hook "
+                        "or an attribute: rename one"
+                    )
 
 
 def _arguments(kind: type) -> set[str]:

@@ -16,6 +16,7 @@ class Needs:
         task_streams: each client learns its sequence of the tasks of ``data.tasks``.
         arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
+        other_samples: ``client_loss`` calls the net with samples that are not in the batch, such as remembered ones.
         initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.
     """
 
@@ -26,6 +27,7 @@ class Needs:
     task_streams: bool = False
     arriving_classes: bool = False
     public_samples: bool = False
+    other_samples: bool = False
     initial_model: bool = False
 
     def __or__(self, other: Self) -> Self:

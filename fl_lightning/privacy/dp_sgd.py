@@ -65,6 +65,11 @@ class DPSGD(Privacy):
             raise ValueError(
                 "model.privacy.accounting is true, but a client's samples change with its tasks in data.tasks: set it to false"
             )
+        if method.needs.other_samples:
+            raise ValueError(
+                f"model.privacy is DPSGD, which clips the gradient of each sample of a batch, but {type(method).__name__} has "
+                "other samples in a step: use a method without, such as FedLwF for arriving classes"
+            )
         for name, layer in method.net.named_modules():
             if is_parametrized(layer):
                 raise ValueError(

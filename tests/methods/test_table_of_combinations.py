@@ -358,7 +358,7 @@ where this page says something else.
 Each cell is a run of two rounds on a tiny federation that differs in one thing from the base: cross entropy, a net without norm
 layers, local SGD, the mean at the server, float64, one client after another in one process. All are on the CPU, and steps of
 `captured` are traced without being compiled. What the methods are is in [methods.md](methods.md), what the engines are in
-[engines.md](engines.md).
+[engines.md](engines.md). [combinations_of_classes.md](combinations_of_classes.md) has the learners of arriving classes.
 
 - **yes**: it ended finite, every weight had moved, and the setting had made a difference; with another engine or in two
   processes it had made none (1e-9), in another precision a small one. The server's optimizer makes none for `LocalOnly`,

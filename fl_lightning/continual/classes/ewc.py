@@ -18,6 +18,8 @@ from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.module import Net
 
+_SENT = ("task_fisher", "task_anchor")  # FedCurv, with which this combines, has others
+
 
 class ServerEWC(ClassLearner):
     """The loss plus ``lambda/2 * sum_i F_i (w_i - theta_i)^2`` from the second task on.
@@ -45,12 +47,12 @@ class ServerEWC(ClassLearner):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if "fisher" not in self.server_states:
-            for kind in ("newest_fisher", "fisher", "anchor"):
+        if "task_fisher" not in self.server_states:
+            for kind in ("newest_task_fisher", *_SENT):
                 self.add_server_state(kind)
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        held = {kind: self.server_state(kind) for kind in ("fisher", "anchor")} if self.task > 0 and self.penalty > 0 else {}
+        held = {kind: self.server_state(kind) for kind in _SENT} if self.task > 0 and self.penalty > 0 else {}
         return {**super().broadcast(client), **held}
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
@@ -62,32 +64,32 @@ class ServerEWC(ClassLearner):
             lambda logits, targets: self.logits_loss(logits, targets, client.label_counts),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
-        return {**carry, "fisher": fisher}
+        return {**carry, "task_fisher": fisher}
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         penalty = super().client_penalty(net, client)
-        if "fisher" not in client.broadcast:
+        if "task_fisher" not in client.broadcast:
             return penalty
-        weights, anchor, held = self.trained_weights(net), client.broadcast["anchor"], client.broadcast["fisher"]
+        weights, held, anchor = self.trained_weights(net), *(client.broadcast[kind] for kind in _SENT)
         terms = [(fisher * (weights[name] - anchor[name]).square()).sum() for name, fisher in held.items()]
         return penalty + self.penalty / 2 * torch.stack(terms).sum()
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
-        if "fisher" in client.carry:
-            upload["fisher"] = Weighted(client.carry["fisher"], float(client.num_train))
+        if "task_fisher" in client.carry:
+            upload["task_fisher"] = Weighted(client.carry["task_fisher"], float(client.num_train))
         return upload
 
     def aggregate(self, reduced: Reduction) -> Update:
-        if "fisher" in reduced.layouts:
-            newest = self.server_state("newest_fisher")
-            for name, mean in reduced.mean("fisher").items():
+        if "task_fisher" in reduced.layouts:
+            newest = self.server_state("newest_task_fisher")
+            for name, mean in reduced.mean("task_fisher").items():
                 newest[name].copy_(mean)
         return super().aggregate(reduced)
 
     def end_task(self) -> None:
         super().end_task()
-        fisher, newest, anchor = (self.server_state(kind) for kind in ("fisher", "newest_fisher", "anchor"))
+        fisher, newest, anchor = (self.server_state(kind) for kind in ("task_fisher", "newest_task_fisher", "task_anchor"))
         weights = self.trained_weights(self.net)
         for name in fisher:
             fisher[name].mul_(self.gamma).add_(newest[name])

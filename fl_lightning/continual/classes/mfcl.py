@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_range
 from fl_lightning.continual.classes.generator import Generator, draw_noise
 from fl_lightning.continual.classes.lwf import FedLwF
-from fl_lightning.exchange import Batch, Client
+from fl_lightning.exchange import Batch, Client, Needs
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.module import Net
@@ -50,6 +50,8 @@ class MFCL(FedLwF):
         ValueError: if a value is out of range, the net has no features, or the data are no images.
         FloatingPointError: at the end of a task, if the generator is not finite.
     """
+
+    needs = FedLwF.needs | Needs(other_samples=True)
 
     def __init__(
         self,

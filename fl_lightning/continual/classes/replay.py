@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.classes.learner import ClassLearner, SoftmaxOver
-from fl_lightning.exchange import Batch, Client, Upload
+from fl_lightning.exchange import Batch, Client, Needs, Upload
 from fl_lightning.functional import herding, reservoir
 from fl_lightning.module import Net
 from fl_lightning.random_streams import numpy_stream, random_bits, stream_seed
@@ -38,6 +38,8 @@ class Replay(ClassLearner):
         ValueError: if a value is out of range, the memory is larger than the data of any client, or herding has no features.
     """
 
+    needs = ClassLearner.needs | Needs(other_samples=True)
+
     def __init__(
         self,
         net: Net,
@@ -55,10 +57,6 @@ class Replay(ClassLearner):
         if softmax_over == "new":
             raise ValueError("model.softmax_over is new, but remembered samples are of old classes: set it to seen")
         self.memory, self.selection, self.replayed = memory, selection, replayed
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the samples remembered")
 
     def adapt_net(self) -> None:
         super().adapt_net()
@@ -104,10 +102,10 @@ class Replay(ClassLearner):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if self.memory > 0 and self.is_last_visit(client):
-            self.remember(client)
+            self.update_memory(client)
         return super().client_result(net, client)
 
-    def remember(self, client: Client) -> None:
+    def update_memory(self, client: Client) -> None:
         """Offer a client's memory the samples of the present task."""
         held = self.data.present_shards.train_indices(client.index)
         rng = numpy_stream(self.seed, self.task, client.index, "what is remembered")

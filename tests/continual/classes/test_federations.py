@@ -6,9 +6,9 @@ from declared_by_tests import changes, needs_of, trains_at_the_server
 from written_pages import round_of
 
 from fl_lightning import FedProx, continual, methods
-from fl_lightning.continual import EWC, ClassLearner, FedCurvOnClasses, FedLwF, SCAFFOLDOnClasses
+from fl_lightning.continual import EWC, ClassLearner, FedCurvOnClasses, FedLwF, Replay, SCAFFOLDOnClasses, ServerEWC
 from fl_lightning.continual.federated import combined_names
-from fl_lightning.methods import MOON, FedBN, FedDF, FedPer, FedReg, FedRS
+from fl_lightning.methods import MOON, FedBN, FedCurv, FedDF, FedPer, FedReg, FedRS
 
 NAMES = [name for name in combined_names() if name.endswith("OnClasses")]
 PENALTY, RATE, BATCH_SIZE = 0.7, 0.1, 7
@@ -134,6 +134,29 @@ def test_what_does_not_combine_is_refused(base, why):
     """When the class is made, in one line with what to use."""
     with pytest.raises(TypeError, match=f"^Pair cannot be: {base.__name__} {why}.*: use one .* such as FedAvg$"):
         type("Pair", (ClassLearner, base), {})
+
+
+def test_an_argument_that_is_a_hook_of_the_other_is_refused():
+    """It would take the hook's place on the object."""
+
+    class Remembers(ClassLearner):
+        def remember(self): ...
+
+    message = r"^Pair cannot be: FedCurv has an argument remember, which Remembers has as a hook or an attribute: rename one$"
+    with pytest.raises(TypeError, match=message):
+        type("Pair", (Remembers, FedCurv), {})
+
+
+@pytest.mark.parametrize("learner", [ServerEWC, Replay])
+def test_learners_share_no_names_with_fedcurv(arriving, learner):
+    """Of EWC with lambda 0, and of replay without memory, FedCurv alone is left; its sums are not those of EWC."""
+    off, on = ({"penalty": 0.0}, {"penalty": 1.0}) if learner is ServerEWC else ({"memory": 0}, {"memory": 8})
+    both = type("Both", (learner, FedCurv), {})
+    settings = {"others_penalty": 0.5, "softmax_over": "seen"}
+    alone = arriving.train(FedCurvOnClasses, **settings)
+    arriving.assert_same(arriving.train(both, **off, **settings).net, alone.net, atol=1e-12)
+    acting = arriving.train(both, **on, **settings)
+    assert (acting.net.classifier.weight - alone.net.classifier.weight).abs().max() > 1e-6
 
 
 def test_the_federation_stands_behind_the_learner():

@@ -1,0 +1,224 @@
+"""Every class learner with every loss, engine, defence, stream and federated method: it learns all tasks, or is refused before.
+
+docs/combinations_of_classes.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page anew.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+
+import pytest
+import torch
+from declared_by_tests import needs_of
+from torch import nn
+from written_pages import hold_page
+
+from fl_lightning import continual, losses, methods
+from fl_lightning.callbacks import FederatedCallback
+from fl_lightning.continual import ClassLearner, ClassStream, DomainStream
+from fl_lightning.data import Dataset, Samples
+from fl_lightning.engines.engine_choice import ENGINES
+from fl_lightning.privacy import DPSGD, UserLevelDP
+
+SMALL = {"MFCL": {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3}}
+SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL")}
+LEARNERS = {name: kind for name, kind in vars(continual).items() if name in continual.__all__ and kind is not ClassLearner}
+LEARNERS = {"ClassLearner": ClassLearner, **{k: v for k, v in LEARNERS.items() if issubclass(v, ClassLearner)}}
+OURS = ["FedAvg", *sorted(set(methods.__all__) - {"FedAvg"}, key=str.lower)]
+
+# What is varied, one thing at a time: settings of the method and the data, and the run that it must differ from, or equal.
+MIXED = {"softmax_over": "seen"}
+COLUMNS = {
+    "CE": {},
+    "TCE": {"loss": losses.TruncatedCrossEntropy()},
+    "WSM": {"loss": losses.ReweightedSoftmax()},
+    "masked CE": {"loss": losses.MaskedCrossEntropy()},
+    "vectorized": {"engine": "vectorized"},
+    "captured": {"engine": "captured", "rounds": 2, "cohorts": [[0], [0]]},  # every task is traced anew
+    "DP-SGD": {"privacy": DPSGD(noise_multiplier=0.1)},
+    "user-level DP": {"privacy": UserLevelDP(noise_multiplier=0.01), "server_weighting": "uniform"},
+    "cumulative": {"tasks": ClassStream(3, cumulative=True), **MIXED},
+    "blurry": {"tasks": ClassStream(3, blurry=0.3), **MIXED},
+    "own pace": {"tasks": ClassStream(3, moving=0.5, joining=1), **MIXED},
+    "domains": {"tasks": DomainStream()},
+}
+TWO_TASKS = {"CE, two tasks": {"rounds": 2, "cohorts": [[0], [0]]}}
+SAME = ("vectorized", "captured")
+CELLS = [(row, column) for row in LEARNERS for column in COLUMNS]
+PAIRS = [(federation, learner) for federation in OURS[1:] for learner in LEARNERS]  # the others are those of FedAvg
+
+
+def test_nothing_public_is_left_out():
+    """Every local loss, engine and stream of ours is a column."""
+    settings = COLUMNS.values()
+    assert {type(s["loss"]).__name__ for s in settings if "loss" in s} | {"CrossEntropy", "Loss"} == set(losses.__all__)
+    assert {"sequential", *(s["engine"] for s in settings if "engine" in s)} == set(ENGINES)
+    assert {"ServerEWC", "FedLwF", "Replay", "ICaRL", "MFCL"} < set(LEARNERS)
+
+
+class Began(FederatedCallback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def on_round_start(self, trainer, module, round):
+        self.rounds += 1
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """In place of the compiler, steps are traced to graphs which run as they are: compiling takes seconds."""
+    compile = torch.compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, str], str | dict[str, torch.Tensor]]:
+    """By row and column: why it was refused, or the weights at the end."""
+    return {}
+
+
+@pytest.fixture
+def outcome(arriving, traced, known) -> Callable[[str, str], str | dict[str, torch.Tensor]]:
+    def find(row: str, column: str):
+        if (row, column) not in known:
+            method = continual.FedAvgOnClasses if row == "ClassLearner" else LEARNERS[row]
+            known[row, column] = learn(arriving, method, {**SMALL.get(row, {}), **(COLUMNS | TWO_TASKS)[column]})
+        return known[row, column]
+
+    return find
+
+
+def learn(arriving, method, settings, of_data=MappingProxyType({})) -> str | dict[str, torch.Tensor]:
+    """Three tasks of one round; the weights, or why not, which must have been said before the first round."""
+    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1), "rounds_per_task": 1, "rounds": 3, **settings}
+    tasks = settings.pop("tasks", ClassStream(3))
+    if method is continual.MFCL:  # has one loss of its own
+        settings.pop("softmax_over", None)
+    data = arriving.new_data(tasks, cohorts=settings.pop("cohorts", None), **of_data)
+    net, began = arriving.new_net(), Began()
+    if isinstance(tasks, DomainStream):
+        net.classifier = nn.Linear(3, 3).double()
+        two_domains(data.source)
+    refusal = ""
+    try:
+        trained = arriving.train(method, data, net, callbacks=[began], **settings)
+    except ValueError as error:
+        refusal = str(error)
+    if refusal:
+        assert began.rounds == 0
+        assert re.fullmatch(r"(model|data)\..+", refusal)
+        return refusal
+    assert trained.task == settings["rounds"] - 1 or isinstance(tasks, DomainStream)
+    assert not any(report.undone or report.nonfinite for report in trained.seen.rounds)
+    weights = {name: weight.detach() for name, weight in trained.net.named_parameters()}
+    assert all(weight.isfinite().all() for weight in weights.values())
+    return weights
+
+
+def two_domains(source) -> None:
+    """Classes a, b, c of one set are those of another one called d, e, f before."""
+    load = source.load
+
+    def joined(root):
+        data = load(root)
+        names = ("x/a", "x/b", "x/c", "y/a", "y/b", "y/c")
+        parts = (Samples(part.inputs, part.targets) for part in (data.train, data.test))
+        return Dataset(*parts, names, sources=tuple(name[0] for name in names))
+
+    source.load = joined
+
+
+def largest_difference(one, other) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("the table of class learners")
+@pytest.mark.parametrize(("row", "column"), CELLS)
+def test_a_setting_makes_its_difference(outcome, row, column):
+    """Another engine makes none in float64, to 1e-9; everything else some."""
+    found = outcome(row, column)
+    if isinstance(found, dict) and column not in ("CE", "domains"):
+        difference = largest_difference(found, outcome(row, "CE" if column != "captured" else "CE, two tasks"))
+        assert difference < 1e-9 if column in SAME else difference > 1e-6
+
+
+@pytest.fixture(scope="module")
+def pairs() -> dict[tuple[str, str], str]:
+    """By federation and learner: why the class cannot be, or nothing."""
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("the table of class learners")
+@pytest.mark.parametrize(("federation", "learner"), PAIRS)
+def test_a_learner_in_a_federation_learns_all_tasks(arriving, pairs, federation, learner):
+    """Of a class with both as its bases, or the class is refused in one line."""
+    refusal = ""
+    try:
+        method = type("Mine", (LEARNERS[learner], getattr(methods, federation)), {})
+    except TypeError as error:
+        refusal = str(error)
+    if refusal:
+        assert re.match(r"Mine cannot be: .+: (use|rename) ", refusal)
+        pairs[federation, learner] = refusal.removeprefix("Mine cannot be: ")
+        return
+    end = learn(arriving, method, SMALL.get(learner, {}), needs_of(federation)[0])
+    assert isinstance(end, dict), end
+    pairs[federation, learner] = ""
+
+
+# The page ---------------------------------------------------------------------------------------------------------------
+
+HEAD = """\
+# What combines on arriving classes
+
+Written by `WRITE_PAGES=1 pytest -m slow tests/continual/classes/test_table_of_class_learners.py` from the runs of these tests,
+which fail where this page says something else. [arriving_classes.md](arriving_classes.md) has the learners and the streams.
+
+Each cell is a run of three tasks of one round on a tiny federation, in float64 on the CPU, that differs in one thing from the
+base: cross entropy, local SGD, one client after another in one process, `ClassStream` with three tasks. Runs of `captured` have
+two tasks at one client, and their steps are traced without being compiled. Other tests hold that two processes, and a run in
+two parts, change nothing.
+
+- **yes**: it ended finite, all tasks were learned, and the setting had made a difference; another engine had made none (1e-9).
+- **no** and a number: refused before the first round, or when the class is made, with the text [below](#refusals).
+
+CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`; user-level DP is
+`UserLevelDP`. With `ClassLearner` a federated method learns by itself, as `FedAvgOnClasses`; a learner by itself is in FedAvg.
+Own pace is `moving: 0.5` and `joining: 1`. Where tasks have samples of earlier classes, `model.softmax_over` is `seen`.
+"""
+
+
+def render(known, pairs) -> str:
+    said = [*(known[cell] for cell in CELLS), *(pairs[pair] for pair in PAIRS)]
+    refusals = list(dict.fromkeys(text for text in said if isinstance(text, str) and text))
+
+    def say(found) -> str:
+        return f"no ({refusals.index(found) + 1})" if isinstance(found, str) and found else "yes"
+
+    def table(title, head, rows) -> str:
+        lines = [head, ["---"] * len(head), *rows]
+        return "\n".join([f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+    cells = [[row, *(say(known[row, column]) for column in COLUMNS)] for row in LEARNERS]
+    both = [[name, *(say(pairs[name, learner]) for learner in LEARNERS)] for name in OURS[1:]]
+    notes = [f"{number}. {text}" for number, text in enumerate(refusals, start=1)]
+    parts = [HEAD, table("Losses, engines, defences and streams", ["learner", *COLUMNS], cells)]
+    parts += [table("Federated methods", ["method", *LEARNERS], both), "\n".join(["## Refusals\n", *notes]) + "\n"]
+    return "\n".join(parts)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("the table of class learners")
+def test_the_page_says_what_was_found(known, pairs):
+    """docs/combinations_of_classes.md, word by word."""
+    missing = [cell for cell in CELLS if cell not in known] + [pair for pair in PAIRS if pair not in pairs]
+    if missing:
+        pytest.skip(f"{len(missing)} of {len(CELLS) + len(PAIRS)} cells have not been tried, or failed")
+    hold_page("combinations_of_classes.md", render(known, pairs))
