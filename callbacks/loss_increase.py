@@ -5,9 +5,10 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.algorithm import FederatedAlgorithm, overridden
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.exchange import CohortModels, RoundReport
+from fl_lightning.hooks import overridden
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.training.refits import refit_by_fedavg

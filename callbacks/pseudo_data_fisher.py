@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, overridden
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
 from fl_lightning.exchange import Client, RoundReport, Visit
 from fl_lightning.functional import empirical_fisher
+from fl_lightning.hooks import overridden
 from fl_lightning.module import FederatedModule
 from fl_lightning.random_streams import torch_stream
 from fl_lightning.training.refits import refit

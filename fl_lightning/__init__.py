@@ -12,7 +12,7 @@ from lazy_loader import attach
 __version__ = "0.1.0"
 
 _HERE = Path(__file__).parent
-_EXCHANGE = ["Batch", "Client", "ClientState", "Gathered", "Needs", "Reduction", "Upload", "Visit", "Weighted"]
+_EXCHANGE = ["Batch", "Client", "ClientState", "Gathered", "Needs", "Reduction", "Update", "Upload", "Visit", "Weighted"]
 
 
 def _methods() -> list[str]:
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     ["callbacks", "continual", "data", "functional", "losses", "methods", "models", "privacy", "report"],
     {
-        "algorithm": ["FederatedAlgorithm", "Update"],
+        "algorithm": ["FederatedAlgorithm"],
         "data": ["FederatedDataModule"],
         "exchange": _EXCHANGE,
         "methods": [*_methods(), "Moon", "Scaffold"],

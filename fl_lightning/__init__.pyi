@@ -9,7 +9,6 @@ from . import models as models
 from . import privacy as privacy
 from . import report as report
 from .algorithm import FederatedAlgorithm as FederatedAlgorithm
-from .algorithm import Update as Update
 from .data import FederatedDataModule as FederatedDataModule
 from .exchange import Batch as Batch
 from .exchange import Client as Client
@@ -17,6 +16,7 @@ from .exchange import ClientState as ClientState
 from .exchange import Gathered as Gathered
 from .exchange import Needs as Needs
 from .exchange import Reduction as Reduction
+from .exchange import Update as Update
 from .exchange import Upload as Upload
 from .exchange import Visit as Visit
 from .exchange import Weighted as Weighted

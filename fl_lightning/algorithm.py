@@ -4,9 +4,9 @@ The hooks stand in the order in which a round calls them; with their defaults th
 engine runs clients through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,20 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.exchange import (
     Batch,
-    ClassProgress,
     Client,
     ClientState,
     Federation,
     Needs,
     Reduction,
-    TaskProgress,
+    Shown,
+    Update,
     Upload,
     Visit,
     Weighted,
 )
-from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.federated_net import INITIAL_MODEL, BatchNormBuffers, FederatedNet, Net
-from fl_lightning.former_hooks import refuse_former_hooks
 from fl_lightning.functional.aggregation import State, cast_mean
+from fl_lightning.hooks import overridden, refuse_former_hooks
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.random_streams import seeded_layers
@@ -37,14 +36,7 @@ ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
 
 
-class Update(NamedTuple):
-    """What the server does with a round's mean."""
-
-    pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
-    buffers: State  # the mean of the clients' buffers, float64
-
-
-class FederatedAlgorithm(FederatedNet):
+class FederatedAlgorithm(FederatedNet, Shown):
     """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
 
     Args:
@@ -384,31 +376,6 @@ class FederatedAlgorithm(FederatedNet):
         """
         return {**shared, **state.weights}
 
-    # What callbacks ask for -----------------------------------------------------------------------------------------
-
-    def pseudo_data(self, client: Client) -> State:
-        """Samples that a client made to rehearse, ``inputs`` (M, ...) and soft ``labels`` (M, C); only of methods with some."""
-        return {}
-
-    def task_progress(self) -> TaskProgress | None:
-        """How far clients are in their sequences of tasks; None: they learn none."""
-        return None
-
-    def attention_tensors(self) -> Mapping[str, str]:
-        """Layers by which clients attend to tasks of others: each one's name, and that of its attention in a ``LearnedTask``.
-
-        Attention is (F,) or longer, a value for each row of that task's ``known``.
-        """
-        return {}
-
-    def class_progress(self) -> ClassProgress | None:
-        """How far the global model is in tasks whose classes arrive one after another; None: it learns none."""
-        return None
-
-    def nearest_mean_logits(self, inputs: Inputs) -> Tensor | None:
-        """(n, C), what the classes' mean features say of samples; None: the server has no such means."""
-        return None
-
     # What defences and attacks ask for ------------------------------------------------------------------------------
 
     @property
@@ -420,13 +387,3 @@ class FederatedAlgorithm(FederatedNet):
         """How far a client's trained weights moved from those it received, as the server can tell from its upload."""
         sent, trained = upload["weights"].tensors, self.trained_weights(self.net)
         return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
-
-
-def overridden(method: FederatedAlgorithm | type[FederatedAlgorithm], *hooks: Callable[..., Any]) -> list[str]:
-    """Names of those of :class:`FederatedAlgorithm`'s hooks that a method, or its class, has changed.
-
-    For whoever knows what a default does and need not call it, or cannot vouch for another. That a class defines a hook says so
-    by itself: a declaration next to it could only disagree.
-    """
-    kind = method if isinstance(method, type) else type(method)
-    return [hook.__name__ for hook in hooks if getattr(kind, hook.__name__) is not hook]

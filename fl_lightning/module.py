@@ -18,7 +18,7 @@ from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.parsing import collect_init_args
 
-from fl_lightning.algorithm import FederatedAlgorithm, Net, Update
+from fl_lightning.algorithm import FederatedAlgorithm, Net
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation_data import EvaluationName
@@ -27,7 +27,7 @@ from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, first_visits, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.exchange import CohortFit, Federation, RoundReport, Visit
+from fl_lightning.exchange import CohortFit, Federation, RoundReport, Update, Visit
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy

@@ -26,7 +26,7 @@ ROOMS = [
     {"exchange", "federated_net"},
     {"models", "losses", "metrics", "optimizers"},
     {"functional", "random_streams"},
-    {"atomic_files", "checks", "extras", "former_hooks", "machine_memory", "provenance", "transfers"},
+    {"atomic_files", "checks", "extras", "hooks", "machine_memory", "provenance", "transfers"},
 ]
 # Further down the list, and yet not known.
 UNKNOWN = {"callbacks": {"engines", "state"}}

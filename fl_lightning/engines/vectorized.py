@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fl_lightning.algorithm import FederatedAlgorithm, overridden
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine, set_gradients
 from fl_lightning.engines.local_step import LocalStep
@@ -21,6 +21,7 @@ from fl_lightning.exchange import Batch, Client, ClientState, Visit
 from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.exchange.reduction import are_finite
 from fl_lightning.functional.aggregation import State
+from fl_lightning.hooks import overridden
 from fl_lightning.transfers import on_device
 
 # Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if by an optimizer a client.

@@ -6,9 +6,9 @@ from fl_lightning.exchange.client_state import ClientState, LearnedTask, SparseT
 from fl_lightning.exchange.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
 from fl_lightning.exchange.federation import ClientBatches, Federation
 from fl_lightning.exchange.needs import Needs
-from fl_lightning.exchange.progress import ClassProgress, TaskProgress
 from fl_lightning.exchange.protection import Protection
-from fl_lightning.exchange.reduction import Gathered, Reduction, Upload, Weighted
+from fl_lightning.exchange.reduction import Gathered, Reduction, Update, Upload, Weighted
+from fl_lightning.exchange.shown import ClassProgress, Shown, TaskProgress
 
 __all__ = [
     "Batch",
@@ -26,8 +26,10 @@ __all__ = [
     "Protection",
     "Reduction",
     "RoundReport",
+    "Shown",
     "SparseTensor",
     "TaskProgress",
+    "Update",
     "Upload",
     "Visit",
     "Weighted",

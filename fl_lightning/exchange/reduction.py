@@ -75,6 +75,13 @@ class _Total:
         return {name: part.reshape(shape) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
 
 
+class Update(NamedTuple):
+    """What the server does with a round's mean."""
+
+    pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
+    buffers: State  # the mean of the clients' buffers, float64
+
+
 class Reduction:
     """Sums ``weight * tensor`` and ``weight`` over clients for every name of an upload, in float64.
 

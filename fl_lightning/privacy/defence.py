@@ -8,10 +8,11 @@ from importlib import import_module
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from fl_lightning.algorithm import FederatedAlgorithm, Update
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_range
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
+from fl_lightning.exchange import Update
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.extras import needing_extra
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fl_lightning.algorithm import FederatedAlgorithm, Update, overridden
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
-from fl_lightning.exchange import Upload
+from fl_lightning.exchange import Update, Upload
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
+from fl_lightning.hooks import overridden
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Update
 from fl_lightning.checks import check_range
 from fl_lightning.continual.classes.learner import ClassLearner
-from fl_lightning.exchange import Client, Reduction, Upload, Weighted
+from fl_lightning.exchange import Client, Reduction, Update, Upload, Weighted
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.module import Net
 

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Update
 from fl_lightning.continual.classes.lwf import FedLwF
 from fl_lightning.continual.classes.replay import Replay
-from fl_lightning.exchange import Client, Reduction, Upload, Weighted, predict_in_batches
+from fl_lightning.exchange import Client, Reduction, Update, Upload, Weighted, predict_in_batches
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.module import Net
 

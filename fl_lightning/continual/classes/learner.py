@@ -11,13 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, overridden
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.continual.composition import check_composed, keeps_personal_weights
 from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
+from fl_lightning.hooks import overridden
 from fl_lightning.module import FederatedModule, Net
 from fl_lightning.random_streams import torch_stream
 
