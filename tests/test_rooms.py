@@ -131,3 +131,24 @@ def test_no_files_import_each_other():
 def test_types_are_imported_as_they_are_used(module):
     """``TYPE_CHECKING`` hides an arrow from the interpreter, not from the reader; a package that may be missing has none."""
     assert "TYPE_CHECKING" not in text(module)
+
+
+# What goes from room to room, by the names that it has in all of them.
+PASSED_ON = {"client", "visit", "method", "module", "data", "engine", "context", "share", "callback"}
+
+
+def set_from_outside(source: str) -> set[str]:
+    """Attributes that a file sets on what it was given; items of a dict or tensor are not meant."""
+    attributes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    stored = [node for node in attributes if isinstance(node.ctx, ast.Store)]
+    return {ast.unparse(node) for node in stored if ast.unparse(node.value).rpartition(".")[2] in PASSED_ON}
+
+
+def test_nobody_sets_an_attribute_on_what_another_room_made():
+    found = {module: set_from_outside(text(module)) for module in MODULES}
+    assert {module: attributes for module, attributes in found.items() if attributes} == {}
+
+
+def test_planted_attribute_is_found():
+    source = "self.member.client.state = 1\nclient.step, loss = 2, 3\nclient.state['x'] = self.method = 4\nself.data.x += 1"
+    assert set_from_outside(source) == {"self.member.client.state", "client.step", "self.data.x"}

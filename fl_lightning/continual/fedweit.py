@@ -248,11 +248,11 @@ class FedWeIT(APD):
         carry = client.carry
         if not carry["foreign"]:
             return hook()
-        client.carry = {**carry, "foreign": {}}
+        client.carry_along({**carry, "foreign": {}})
         try:
             return call_holding(net, self._composed(net, carry["foreign"]), hook)
         finally:
-            client.carry = carry
+            client.carry_along(carry)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         masks = self.parts(net, "mask").values() if self.penalize_mask else ()

@@ -42,20 +42,20 @@ class CapturedEngine(SequentialEngine):
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         if client is not self._client:
             self._client, self._facts = client, _without_aliases(facts_of(client, self.dtype))
-            client.state = self._facts["state"]
+            client.keep(self._facts["state"])
             # As numbers, every round and every step would be another graph.
             self._round = torch.full((), client.round, dtype=torch.int64, device=self.context.device)
             self._position = torch.zeros((), dtype=torch.int64, device=self.context.device)
         else:
             self._position = self._position + 1
-        client.resting = self._rests(client, step)  # one graph a phase
+        client.begin_step(step, self._rests(client, step))  # one graph a phase
         torch.compiler.cudagraph_mark_step_begin()
         trained = {name: self.working_state[name] for name in self.trained}
         untrained = {name: self.working_state[name] for name in self._untrained}
         facts = {**self._facts, "state": client.state}
         result = self._captured(trained, untrained, batch, self._round, self._position, facts, client.resting)
         self.load(result.untrained)
-        client.state = tree_map(torch.clone, result.state)
+        client.keep(tree_map(torch.clone, result.state))
         self._apply(result.gradients)
         return result.loss.clone()  # the next replay overwrites what this one returned
 

@@ -184,7 +184,7 @@ class Engine(ABC):
         if local:
             client.count_as_received(self.working_state, self.net)
         with self.drawing(client, "client_start"):
-            client.carry = self.method.client_start(self.net, client)
+            client.carry_along(self.method.client_start(self.net, client))
 
     def leave(self, client: Client, visit: Visit, position: int, loss: Tensor, share: Share) -> None:
         """What the client in the working copy leaves behind: what it sends, what it keeps, and what is read off its model.

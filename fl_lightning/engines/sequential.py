@@ -42,18 +42,17 @@ class SequentialEngine(Engine):
 
     def _fit(self, client: Client, num_steps: int) -> Tensor:
         """The local fit; returns the mean loss over its steps, (1,)."""
-        client.apply = self._apply
-        client.learning_rate = self._start_optimizer(client)
+        client.begin_fit(self._start_optimizer(client), self._apply)
         batches = self.samples.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
         if self.needs.client_moments:
-            client.moments = self._moments()
+            client.keep_moments(self._moments())
         return torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
-        client.step, client.resting = step, self._rests(client, step)
+        client.begin_step(step, self._rests(client, step))
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:

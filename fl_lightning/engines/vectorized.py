@@ -147,7 +147,7 @@ class VectorizedEngine(Engine):
         if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
-                member.client.state = _row(stack.state, row)
+                member.client.keep(_row(stack.state, row))
                 self.leave(member.client, member.visit, member.position, losses[row : row + 1], share)
         else:
             self._leave_together(members, stack, losses, share)
@@ -167,7 +167,7 @@ class VectorizedEngine(Engine):
             group["lr"] *= members[0].rate
         rate = optimizer.param_groups[0]["lr"]
         for member in members:
-            member.client.learning_rate = rate
+            member.client.begin_fit(rate)
         return _Stack(tensors, weights, optimizer, *self._facts([member.client for member in members], rate))
 
     def _memory_of(self, name: str, size: int) -> Tensor:

@@ -132,6 +132,32 @@ class Client:
         self.received_state = self.received_state | {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.received = tuple(self.received_state[name] for name, _ in net.named_parameters())
 
+    def carry_along(self, carry: dict[str, Any]) -> None:
+        """Have hooks find this in ``client.carry``."""
+        self.carry = carry
+
+    def begin_fit(self, learning_rate: float, apply: Callable[[Sequence[Tensor]], None] | None = None) -> None:
+        """Begin its local steps, once ``client_start`` is done.
+
+        Args:
+            apply: what ``client.apply`` does in them; None: as before.
+        """
+        self.learning_rate = learning_rate
+        if apply is not None:
+            self.apply = apply
+
+    def begin_step(self, step: int, resting: Sequence[str]) -> None:
+        """Begin a local step, counted from 0, that leaves some weights as they are."""
+        self.step, self.resting = step, resting
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Have this in the place of what it kept for its method."""
+        self.state = state
+
+    def keep_moments(self, moments: dict[int, State]) -> None:
+        """Have its optimizer begin its next visit with these."""
+        self.moments = moments
+
     def forget_moments(self) -> None:
         """Have its optimizer begin anew, where its moments persist."""
         self.moments = {}
