@@ -1,5 +1,7 @@
 """Callbacks ask a method's hooks, not for its class: any method that answers is watched as those in the tree are."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -39,6 +41,7 @@ def test_bytes_count_for_the_tasks_that_a_method_names():
     """Client 0 is at its third task, client 1 at its first: each task gets half of the round's bytes."""
     module, callback = Sequential(CNN2), Communication()
     report = RoundReport(1, [0, 1], [0.0, 0.0], 2, [], bytes_down=100, bytes_up=20, norms=[0.0, 0.0])
-    callback.on_round_start(None, module, 1)
-    callback.on_round_end(None, module, 1, report)
+    trainer = SimpleNamespace(is_global_zero=True, loggers=[])
+    callback.on_round_start(trainer, module, 1)
+    callback.on_round_end(trainer, module, 1, report)
     assert callback.of_tasks == {"down_03": 50.0, "up_03": 10.0, "down_01": 50.0, "up_01": 10.0}
