@@ -67,7 +67,7 @@ class ArrivingClasses(FederatedCallback):
         module.log_round(scalars, round)
         tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
         if data.class_streams.class_task is not None:
-            rounds = class_rounds(data.class_streams, progress.rounds_per_task)
+            rounds = class_rounds(data.class_streams.positions_of_classes(), progress.rounds_per_task)
             tensors |= {"tasks/class_task": data.class_streams.class_task, "tasks/class_rounds": rounds}
         log_tensors(trainer, tensors, round)
         self._draw(trainer, module, progress, counts, round)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fl_lightning.data.shards_of_tasks import ClassStreams
 from fl_lightning.module import FederatedModule
 
 
@@ -14,15 +13,18 @@ def class_names(module: FederatedModule) -> list[str]:
     names, progress = list(module.data.classes), module.class_progress()
     if progress is None:
         return names
-    return with_rounds(names, class_rounds(module.data.class_streams, progress.rounds_per_task))
+    return with_rounds(names, class_rounds(module.data.class_streams.positions_of_classes(), progress.rounds_per_task))
 
 
-def class_rounds(streams: ClassStreams, rounds_per_task: int) -> Tensor:
-    """First and last round (C, 2) in which clients have samples of each class; NaN where they never have."""
-    spans = streams.positions_of_classes()
+def class_rounds(positions: Sequence[tuple[int, int] | None], rounds_per_task: int) -> Tensor:
+    """First and last round (C, 2) in which clients have samples of each class; NaN where they never have.
+
+    Args:
+        positions: of the first and the last task with samples of each class; None where none has.
+    """
     unknown = [float("nan")] * 2
     return torch.tensor(
-        [unknown if span is None else [span[0] * rounds_per_task + 1, (span[1] + 1) * rounds_per_task] for span in spans]
+        [unknown if span is None else [span[0] * rounds_per_task + 1, (span[1] + 1) * rounds_per_task] for span in positions]
     )
 
 

@@ -5,9 +5,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.exchange import CohortModels, RoundReport
+from fl_lightning.exchange import CohortModels, RoundReport, Shown
 from fl_lightning.hooks import overridden
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
@@ -45,7 +44,7 @@ class LossIncrease(FederatedCallback):
         self._previous: list[int] = []  # clients of the round before
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if self.fedavg and not overridden(module, FederatedAlgorithm.pseudo_data):
+        if self.fedavg and not overridden(module, Shown.pseudo_data):
             raise ValueError(
                 f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared with "
                 "FedReg alone: leave fedavg out"

@@ -8,14 +8,12 @@ from lightning.pytorch import Trainer
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import accuracy_of_clients
 from fl_lightning.checks import check_range
-from fl_lightning.data.evaluation_data import EvaluationName
-from fl_lightning.exchange import CohortModels, RoundReport
+from fl_lightning.exchange import CohortModels, EvaluationName, RoundReport
 from fl_lightning.functional import worst_decile
-from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.metrics import PersonalScores, accuracy_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.random_streams import numpy_stream
 from fl_lightning.training.fine_tuning import FineTuning
-from fl_lightning.training.personal_evaluation import PersonalScores
 
 
 class PersonalAccuracy(FederatedCallback):

@@ -7,7 +7,6 @@ from lightning.pytorch import Trainer
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
-from fl_lightning.privacy.accounting import Releases, epsilon
 
 
 class PrivacyBudget(FederatedCallback):
@@ -22,7 +21,8 @@ class PrivacyBudget(FederatedCallback):
 
     def __init__(self) -> None:
         super().__init__(every=1)
-        self._releases: dict[int, Releases] = {}  # by client
+        # By client: how many noisy sums were released, by sampling rate and sigma.
+        self._releases: dict[int, dict[tuple[float, float], int]] = {}
         self._spent: dict[int, float] = {}  # epsilon of each, as far as it is known
         self._rounds = 0  # that are in it
 
@@ -46,7 +46,7 @@ class PrivacyBudget(FederatedCallback):
         if module.privacy.accounts:
             self._rounds += 1
             for client in self._releases.keys() - self._spent.keys():
-                self._spent[client] = epsilon(self._releases[client], module.privacy.delta)
+                self._spent[client] = module.privacy.epsilon(self._releases[client])
             module.log_round({"privacy/epsilon": max(self._spent.values(), default=0.0)}, round)
 
     def state_dict(self) -> dict[str, Any]:

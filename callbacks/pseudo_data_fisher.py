@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Client, RoundReport, Visit
+from fl_lightning.exchange import Client, RoundReport, Shown, Visit
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.hooks import overridden
 from fl_lightning.module import FederatedModule
@@ -50,7 +49,7 @@ class PseudoDataFisher(FederatedCallback):
         self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if not overridden(module, FederatedAlgorithm.pseudo_data):
+        if not overridden(module, Shown.pseudo_data):
             raise ValueError(
                 f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but FedReg alone makes pseudo data: "
                 "leave the callback out"

@@ -20,7 +20,6 @@ from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.provenance import commit
-from fl_lightning.training.lost_rounds import largest_norm
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
@@ -69,7 +68,7 @@ class RunSummary(FederatedCallback):
         self._bytes["up"] += report.bytes_up
         if report.undone:
             self._undone.append(round)
-        largest = largest_norm(report)
+        largest = report.largest_norm
         if largest is not None and (self._largest is None or largest[0] > self._largest["norm"]):
             self._largest = {"norm": largest[0], "client": largest[1], "round": round}
         for client in report.nonfinite:

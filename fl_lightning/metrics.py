@@ -19,6 +19,20 @@ class Scores(NamedTuple):
     class_accuracy: Tensor  # (C,), NaN for classes without samples
 
 
+class PersonalScores(NamedTuple):
+    """Of N clients, the personal model of each on its samples."""
+
+    accuracy: Tensor  # (N,), NaN for clients without samples
+    loss: Tensor  # (N,), mean cross entropy, likewise
+    samples: Tensor  # (N,)
+
+    @classmethod
+    def of_counts(cls, counts: Tensor) -> "PersonalScores":
+        """From (N, 3): samples, hits and summed losses."""
+        samples, hits, losses = counts.unbind(dim=1)
+        return cls(hits / samples, losses / samples, samples)
+
+
 class ClassScores(Metric):
     """Accuracy, mean cross entropy and accuracy per class, from counts alone: exact over any split of the samples.
 

@@ -21,21 +21,21 @@ from lightning.pytorch.utilities.parsing import collect_init_args
 from fl_lightning.algorithm import FederatedAlgorithm, Net
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.data.participation import Participation
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, first_visits, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.exchange import CohortFit, Federation, RoundReport, Update, Visit
+from fl_lightning.exchange import CohortFit, EvaluationName, Federation, RoundReport, Update, Visit
 from fl_lightning.exchange.protection import Protection
+from fl_lightning.metrics import PersonalScores
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import Privacy
 from fl_lightning.random_streams import seeded_layers
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 from fl_lightning.training.checkpointing import CheckpointedModule
 from fl_lightning.training.lost_rounds import what_blew_up
-from fl_lightning.training.personal_evaluation import Adapt, PersonalModels, PersonalScores
+from fl_lightning.training.personal_evaluation import Adapt, PersonalModels
 from fl_lightning.training.process_group import ProcessGroup
 from fl_lightning.training.refused_data import check_batches_of_one, check_cohorts, check_tasks
 from fl_lightning.training.round_callback import round_callbacks

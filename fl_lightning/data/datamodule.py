@@ -14,7 +14,7 @@ from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
-from fl_lightning.data.evaluation_data import EvaluationData, EvaluationName
+from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
 from fl_lightning.data.participation import participation
@@ -29,6 +29,7 @@ from fl_lightning.data.shards import ClientShards
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
+from fl_lightning.exchange import EvaluationName
 
 
 class FederatedDataModule(LightningDataModule):

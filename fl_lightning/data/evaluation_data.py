@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +13,7 @@ from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.data.samples import Part
 from fl_lightning.data.shards_of_tasks import ClassStreams
-
-EvaluationName = Literal["val", "test"]
+from fl_lightning.exchange import EvaluationName
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from fl_lightning.exchange.batch import Batch
 from fl_lightning.exchange.client import Client, Objective, Visit
 from fl_lightning.exchange.client_state import ClientState, LearnedTask, SparseTensor
 from fl_lightning.exchange.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
-from fl_lightning.exchange.federation import ClientBatches, Federation
+from fl_lightning.exchange.federation import ClientBatches, EvaluationName, Federation
 from fl_lightning.exchange.needs import Needs
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.exchange.reduction import Gathered, Reduction, Update, Upload, Weighted
@@ -18,6 +18,7 @@ __all__ = [
     "ClientState",
     "CohortFit",
     "CohortModels",
+    "EvaluationName",
     "Federation",
     "Gathered",
     "LearnedTask",

@@ -36,6 +36,13 @@ class RoundReport:
     norms: list[float]  # of each client's update: what it sent, weights and buffers less the global ones; 0 of nothing
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
 
+    @property
+    def largest_norm(self) -> tuple[float, int] | None:
+        """The largest norm of an update that was finite, and whose it was; None if nobody sent anything."""
+        norms = zip(self.norms, self.clients, strict=True)
+        sent = [(norm, client) for norm, client in norms if client not in self.nonfinite and norm > 0]
+        return max(sent) if sent else None
+
 
 class CohortModels:
     """The cohort's models after their local fits, to be asked and not to be held: predictions are all they give.

@@ -1,11 +1,14 @@
 """What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its samples."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from fl_lightning.exchange.batch import Batch
+
+EvaluationName = Literal["val", "test"]
+"""What models are evaluated on: clients' validation parts or the test set."""
 
 
 class Federation(Protocol):

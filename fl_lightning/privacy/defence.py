@@ -15,6 +15,7 @@ from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Update
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.extras import needing_extra
+from fl_lightning.privacy.accounting import Releases, epsilon
 
 
 class Privacy(ABC):
@@ -95,6 +96,10 @@ class Privacy(ABC):
             participation: who takes part, the sampling of clients.
             batch_sizes: the sampling of a client's samples.
         """
+
+    def epsilon(self, releases: Releases) -> float:
+        """What noisy sums have spent at ``delta``, by :func:`fl_lightning.privacy.accounting.epsilon`."""
+        return epsilon(releases, self.delta)
 
 
 def refuse_batch_norm(net: nn.Module, defence: str) -> None:

@@ -8,12 +8,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.evaluation_data import EvaluationName
 from fl_lightning.data.samples import type_name
-from fl_lightning.exchange import Batch, predict_in_batches
+from fl_lightning.exchange import Batch, EvaluationName, predict_in_batches
 from fl_lightning.exchange.cohort import Inputs
-from fl_lightning.metrics import ClassScores, Scores
-from fl_lightning.training.personal_evaluation import Adapt, PersonalScores
+from fl_lightning.metrics import ClassScores, PersonalScores, Scores
+from fl_lightning.training.personal_evaluation import Adapt
 
 
 class EvaluatedModule(LightningModule):

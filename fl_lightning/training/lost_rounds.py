@@ -54,23 +54,16 @@ class LostRounds:
 
     def _before(self) -> str:
         """Whose update was the largest in the last round that counted: clients that got its result may be innocent."""
-        if self._last_counted is None or (largest := largest_norm(self._last_counted)) is None:
+        if self._last_counted is None or (largest := self._last_counted.largest_norm) is None:
             return ""
         return f"; before them, in round {self._last_counted.round}, the {_named(largest)}"
 
 
 def what_blew_up(report: RoundReport) -> str:
     """Whose update was the largest in a round whose step was undone."""
-    largest = largest_norm(report)
+    largest = report.largest_norm
     who = "no client sent a finite update" if largest is None else _named(largest)
     return f"the server's step made the global model or the server's state non-finite ({who})"
-
-
-def largest_norm(report: RoundReport) -> tuple[float, int] | None:
-    """The largest norm of an update that was finite, and whose it was; None if nobody sent anything."""
-    norms = zip(report.norms, report.clients, strict=True)
-    sent = [(norm, client) for norm, client in norms if client not in report.nonfinite and norm > 0]
-    return max(sent) if sent else None
 
 
 def _named(largest: tuple[float, int]) -> str:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,25 +9,11 @@ from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.evaluation_data import EvaluationName
+from fl_lightning.exchange import EvaluationName
 from fl_lightning.state.client_states import ClientStates
 from fl_lightning.transfers import to_device
 
 Adapt = Callable[[nn.Module, int], None]  # changes a copy of a client's model, as fine-tuning does
-
-
-class PersonalScores(NamedTuple):
-    """Of N clients, the personal model of each on its samples."""
-
-    accuracy: Tensor  # (N,), NaN for clients without samples
-    loss: Tensor  # (N,), mean cross entropy, likewise
-    samples: Tensor  # (N,)
-
-    @classmethod
-    def of_counts(cls, counts: Tensor) -> "PersonalScores":
-        """From (N, 3): samples, hits and summed losses."""
-        samples, hits, losses = counts.unbind(dim=1)
-        return cls(hits / samples, losses / samples, samples)
 
 
 class PersonalModels:
