@@ -1,18 +1,14 @@
 """The two-layer CNN of FedAvg (McMahan et al. 2017), FedNTD and Flashback."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice
 from fl_lightning.models.network import Network
 
-Norm = Literal["group"]
 
-
-def _norms(norm: Norm | None, channels: int) -> list[nn.Module]:
-    return [] if norm is None else [nn.GroupNorm(2, channels)]
+def _norms(groups: int | None, channels: int) -> list[nn.Module]:
+    return [] if groups is None else [nn.GroupNorm(groups, channels)]
 
 
 class CNN2(Network):
@@ -25,26 +21,26 @@ class CNN2(Network):
         input_shape: (channels, height, width), height and width at least 4.
         num_classes: at least 1.
         hidden: width of the hidden layer.
-        norm: ``group`` puts GroupNorm with 2 groups, as in ``ResNet18``, behind each convolution; by default there is none.
+        norm_groups: GroupNorm with so many groups, a divisor of 32, behind each convolution; by default there is none.
 
     Raises:
-        ValueError: if the input is no image or too small, or ``norm`` is unknown.
+        ValueError: if the input is no image or too small, or ``norm_groups`` is no divisor of 32.
     """
 
-    def __init__(self, input_shape: Sequence[int], num_classes: int, hidden: int = 512, norm: Norm | None = None) -> None:
+    def __init__(self, input_shape: Sequence[int], num_classes: int, hidden: int = 512, norm_groups: int | None = None) -> None:
         super().__init__()
-        if norm is not None:
-            check_choice("model.net.norm", norm, Norm)
+        if norm_groups is not None and (norm_groups < 1 or 32 % norm_groups):
+            raise ValueError(f"model.net.norm_groups is {norm_groups}, must be a divisor of 32: ResNet18 has 2")
         if len(input_shape) != 3 or min(input_shape[1:]) < 4:
             raise ValueError(f"model.net CNN2 needs images of at least 4x4, the data gives shape {tuple(input_shape)}: use MLP")
         channels, height, width = input_shape
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
-            *_norms(norm, 32),
+            *_norms(norm_groups, 32),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(32, 64, 5, padding=2),
-            *_norms(norm, 64),
+            *_norms(norm_groups, 64),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),

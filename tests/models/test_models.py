@@ -1,5 +1,7 @@
 """The papers' networks: parameter counts as published, norms, shapes, gradients and errors."""
 
+from inspect import signature
+
 import pytest
 import torch
 from torch import nn
@@ -233,9 +235,15 @@ def test_too_small_inputs_are_named(net, smallest, shapes):
 def test_cnn2_norms():
     """GroupNorm with 2 groups behind each convolution: 2 (32 + 64) parameters more."""
     with torch.device("meta"):
-        features = CNN2((3, 32, 32), 10, norm="group").features
+        features = CNN2((3, 32, 32), 10, norm_groups=2).features
     assert [type(module).__name__ for module in features[:8]] == 2 * ["Conv2d", "GroupNorm", "ReLU", "MaxPool2d"]
     assert {module.num_groups for module in features if isinstance(module, nn.GroupNorm)} == {2}
-    assert count_parameters(lambda: CNN2((3, 32, 32), 10, norm="group")) == 2_156_490 + 192
-    with pytest.raises(ValueError, match="model.net.norm is 'batch', must be"):
-        CNN2((3, 32, 32), 10, norm="batch")
+    assert count_parameters(lambda: CNN2((3, 32, 32), 10, norm_groups=2)) == 2_156_490 + 192
+    with pytest.raises(ValueError, match="model.net.norm_groups is 3, must be a divisor of 32: ResNet18 has 2"):
+        CNN2((3, 32, 32), 10, norm_groups=3)
+
+
+def test_cnn2_shares_no_key_with_resnet18():
+    """Else a config's value for ResNet18 would stay where --model.net CNN2 replaces it."""
+    shared = set(signature(CNN2).parameters) & set(signature(ResNet18).parameters)
+    assert shared == {"input_shape", "num_classes"}
