@@ -1,6 +1,6 @@
 """All studies by name."""
 
 from studies.declaration import Study
-from studies.declared import digits, tce
+from studies.declared import arriving_classes, digits, tce
 
-STUDIES: dict[str, Study] = {study.name: study for module in (digits, tce) for study in module.STUDIES}
+STUDIES: dict[str, Study] = {study.name: study for module in (arriving_classes, digits, tce) for study in module.STUDIES}

@@ -134,6 +134,10 @@ class FederatedDataModule(LightningDataModule):
                 tested = "has its model tested on the test samples of data.source: set it to 0"
             raise ValueError(f"data.test_fraction is {self.test_fraction}, but data.tasks {tested}")
         check_range("data.public_size", self.public_size, at_least=0, hint="0 leaves the server without samples")
+        if self.public_size > 0 and self.tasks is not None:
+            raise ValueError(
+                f"data.public_size is {self.public_size}, but data.tasks gives all samples to clients: set it to 0"
+            )
         check_choice("data.storage", self.storage, Storage)
         check_range("data.num_workers", self.num_workers, at_least=0, hint="0 reads in the training process")
         check_range("data.monitor_test", self.monitor_test, at_least=0, hint="0 leaves the test set alone")

@@ -24,6 +24,7 @@ from fl_lightning.data import (
     RandomHorizontalFlip,
     from_arrays,
 )
+from fl_lightning.data.class_stream import ClassStream
 from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.exchange import Batch
 from fl_lightning.functional import dirichlet_partition
@@ -571,6 +572,10 @@ def test_training_loader_counts_rounds_from_the_trainer():
         ({"cohorts": [[0, -1]]}, r"data\.cohorts names client -1 in round 1, must"),
         ({"cohorts": [[3, 3]]}, r"data\.cohorts names client 3 twice in round 1, .*each once"),
         ({"cohorts": [[]]}, r"data\.cohorts names nobody in round 1, .*at least one"),
+        (
+            {"public_size": 10, "tasks": ClassStream()},
+            r"^data\.public_size is 10, but data\.tasks gives all samples to clients: set it to 0$",
+        ),
         ({"source": "CIFAR1O"}, r"data\.source is 'CIFAR1O'"),
     ],
 )

@@ -80,8 +80,9 @@ class ClassLearner(FederatedModule):
         head = getattr(self.net, "classifier", None)
         if not isinstance(head, nn.Linear):
             raise ValueError(
-                f"model.net is {type(self.net).__name__}, whose classifier is {type(head).__name__}, must be a linear layer "
-                "with a row for each class: call the class layer classifier"
+                f"model.net is {type(self.net).__name__}, whose classifier is "
+                f"{'missing' if head is None else type(head).__name__}, must be a linear layer with a row for each class: call "
+                "the class layer classifier"
             )
         self._head_names = frozenset(head.state_dict(prefix="classifier."))
         self.net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=head.weight.device))

@@ -201,7 +201,7 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
         arriving.train(KeepsFeatures)
     nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
     with pytest.raises(
-        ValueError, match=r"^model.net is Sequential, whose classifier is NoneType, must be a linear layer with"
+        ValueError, match=r"^model.net is Sequential, whose classifier is missing, must be a linear layer with"
     ):
         arriving.train(FedAvgOnClasses, net=nameless)
 
