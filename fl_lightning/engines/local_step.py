@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.gradients import by_transform
 from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import GradientEstimator
 from fl_lightning.functional.aggregation import State
@@ -48,10 +48,17 @@ class LocalStep:
         method: whose hooks are called.
         net: what they are given, with other tensors in it during the call.
         estimate: how a gradient is made of a batch's samples.
+        differentiate: how a function is differentiated: as :func:`by_transform` does.
     """
 
-    def __init__(self, method: FederatedAlgorithm, net: nn.Module, estimate: GradientEstimator) -> None:
-        self.method, self.estimate = method, estimate
+    def __init__(
+        self,
+        method: FederatedAlgorithm,
+        net: nn.Module,
+        estimate: GradientEstimator,
+        differentiate: Callable[..., tuple[State, Any]] = by_transform,
+    ) -> None:
+        self.method, self.estimate, self._differentiate = method, estimate, differentiate
         self.scope = Scope(net)
         self._weight_names = [name for name, _ in net.named_parameters()]
         self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
@@ -93,7 +100,7 @@ class LocalStep:
                 (value, loss), after = self.scope.call({**trained, **untrained}, untrained, objective)
                 return value, (loss.detach(), after)
 
-            gradients, (_, (loss, after)) = grad_and_value(evaluate, has_aux=True)(weights, held)
+            gradients, (_, (loss, after)) = self._differentiate(evaluate, weights, held)
             if buffers is None:
                 newest = after
             else:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine, set_gradients
+from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
 from fl_lightning.engines.local_step import LocalStep
 from fl_lightning.engines.net_behaviour import draws
 from fl_lightning.engines.run_context import RunContext
@@ -73,7 +74,8 @@ class VectorizedEngine(Engine):
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
         if draws(self.net, self._two_samples()):
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
-        self._local_step = LocalStep(method, self.net, context.protection.estimate)
+        differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
+        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
         # Stacked clients need not be taken apart for what FedAvg does.
         fedavg = FederatedAlgorithm
         self._prepares = bool(overridden(method, fedavg.client_start))
