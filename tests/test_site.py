@@ -34,6 +34,19 @@ def test_every_method_has_a_page():
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
 
 
+def test_equations_of_methods_are_formulas():
+    """On most pages, between dollars, which a browser sets; what is left as code is no equation."""
+    from method_pages import method_pages
+
+    pages = {path: text.partition("## Keys")[0] for path, text in method_pages(ROOT).items()}
+    shown = {path: re.findall(r"\$([^$]+)\$", text) for path, text in pages.items()}
+    assert sum(map(bool, shown.values())) > len(pages) / 2
+    assert r"F_k(w) + \frac{\mu}{2} \Vert w - w_t \Vert^2" in shown["docs/methods/FedProx.md"]
+    assert [formula for formulas in shown.values() for formula in formulas if formula.count("{") != formula.count("}")] == []
+    texts = {path: text.partition("## What it does")[2].partition("## ")[0] for path, text in pages.items()}
+    assert [path for path, text in texts.items() if re.search(r"`[^`]*(<-|sum_|\|\|)[^`]*`", text)] == []
+
+
 def test_every_config_callback_and_public_name_is_listed():
     from api_pages import api_pages
     from lists_of_code import callbacks_page, configs_page
