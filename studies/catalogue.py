@@ -1,6 +1,7 @@
 """All studies by name."""
 
 from studies.declaration import Study
-from studies.declared import arriving_classes, digits, tce
+from studies.declared import arriving_classes, digits, fedreg, fedweit, flashback, forgetting, tce
 
-STUDIES: dict[str, Study] = {study.name: study for module in (arriving_classes, digits, tce) for study in module.STUDIES}
+_MODULES = (digits, tce, fedweit, fedreg, flashback, forgetting, arriving_classes)
+STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}

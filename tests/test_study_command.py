@@ -85,6 +85,17 @@ def test_every_declared_study_can_run():
         assert any(setting.items() >= study.baseline.items() for setting in settings), study.name
 
 
+def test_every_study_is_listed():
+    """docs/results.md names all with their numbers of runs, and links to the pages that there are."""
+    from studies.catalogue import STUDIES
+
+    text = (ROOT / "docs" / "results.md").read_text()
+    for study in STUDIES.values():
+        has_page = (RESULTS / study.name).is_dir()
+        name = f"[{study.name}](results/{study.name}/report.md)" if has_page else f"`{study.name}`"
+        assert f"| {name} | {study.title} | {study.total} |" in text
+
+
 def test_every_number_in_a_table_comes_from_the_results_file():
     """A page of docs/results is what its declaration and the file next to it make of it, letter by letter."""
     from studies.catalogue import STUDIES

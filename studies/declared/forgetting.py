@@ -1,0 +1,52 @@
+"""Forgetting across all methods that learn one global model: one federation, every loss."""
+
+from studies.declaration import SWEEP, Study, Sweep
+
+# Every method with the settings of the bundled configs or its defaults; Flashback and FedDF have a public set of 1,250 samples.
+_METHODS = {
+    "FedAvg": "",
+    "FedProx": "--model FedProx --model.mu 0.01",
+    "SCAFFOLD": "--model SCAFFOLD",
+    "FedNTD": "--model FedNTD",
+    "MOON": "--model MOON",
+    "FedCurv": "--model FedCurv",
+    "FedDyn": "--model FedDyn",
+    "FedNova": "--model FedNova",
+    "FedGMA": "--model FedGMA",
+    "FedRS": "--model FedRS",
+    "FedReg": "--model FedReg --model.optimizer.weight_decay 0",
+    "FedDF": "--model FedDF --model.distillation_steps 200 --data.public_size 1250",
+    "Flashback": "--model Flashback --data.public_size 1250",
+    "FedAvgM": "--model.server_optimizer.momentum 0.9",
+}
+
+STUDIES = [
+    Study(
+        name="forgetting_across_methods",
+        title="Forgetting across methods and losses",
+        claim="Methods that are made against forgetting forget less than FedAvg with cross entropy and are no less accurate, "
+        "and TCE and WSM make every method forget less.",
+        paper="No paper has this table. Legate et al. claim that losses which spare absent classes help any method, the "
+        "Flashback paper that FedNTD and Flashback forget less from round to round than FedAvg.",
+        sweeps=tuple(
+            Sweep(
+                name,
+                f"--config cifar10_fedavg.yaml {method} --model.net CNN2 --model.net.norm_groups 2 --trainer.max_steps 300 "
+                "--set model.loss=CrossEntropy,TruncatedCrossEntropy,ReweightedSoftmax --seeds 1 "
+                "--trainer.val_check_interval 10 --data.monitor_test 10 --callbacks.client_forgetting.every 50 "
+                "--callbacks.per_class_accuracy.every 0 --callbacks.label_counts.every 0 --callbacks.round_forgetting.every 10",
+            )
+            for name, method in _METHODS.items()
+        ),
+        measures={
+            "test_accuracy": "final test accuracy",
+            "forgetting/client_mean/mean": "client forgetting F_ki, mean",
+            "forgetting/every_10/mean": "round forgetting F_t over 10 rounds, mean",
+            "class_accuracy/sd": "sd of accuracy over classes",
+            "MB_up": "MB up",
+            "MB_down": "MB down",
+            "seconds": "seconds",
+        },
+        baseline={SWEEP: "FedAvg", "model.loss": "CrossEntropy"},
+    ),
+]
