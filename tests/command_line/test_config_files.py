@@ -3,6 +3,7 @@
 import copy
 import csv
 import functools
+import json
 import operator
 import re
 import subprocess
@@ -396,6 +397,20 @@ def num_values(content):
     if isinstance(content, dict | list):
         return sum(map(num_values, content.values() if isinstance(content, dict) else content))
     return 1
+
+
+def test_a_row_with_the_values_of_another_says_so():
+    """It is based on that one alone, and its text names it."""
+    names_of: dict[str, list[str]] = {}
+    for name in bundled_rows():
+        names_of.setdefault(json.dumps(VALUES.get(name) or read_config(name), sort_keys=True, default=str), []).append(name)
+    for names in names_of.values():
+        (first,) = (name for name in names if len(names) == 1 or set(bundled_rows()[name].base).isdisjoint(names))
+        for name in set(names) - {first}:
+            row = bundled_rows()[name]
+            assert row.base == (first,)
+            assert row.values == {}
+            assert f"as {first}" in row.text
 
 
 def test_a_file_says_more_than_one_option():
