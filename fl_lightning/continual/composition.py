@@ -29,13 +29,11 @@ def keeps_personal_weights(federation: type[FederatedModule]) -> bool:
 
 
 def obstacle(federation: type[FederatedModule]) -> str | None:
-    """Why a federation does not combine with local learners, and what to use; None: it does."""
+    """Why a federation combines with no learner of tasks, and what to use; None: it may with some."""
+    if federation.needs.task_streams or federation.needs.arriving_classes:
+        return "learns tasks itself: use one that learns none, such as FedAvg"
     if federation.needs.public_samples:
-        return "trains the server's model on public samples, which task streams have not: use one without, such as FedAvg"
-    if federation.needs.arriving_classes:
-        return "learns its tasks with one global model: use one that learns no tasks, such as FedAvg"
-    if gives_personal_models(federation):
-        return "gives each client a personal model, which task streams do already: use one that trains a single one, as FedAvg"
+        return "trains on public samples, which streams of tasks have not: use one without, such as FedAvg"
     return None
 
 

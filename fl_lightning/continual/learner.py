@@ -19,7 +19,7 @@ from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
 from fl_lightning.continual.clock import Clock, Pace, Schedule, TaskClocks
-from fl_lightning.continual.composition import check_composed, federations, obstacle
+from fl_lightning.continual.composition import check_composed, federations, gives_personal_models, obstacle
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.exchange import Batch, Client, ClientState, LearnedTask, Needs, TaskProgress, Upload, Visit
 from fl_lightning.functional.aggregation import State
@@ -82,7 +82,9 @@ class TaskLearner(FederatedModule):
     @classmethod
     def obstacle_to(cls, federation: type[FederatedModule]) -> str | None:
         """Why this learner does not combine with a federation, and what to use; None: it does."""
-        return obstacle(federation)
+        if (why := obstacle(federation)) is None and gives_personal_models(federation):
+            return "gives each client a personal model, as task streams do: use one that trains a single one, such as FedAvg"
+        return why
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.continual.checkpointed_tasks import check_same_tasks, save_tasks
-from fl_lightning.continual.composition import check_composed, keeps_personal_weights
+from fl_lightning.continual.composition import check_composed, keeps_personal_weights, obstacle
 from fl_lightning.data.participation import Participation
 from fl_lightning.exchange import Batch, ClassProgress, Client, Needs
 from fl_lightning.functional.aggregation import State
@@ -56,10 +56,8 @@ class ClassLearner(FederatedModule):
     @classmethod
     def obstacle_to(cls, federation: type[FederatedModule]) -> str | None:
         """Why this learner does not combine with a federation, and what to use; None: it does."""
-        if federation.needs.task_streams:
-            return "learns a sequence of tasks for each client: use one that learns no tasks, such as FedAvg"
-        if federation.needs.public_samples:
-            return "trains on public samples, which class streams have not: use one without, such as FedAvg"
+        if (why := obstacle(federation)) is not None:
+            return why
         if keeps_personal_weights(federation):
             return "keeps weights with each client, but one model learns the classes: use one that shares all, such as FedAvg"
         if changed := overridden(federation, FederatedAlgorithm.client_loss, FederatedAlgorithm.client_step):

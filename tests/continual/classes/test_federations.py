@@ -127,7 +127,7 @@ def test_any_class_learner_in_a_federation(arriving):
         (FedPer, "keeps weights with each client"),
         (FedBN, "keeps weights with each client"),
         (FedDF, "trains on public samples"),
-        (EWC, "learns a sequence of tasks for each client"),
+        (EWC, "learns tasks itself"),
     ],
 )
 def test_what_does_not_combine_is_refused(base, why):
