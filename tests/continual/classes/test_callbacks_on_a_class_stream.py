@@ -182,6 +182,8 @@ def test_on_the_command_line(main, tmp_path):
         (["--data.tasks.num_tasks", "11"], "data.tasks.num_tasks is 11, but data.source has 10 classes: lower it"),
         (["--data.tasks.classes", "[['0','1'],['1']]"], "data.tasks.classes names 1 twice: give each class to one task"),
         (["--model", "Replay", "--model.memory", "5000"], "model.memory is 5000, but no client has more than"),
+        (["--data.tasks.joining", "2"], "data.tasks.joining is 2 at each of 4 tasks, which leaves none of data.num_clients 5"),
+        (["--data.partition", "Natural"], "data.partition is Natural(min_samples=1), but each task of data.tasks is"),
         (["--model", "FedAvg"], "data.tasks is ClassStream(5 tasks), but FedAvg learns no tasks"),
     ],
 )
