@@ -34,7 +34,10 @@ def _answer(ends_on_ctrl_c: bool) -> int:
     gc.enable()
     if ends_on_ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return cli.main()
+    try:
+        return cli.main()
+    finally:
+        gc.unfreeze()  # what is frozen when the process ends is not freed, and triton reports it as leaked
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

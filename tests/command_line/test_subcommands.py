@@ -1,5 +1,6 @@
 """What is answered at once, and what Ctrl-C does before there is anything to save."""
 
+import gc
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fl_lightning
+from fl_lightning.__main__ import main as begin
 from fl_lightning.command_line import cli
 from fl_lightning.command_line.bundled_configs import describe_configs
 from fl_lightning.command_line.plain_help import plain
@@ -66,6 +68,14 @@ def test_a_wrong_subcommand_is_one_line(main, arguments, message):
     assert error.startswith("fl-lightning: error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_what_was_imported_is_freed_when_a_process_ends(monkeypatch):
+    """What stays frozen is not, and libraries with a count of their objects say so in a hundred lines."""
+    monkeypatch.setattr("sys.argv", ["fl-lightning", "fit"])
+    monkeypatch.setattr(cli, "main", lambda: 5 if gc.get_freeze_count() else 0)
+    assert begin() == 5
+    assert gc.get_freeze_count() == 0
 
 
 def test_ctrl_c_while_importing_is_one_line(tmp_path):
