@@ -7,6 +7,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 import inspect
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ from fl_lightning.privacy import Privacy
 from fl_lightning.random_streams import seeded_layers
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
 from fl_lightning.training.checkpointing import CheckpointedModule
+from fl_lightning.training.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.training.lost_rounds import what_blew_up
 from fl_lightning.training.personal_evaluation import Adapt, PersonalModels
 from fl_lightning.training.process_group import ProcessGroup
@@ -137,11 +139,14 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         watchers = round_callbacks(self.trainer)
         for watcher in watchers:
             watcher.on_round_start(self.trainer, self, round)
-        fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
+        with self._saying_what_fits_need(round):
+            fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
         if fit.models is not None:
-            for watcher in watchers:
-                watcher.on_cohort_fit_end(self.trainer, self, round, fit.models)
-        report = self._serve(round, fit)
+            with saying_what_to_change(f"round {round}, what callbacks ask of clients' models", FEWER_AT_A_TIME):
+                for watcher in watchers:
+                    watcher.on_cohort_fit_end(self.trainer, self, round, fit.models)
+        with saying_what_to_change(f"round {round}, the server's step", FEWER_ON_DEVICE):
+            report = self._serve(round, fit)
         if round == self.trainer.max_steps or self.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
@@ -205,6 +210,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         elif not self._undoable.is_undone:  # its step has been counted
             self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
 
+    @saying_what_to_change("evaluation of personal models", FEWER_AT_A_TIME)
     def personal_scores(
         self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
     ) -> dict[EvaluationName, PersonalScores]:
@@ -318,7 +324,8 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
     def _start_engine(self) -> Engine:
         context, visits = self.run_context(), first_visits(self, self._rounds_from(self.first_round))
         choice = self._choose_engine(context, visits)
-        started = start_engine(self, context, self.engine_name, choice, self.first_round, visits)
+        with self._saying_what_fits_need(self.first_round):
+            started = start_engine(self, context, self.engine_name, choice, self.first_round, visits)
         self.print(f"Engine: {started.choice.name} ({started.choice.why})")
         if started.state_bytes > 0:
             in_a_round = max(len(visits), self.data.participation.expected)
@@ -326,6 +333,9 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
             need = self.client_states.require_space(touched, started.state_bytes)
             self.print(f"{need}, more with each task" if self.needs.task_streams else need)
         return started.engine
+
+    def _saying_what_fits_need(self, round: int) -> AbstractContextManager[None]:
+        return saying_what_to_change(f"round {round}, the clients' local fits", FEWER_ON_DEVICE)
 
     def _choose_engine(self, context: RunContext, visits: Sequence[Visit]) -> Choice:
         if self.engine_name == "auto":

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from fl_lightning.checks import check_range
 from fl_lightning.command_line.known_classes import known_classes, known_names, why_not
 from fl_lightning.command_line.unknown_option import did_you_mean, parser_options, unknown_option
+from fl_lightning.training.device_errors import device_error_line
 
 # Lines of jsonargparse's nested messages that tell a user of the command line nothing.
 _NOISE = re.compile(
@@ -47,6 +48,8 @@ def error_line(error: Exception, given: Sequence[str] = (), known: Callable[[], 
     if isinstance(error, OSError) and error.errno in _FULL:
         where = error.filename or "a file or the standard output"
         return f"{where} could not be written ({error.strerror}): free some space or choose another folder"
+    if (line := device_error_line(error)) is not None:
+        return line
     text = str(error) or type(error).__name__
     lines = [_ADDED.sub("", line.strip().removeprefix("- ")) for line in text.splitlines()]
     kept = dict.fromkeys(line for line in lines if line and not _NOISE.match(line))

@@ -12,6 +12,7 @@ from fl_lightning.data.samples import type_name
 from fl_lightning.exchange import Batch, EvaluationName, predict_in_batches
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.metrics import ClassScores, PersonalScores, Scores
+from fl_lightning.training.device_errors import FEWER_AT_A_TIME, saying_what_to_change
 from fl_lightning.training.personal_evaluation import Adapt
 
 
@@ -94,6 +95,8 @@ class EvaluatedModule(LightningModule):
             inputs = inputs.to(weight.dtype)
         try:
             outputs = self._outputs(inputs)
+        except torch.OutOfMemoryError:  # which says nothing of the net
+            raise
         except (RuntimeError, AssertionError, IndexError, TypeError) as error:
             given, cure = f"of shape {self.data.input_shape}", "choose one that fits the data"
             if self.data.samples.inputs_are_whole:
@@ -120,6 +123,7 @@ class EvaluatedModule(LightningModule):
         self.net.train(training)
         return outputs
 
+    @saying_what_to_change("the samples of data.source", "set data.storage: stream")
     def place_data(self) -> None:
         """Move the data to where the net is."""
         self.data.to(self.device, next(self.net.parameters()).dtype)
@@ -143,14 +147,17 @@ class EvaluatedModule(LightningModule):
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
 
+    @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if self.has_global_model:
             self.scores[self.data.evaluation.names[dataloader_idx]].update(self.net(batch.inputs), batch.targets)
 
+    @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         if self.has_global_model:
             self.scores["test"].update(self.net(batch.inputs), batch.targets)
 
+    @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Class probabilities (B, C)."""
         return self.net(batch.inputs).softmax(dim=-1)

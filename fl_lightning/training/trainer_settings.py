@@ -61,6 +61,11 @@ def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
         named = next((name for form in patterns for name in settings if re.search(form.format(name), message)), None)
         if named is None and isinstance(error, ImportError):
             named = next((name for name in _NEED_LIBRARIES if settings.get(name) not in (None, "auto")), None)
+        if "No supported gpu backend" in message:
+            raise ValueError(
+                f"trainer.accelerator is {settings['accelerator']}, but torch finds no GPU: set it to cpu, or see what "
+                "nvidia-smi says of the driver"
+            ) from error
         if message.startswith("trainer.") or named is None:
             raise
         raise ValueError(f"trainer.{named} is {settings[named]}, which Lightning refuses: {message}") from error
