@@ -1,6 +1,7 @@
 """Libraries of extras: what needs one that is missing says so in one line."""
 
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -26,3 +27,14 @@ def test_a_missing_library_is_one_line_with_the_command(main, tmp_path, monkeypa
     assert error == f"fl-lightning: error: {what} needs the library {library}: pip install 'fl-lightning[{extra}]'\n"
     assert not list(tmp_path.iterdir())
 
+
+
+@pytest.mark.parametrize("address", [None, "file:./mlruns", "mlruns"])
+def test_a_folder_is_no_place_for_mlflow(main, tmp_path, monkeypatch, address):
+    """Newer releases refuse one in a paragraph; the key and a database that works are named before anything is made."""
+    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
+    given = ["--trainer.logger.tracking_uri", address] if address else []
+    code, _, error = main(*FIT, "--trainer.logger", "MLFlowLogger", *given)
+    said = f"trainer.logger.tracking_uri is {address or 'not set'}, which is a folder, and MLflow wants a database or a server"
+    assert (code, error) == (1, f"fl-lightning: error: {said}: such as sqlite:///mlflow.db\n")
+    assert not list(tmp_path.iterdir())

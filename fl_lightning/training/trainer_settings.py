@@ -1,5 +1,6 @@
 """Settings of Lightning's trainer that a round cannot honour, or that Lightning refuses, by name."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,18 @@ def _check_libraries(loggers: object) -> None:
         if name in _LIBRARIES:
             with needing_extra(_LIBRARIES[name], f"trainer.logger {name}"):
                 import_module(_LIBRARIES[name])
+        if name == "MLFlowLogger" and "tracking_uri" in logger.init_args:
+            _check_store(logger.init_args.tracking_uri)
+
+
+def _check_store(address: str | None) -> None:
+    """MLflow has given up folders of files, which Lightning defaults to; newer releases refuse them and name no key."""
+    elsewhere = address is not None and (address.startswith("databricks") or ":" in address.removeprefix("file:"))
+    if not elsewhere and "MLFLOW_ALLOW_FILE_STORE" not in os.environ:
+        given = "not set, which is a folder" if address is None else f"{address}, which is a folder"
+        raise ValueError(
+            f"trainer.logger.tracking_uri is {given}, and MLflow wants a database or a server: such as sqlite:///mlflow.db"
+        )
 
 
 @contextmanager
