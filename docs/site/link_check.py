@@ -15,14 +15,14 @@ class _Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.places: set[str] = set()
+        self.anchors: set[str] = set()
         self.links: list[str] = []
         self.assets: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
-        self.places.update(values[name] for name in ("id", "name") if name in values)
+        self.anchors.update(values[name] for name in ("id", "name") if name in values)
         for name, value in values.items():
             if (tag, name) in _FOLLOWED:
                 self.links.append(value)
@@ -50,5 +50,5 @@ def _faults(path: Path, page: _Page, pages: dict[Path, _Page]) -> Iterator[str]:
         target = target / "index.html" if target.is_dir() else target
         if not target.is_file():
             yield f"{link} is no file"
-        elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].places:
+        elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
             yield f"{link} leads to no place on its page"

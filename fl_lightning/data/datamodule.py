@@ -274,7 +274,7 @@ class FederatedDataModule(LightningDataModule):
             ValueError: if ``data.tasks`` is no ``TaskStream``.
         """
         if not isinstance(self._streams, Streams):
-            raise ValueError(f"data.tasks is {_null(self.tasks)}, so clients have no tasks of their own: give it a TaskStream")
+            raise ValueError(f"data.tasks is {_null(self.tasks)}, so no client has a sequence of tasks: give it a TaskStream")
         return self._streams
 
     @property

@@ -172,7 +172,7 @@ def test_a_class_of_both_is_a_line(tiny):
 
 
 class Halved(FedAvg):
-    """A server that goes half of the way."""
+    """A server that takes half of each step."""
 
     def aggregate(self, reduced):
         update = super().aggregate(reduced)

@@ -191,7 +191,7 @@ def test_evaluation_is_on_the_classes_seen():
         assert len(module.evaluation.test_inputs()) == len(targets) == 10 * len(seen)
         assert torch.equal(module.evaluation.test_tasks(), targets // 2)
     assert module.has_validation
-    with pytest.raises(ValueError, match=r"^data.tasks is ClassStream\(3 tasks\), so clients have no tasks of their own"):
+    with pytest.raises(ValueError, match=r"^data.tasks is ClassStream\(3 tasks\), so no client has a sequence of tasks"):
         _ = module.streams
 
 

@@ -32,7 +32,7 @@ def load(tiny, state):
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 def test_personal_models_follow_the_equation(tiny):
-    """Three rounds, running statistics of their own; the global model is FedAvg's to rounding."""
+    """Three rounds, personal running statistics; the global model is FedAvg's to rounding."""
     method, personal = tiny.train(Ditto, penalty=0.7), personal_models(tiny, 0.7)
     tiny.assert_same(method.net, tiny.train(FedAvg).net)
     tiny.assert_states(method, {client: {"model": net.state_dict()} for client, net in personal.items()})

@@ -11,7 +11,7 @@ COSTS = {"FedBABU": Cost(down=(1, 0, -HEAD), up=(1, 0, -HEAD), personal_by_rule=
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
 def test_the_head_stays_as_it_began(tiny):
-    """Bit for bit, under momentum and weight decay too; the body is FedAvg's with an optimizer of its own. Nothing is kept."""
+    """Bit for bit, under momentum and weight decay too; the body is FedAvg's with another optimizer. Nothing is kept."""
 
     def visit(net, client, round):
         return tiny.in_phases(net, client, round, [("features", tiny.num_steps(client))])

@@ -166,7 +166,7 @@ def test_an_index_without_training_images_is_named(images, index):
 
 
 def test_a_missing_index_or_root_is_named(images, tmp_path, index):
-    """Each by a key of its own."""
+    """Each by another key."""
     with pytest.raises(FileNotFoundError, match=rf"data\.source\.index is {tmp_path}/no\.csv, which does not exist: give"):
         ImageFolder(f"{tmp_path}/no.csv").load(images)
     with pytest.raises(FileNotFoundError, match=rf"data\.root is {tmp_path}/no, but the folder .* does not exist"):

@@ -250,7 +250,7 @@ def test_hopeless_source_lists_what_there_is():
 
 @pytest.mark.parametrize("name", ["FashionMNIST", "KMNIST"])
 def test_sets_in_the_layout_of_mnist(tmp_path, name):
-    """Each in a folder of its own, with torchvision's names of the classes."""
+    """Each in another folder, with torchvision's names of the classes."""
     written = write_mnist(tmp_path, folder=name)
     dataset = TorchvisionDataset(name).load(tmp_path)
     for part, (images, labels) in written.items():
