@@ -43,8 +43,9 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
 
 
 def _check_libraries(loggers: object) -> None:
-    for logger in loggers if isinstance(loggers, list) else [loggers]:
-        name = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else ""
+    given = loggers if isinstance(loggers, list) else [loggers]
+    for logger in [one for one in given if isinstance(one, Namespace)]:
+        name = logger.class_path.rpartition(".")[2]
         if name in _LIBRARIES:
             with needing_extra(_LIBRARIES[name], f"trainer.logger {name}"):
                 import_module(_LIBRARIES[name])
