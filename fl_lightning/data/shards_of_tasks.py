@@ -101,7 +101,7 @@ def shards_of_tasks(
         )
     holders = [(tasks_of_clients[:, task] == task).nonzero().flatten().tolist() for task in range(len(tasks))]
     each = [
-        _shards_of_task(targets, num_classes, held, replace(split, num_clients=len(clients)), val_fraction, key)
+        _shards_of_task(targets, num_classes, held, split, len(clients), val_fraction, key)
         for key, (held, clients) in enumerate(zip(tasks, holders, strict=True), start=-1)
     ]
     place = [{client: row for row, client in enumerate(clients)} for clients in holders]
@@ -117,10 +117,18 @@ def shards_of_tasks(
 
 
 def _shards_of_task(
-    targets: Tensor, num_classes: int, held: Tensor, split: FederatedSplit, val_fraction: float, key: int
+    targets: Tensor, num_classes: int, held: Tensor, split: FederatedSplit, num_clients: int, val_fraction: float, key: int
 ) -> ClientShards:
     """``key`` is -1 for the first task, whose draws are those of a federation without tasks."""
     labels = targets[held].unique(return_inverse=True)[1]  # partitions take labels from 0 on
-    parts = split.deal(labels, None, key)
     rng = numpy_stream(split.seed, key, -1, "validation split")
-    return split_clients([held[part] for part in parts], targets, num_classes, val_fraction, rng)
+    try:
+        parts = replace(split, num_clients=num_clients).deal(labels, None, key)
+        return split_clients([held[part] for part in parts], targets, num_classes, val_fraction, rng)
+    except ValueError as error:
+        if num_clients == split.num_clients:
+            raise
+        raise ValueError(
+            f"data.num_clients is {split.num_clients}, of whom {num_clients} share task {key + 2} of data.tasks, and for these "
+            f"alone {error}"
+        ) from error
