@@ -119,6 +119,13 @@ def test_what_no_callback_knows_is_found(target):
     assert upward("fl_lightning.callbacks.planted", f"from fl_lightning.{target} import x") == [f"fl_lightning.{target}"]
 
 
+def test_callbacks_know_few_files_of_training():
+    """What they derive from, the record that they write, and what fits clients once more."""
+    of_callbacks = [target for module in MODULES if room(module) == "callbacks" for target in imports(module, text(module))]
+    files = {target.rpartition(".")[2] for target in of_callbacks if room(target) == "training"}
+    assert files == {"fine_tuning", "record_logger", "refits", "round_callback", "trainer_settings"}
+
+
 def test_no_files_import_each_other():
     graph = {module: set(imports(module, text(module))) - {module} for module in MODULES}
     try:
