@@ -30,7 +30,7 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.exchange import CohortFit, EvaluationName, Federation, RoundReport, Update, Visit
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.metrics import PersonalScores
-from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+from fl_lightning.optimizers import OptimizerBuilder, check_schedule, optimizer_builder
 from fl_lightning.privacy import Privacy
 from fl_lightning.random_streams import seeded_layers
 from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
@@ -261,17 +261,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         if self.lr_scheduler is None:
             return optimizer
         scheduler = self.lr_scheduler(optimizer)
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise ValueError(
-                "model.lr_scheduler is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another"
-            )
-        try:
-            scheduler.state_dict()
-        except AttributeError as error:  # LambdaLR looks into functions, which those of C do not allow
-            raise ValueError(
-                f"model.lr_scheduler is {type(scheduler).__name__}, whose state no checkpoint can hold ({error}): give it a "
-                "function of Python's, such as lambda round: math.sqrt(round)"
-            ) from error
+        check_schedule(scheduler)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
