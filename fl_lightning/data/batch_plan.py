@@ -21,6 +21,14 @@ class Step(NamedTuple):
     draw_counters: Tensor  # (M, B), the position of every sample in its client's visit
 
 
+def joined(steps: Sequence[Step]) -> Step:
+    """Steps of one shape as a single one, side by side: (M, steps * B)."""
+    if len(steps) == 1:
+        return steps[0]
+    indices, real, counters = (None if part[0] is None else torch.cat(part, dim=1) for part in zip(*steps, strict=True))
+    return Step(indices, real, counters)
+
+
 @dataclass(frozen=True)
 class Visits:
     """Visits of a round whose steps are taken side by side.
@@ -40,7 +48,7 @@ class Visits:
 
     def keys(self, purpose: str) -> Tensor:
         """(M,) keys of the clients' streams for a purpose."""
-        return self._column([stream_seed(self.seed, self.round, client, purpose) for client in self.clients])
+        return self._column(self._seeds(purpose))
 
     def plan(self, full: bool = False, purpose: str = "batch order") -> Iterator[Step]:
         """Step after step, for the clients that still have one.
@@ -51,8 +59,8 @@ class Visits:
         """
         batches = [self.batch_size or size for size in self.sizes]
         per_epoch = [-(-size // batch) for size, batch in zip(self.sizes, batches, strict=True)]
-        start, size, batch, epoch_steps = map(self._column, (self.starts, self.sizes, batches, per_epoch))
-        keys = self.keys(purpose)
+        table = [self.starts, self.sizes, batches, per_epoch, self._seeds(purpose)]
+        start, size, batch, epoch_steps, keys = on_device(table, self.device, torch.int64)
         order = torch.empty(len(self.clients), 0, dtype=torch.int64, device=self.device)
         for step in range(self.steps[0]):
             active = sum(steps > step for steps in self.steps)
@@ -85,6 +93,9 @@ class Visits:
         bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + positions)
         drawn = bits.masked_fill(positions >= size[chosen, None], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
         return drawn if isinstance(chosen, slice) else order.index_copy(0, chosen, drawn)
+
+    def _seeds(self, purpose: str) -> list[int]:
+        return [stream_seed(self.seed, self.round, client, purpose) for client in self.clients]
 
     def _column(self, values: Sequence[int]) -> Tensor:
         return on_device(values, self.device, torch.int64)

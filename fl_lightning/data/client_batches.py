@@ -1,15 +1,18 @@
 """Serves clients their training samples: batches of local steps, whole passes, and each sample once."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import tee
+from itertools import groupby, islice, tee
 
-from fl_lightning.data.batch_plan import Step, Visits
+from fl_lightning.data.batch_plan import Step, Visits, joined
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.exchange import Batch
 from fl_lightning.transfers import on_device
+
+_READ_TOGETHER = 1 << 24  # values of inputs at most and about: 64 MiB
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,32 @@ class ShardBatches:
         indices, preparation = self.shards.train, self.samples.preparation
         start = on_device(visits.starts, indices.device)[:, None] if self.sample_indices else None
         keys = visits.keys(changes).to(preparation.device) if preparation.augment else None
-        planned, ahead = tee(planned)
-        stored = self.samples.train.read(indices[step.indices] for step in ahead)
-        for step, (inputs, targets) in zip(planned, stored, strict=True):
+        groups, ahead = tee((len(steps), joined(steps)) for steps in self._read_together(planned))
+        stored = self.samples.train.read(indices[step.indices] for _, step in ahead)
+        for (count, step), (inputs, targets) in zip(groups, stored, strict=True):
             if keys is not None:
                 inputs = preparation.augmented(inputs, keys[: len(targets)], step.draw_counters.to(preparation.device))
             inputs = preparation.normalise(inputs).reshape(*targets.shape, *preparation.input_shape)
             others = (step.real, step.indices - start[: len(targets)] if start is not None else None)
-            yield Batch(inputs, targets, *(None if other is None else other.to(preparation.device) for other in others))
+            others = (None if other is None else other.to(preparation.device) for other in others)
+            yield from _apart(Batch(inputs, targets, *others), count)
+
+    def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
+        """On a GPU, where every operation costs a launch, a client's steps of one shape; elsewhere, one after another."""
+        if self.samples.preparation.device.type == "cpu":
+            yield from ([step] for step in planned)
+            return
+        for (clients, samples), alike in groupby(planned, key=lambda step: step.indices.shape):
+            values = samples * math.prod(self.samples.preparation.input_shape)
+            most = max(_READ_TOGETHER // max(values, 1), 1) if clients == 1 else 1
+            while steps := list(islice(alike, most)):
+                yield steps
+
+
+def _apart(batch: Batch, count: int) -> Iterator[Batch]:
+    """The batches of so many steps that were read together."""
+    parts = (None if part is None else part.chunk(count, dim=1) for part in batch)
+    return map(Batch._make, zip(*([None] * count if part is None else part for part in parts), strict=True))
 
 
 def _first(stacked: Batch) -> Batch:
