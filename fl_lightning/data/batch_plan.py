@@ -25,8 +25,12 @@ def joined(steps: Sequence[Step]) -> Step:
     """Steps of one shape as a single one, side by side: (M, steps * B)."""
     if len(steps) == 1:
         return steps[0]
-    indices, real, counters = (None if part[0] is None else torch.cat(part, dim=1) for part in zip(*steps, strict=True))
-    return Step(indices, real, counters)
+    real = [step.real for step in steps if step.real is not None]  # of all of one shape, or of none
+    return Step(
+        torch.cat([step.indices for step in steps], dim=1),
+        torch.cat(real, dim=1) if real else None,
+        torch.cat([step.draw_counters for step in steps], dim=1),
+    )
 
 
 @dataclass(frozen=True)

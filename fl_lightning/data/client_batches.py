@@ -106,6 +106,8 @@ class ShardBatches:
 
 def _apart(batch: Batch, count: int) -> Iterator[Batch]:
     """The batches of so many steps that were read together."""
+    if count == 1:
+        return iter([batch])
     parts = (None if part is None else part.chunk(count, dim=1) for part in batch)
     return map(Batch._make, zip(*([None] * count if part is None else part for part in parts), strict=True))
 
