@@ -15,6 +15,7 @@ from fl_lightning.methods.fedper import FedPer
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.methods.fedreg import FedReg
 from fl_lightning.methods.fedrep import FedRep
+from fl_lightning.methods.fedrod import FedRoD
 from fl_lightning.methods.fedrs import FedRS
 from fl_lightning.methods.fedsgd import FedSGD
 from fl_lightning.methods.flashback import Flashback
@@ -45,6 +46,7 @@ __all__ = [
     "FedRS",
     "FedReg",
     "FedRep",
+    "FedRoD",
     "FedSGD",
     "Flashback",
     "LGFedAvg",

@@ -71,7 +71,14 @@ class PersonalModels:
         size = self._data.eval_batch_size
         counts = torch.zeros(len(clients), 3, dtype=torch.float64, device=targets.device)
         for part, labels, whose in zip(inputs.split(size), targets.split(size), owner.split(size), strict=True):
-            logits = net(part)
+            logits = net(_in_fast_layout(part))
             hits, losses = logits.argmax(dim=1) == labels, F.cross_entropy(logits.double(), labels, reduction="none")
             counts.index_add_(0, whose, torch.stack([torch.ones_like(losses), hits, losses], dim=1))
         return counts
+
+
+def _in_fast_layout(inputs: Tensor) -> Tensor:
+    """The same values; images on a processor with their channels last, where convolutions of few samples take half the time."""
+    if inputs.ndim == 4 and inputs.device.type == "cpu":
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs

@@ -1,0 +1,82 @@
+"""FedRoD against its two objectives in a plain loop."""
+
+import pytest
+import torch
+from declared_by_tests import HEAD, Cost
+from torch import nn
+
+from fl_lightning import FedAvg, FedRoD
+from fl_lightning.data import from_arrays
+
+COSTS = {"FedRoD": Cost(client=(0, 0, HEAD))}
+
+
+def rounds(tiny):
+    """The server's net, and by client the personal head: two optimizers, two backward passes, no detached tensors."""
+    net, heads = tiny.new_net(), {}
+    for round, cohort in tiny.rounds:
+        locals = {}
+        for client in cohort:
+            head = tiny.new_net().classifier
+            head.load_state_dict(heads.get(client, head.state_dict()))
+            fit_head = tiny.optimizer(head.parameters())
+            fit_head.param_groups[0]["lr"] = tiny.rate(round)
+            shares = torch.bincount(tiny.shard(client)[1], minlength=4).double() / len(tiny.shard(client)[1])
+
+            def objective(local, received, client, inputs, targets, head=head, fit_head=fit_head, shares=shares):
+                features = local.features(inputs)
+                z = local.classifier(features)
+                added = z.data + nn.functional.linear(features.data, head.weight, head.bias)
+                loss = tiny.losses(added, targets, client).mean()
+                for weight, gradient in zip(head.parameters(), torch.autograd.grad(loss, list(head.parameters()))):
+                    weight.grad = gradient
+                fit_head.step()
+                rows = torch.arange(len(targets))
+                return ((shares * z.exp()).sum(dim=1) / (shares[targets] * z[rows, targets].exp())).log().mean()
+
+            locals[client] = tiny.visit(net, client, round, objective)
+            heads[client] = {name: value.clone() for name, value in head.state_dict().items()}
+        net.load_state_dict(tiny.mean(locals))
+    return net, heads
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam", "sgd tce"], indirect=True)
+def test_rounds_equal_both_objectives(tiny):
+    """Three rounds: the global model, the heads that clients keep, and the model that each uses, of client 4 the initial head."""
+    method, (net, heads) = tiny.train(FedRoD), rounds(tiny)
+    trained = {name: value for name, value in method.net.state_dict().items() if not name.startswith("personal_head")}
+    tiny.assert_same(trained, net)
+    tiny.assert_moved(net)
+    tiny.assert_kept(method, {k: {f"personal_head.{name}": t for name, t in head.items()} for k, head in heads.items()})
+    inputs = tiny.shard(4)[0]
+    net.eval()
+    for client in range(5):
+        head = heads.get(client, tiny.new_net().classifier.state_dict())
+        shared = {name: tensor.detach() for name, tensor in (*method.net.named_parameters(), *method.net.named_buffers())}
+        model = method.personal_model(shared, method.client_states.read(client))
+        used = tiny.new_net().eval()
+        used.load_state_dict({name: tensor for name, tensor in model.items() if not name.startswith("personal_head")})
+        expected = net(inputs) + net.features(inputs) @ head["weight"].T + head["bias"]
+        torch.testing.assert_close(used(inputs), expected, atol=1e-9, rtol=0)
+    assert method.keeps_models
+    assert method.has_global_model
+
+
+def test_the_global_model_of_balanced_clients_is_fedavgs(tiny):
+    """Clients with each class equally often: the balanced softmax is cross entropy, whatever heads do."""
+    targets = torch.tensor([0, 1, 2, 3] * 3)
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    settings = {"clients": [range(12)], "cohorts": [[0], [0]], "batch_size": 3, "classes": list("abcd")}
+    ours, plain = (tiny.train(method, from_arrays(inputs, targets, **settings)) for method in (FedRoD, FedAvg))
+    tiny.assert_same({name: ours.net.state_dict()[name] for name in plain.net.state_dict()}, plain.net, atol=1e-12)
+
+
+def test_a_net_without_a_linear_class_layer_is_refused(tiny):
+    """One line, before round 1."""
+
+    class Plain(FedRoD):
+        def __init__(self, net, **common):
+            super().__init__(nn.Linear(3, 4).double(), **common)
+
+    with pytest.raises(ValueError, match=r"^model.net is Linear, but FedRoD gives clients a second class layer: .*, a torch.nn.Linear$"):
+        tiny.train(Plain)
