@@ -21,10 +21,10 @@ class PersonalAccuracy(FederatedCallback):
 
     Whenever the run is evaluated, over all clients that have samples: ``mean``, ``sample_mean``, in which each sample counts
     once, ``std`` over clients (population), ``worst_decile``, the mean of the lowest tenth, and ``min``; ``visited_mean`` is
-    over those that have taken part. Their tags say on which samples: ``personal/validation/...``, clients' validation parts;
-    ``personal/held_out/...``, test parts held out of clients' samples; ``personal/matched/...``, the global test set, dealt
-    out so that each client's part has the class shares of its training samples. A client's personal model is the newest shared
-    weights with those that it keeps.
+    over those that have taken part, and ``never_visited`` the share of clients that have not. Their tags say on which samples:
+    ``personal/validation/...``, clients' validation parts; ``personal/held_out/...``, test parts held out of clients' samples;
+    ``personal/matched/...``, the global test set, dealt out so that each client's part has the class shares of its training
+    samples. A client's personal model is the newest shared weights with those that it keeps.
 
     In the chosen rounds the cohort is measured on its validation parts around its local fits: ``personal/cohort_before`` and
     ``personal/cohort_after``. ``forgetting/personal_since_visit`` is the mean, over clients whose last visit was measured so,
@@ -156,6 +156,9 @@ class PersonalAccuracy(FederatedCallback):
         }
         if visited := sorted(self._visited):
             scalars["visited_mean"] = scores.accuracy[visited].nanmean()
+        has_visited = torch.zeros_like(tested)
+        has_visited[visited] = True
+        scalars["never_visited"] = 1 - has_visited[tested].double().mean()
         module.log_round({f"personal/{group}/{kind}{key}": value for key, value in scalars.items()}, round)
 
     def state_dict(self) -> dict[str, Any]:

@@ -42,6 +42,7 @@ DESCRIPTIONS = {
     r"personal/(\w+)/(fine_tuned_)?mean": f"{_PERSONAL} Mean over clients.",
     r"personal/(\w+)/(fine_tuned_)?sample_mean": f"{_PERSONAL} Each sample counts once.",
     r"personal/(\w+)/(fine_tuned_)?visited_mean": f"{_PERSONAL} Mean over clients that have taken part.",
+    r"personal/(\w+)/(fine_tuned_)?never_visited": f"{_PERSONAL} Share of the clients with samples that have never taken part.",
     r"personal/(\w+)/(fine_tuned_)?std": f"{_PERSONAL} Standard deviation over clients.",
     r"personal/(\w+)/(fine_tuned_)?worst_decile|Overview/accuracy_of_the_worst_tenth_of_clients": f"{_PERSONAL} "
     "Mean of the lowest tenth of the clients.",

@@ -105,6 +105,7 @@ def test_numbers_over_clients(run):
             "worst_decile": accuracy.min(),
             "min": accuracy.min(),
             "visited_mean": accuracy[:4].mean(),
+            "never_visited": 1 / 5,
         }
         logged = {name: method.logged[f"personal/{kind}/{name}"][3] for name in expected}
         assert logged == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
