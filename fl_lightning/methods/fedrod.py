@@ -45,15 +45,16 @@ class FedRoD(FederatedModule):
 
     def adapt_net(self) -> None:
         super().adapt_net()
-        if not (hasattr(self.net, "features") and isinstance(getattr(self.net, "classifier", None), nn.Linear)):
+        classifier = getattr(self.net, "classifier", None)
+        if not (hasattr(self.net, "features") and isinstance(classifier, nn.Linear)):
             raise ValueError(
                 f"model.net is {type(self.net).__name__}, but FedRoD gives clients a second class layer: give it the parts "
                 "features and classifier, a torch.nn.Linear"
             )
-        name = next(name for name, layer in self.net.named_modules() if layer is self.net.classifier)
+        name = next(name for name, layer in self.net.named_modules() if layer is classifier)
         inside = name.rpartition(".")[0]  # of a net with another around it, say
         self._generic, self._personal = name, f"{inside}.{_HEAD}".removeprefix(".")
-        self.net.get_submodule(inside).add_module(_HEAD, copy.deepcopy(self.net.classifier))
+        self.net.get_submodule(inside).add_module(_HEAD, copy.deepcopy(classifier))
 
     def is_personal(self, name: str) -> bool:
         return super().is_personal(name) or name.startswith(f"{self._personal}.")
@@ -66,6 +67,6 @@ class FedRoD(FederatedModule):
         return generic + self.loss(personal, batch.targets, client.label_counts)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
-        model = {**shared, **state.weights}
-        names = {f"{self._generic}.{part}": f"{self._personal}.{part}" for part, _ in self.net.classifier.named_parameters()}
+        model, head = {**shared, **state.weights}, self.net.get_submodule(self._personal)
+        names = {f"{self._generic}.{part}": f"{self._personal}.{part}" for part, _ in head.named_parameters()}
         return {**model, **{generic: model[generic] + model[personal] for generic, personal in names.items()}}
