@@ -178,7 +178,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
                 self._undo()
         self.client_states.commit(round, [])  # nobody keeps anything of it
         report = replace(fit.report, undone=True)
-        warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=2)
+        warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=1)
         return report
 
     def _undo(self) -> None:

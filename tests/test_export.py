@@ -64,6 +64,7 @@ print(json.dumps([json.loads(extra["classes.json"]), program(images).tolist(), p
 """
 
 
+@pytest.mark.slow
 def test_an_exported_program_predicts_without_this_library(main, digits, tmp_path):
     """On raw uint8 images, in a process that cannot import us: the labels and probabilities of ``predict``."""
     code, out, error = main("export", "--ckpt_path", str(digits / "checkpoints" / "best.ckpt"))

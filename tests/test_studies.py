@@ -16,9 +16,10 @@ ROOT = Path(__file__).parent.parent
 def studies(monkeypatch):
     """The script that runs them, imported as python does that is started with it."""
     monkeypatch.syspath_prepend(ROOT / "studies")
+    before = set(sys.modules)
     yield importlib.import_module("run")
-    for path in (ROOT / "studies").glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    for name in {path.stem for path in (ROOT / "studies").glob("*.py")} & sys.modules.keys() - before:
+        del sys.modules[name]
 
 
 def test_studies_run_bundled_configs(studies):

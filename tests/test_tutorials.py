@@ -73,6 +73,7 @@ def test_data_and_net(run_page, tmp_path, monkeypatch, capsys):
     assert "width: 64" in config
 
 
+@pytest.mark.slow
 def test_a_papers_table(run_page, tmp_path):
     (config,) = blocks("tutorials/a_papers_table.md", "yaml")
     (tmp_path / "mine.yaml").write_text(config)

@@ -80,7 +80,7 @@ def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
         warnings.warn(
             f"the data has the classes {', '.join(given.classes)}, but the net of ckpt_path was trained on "
             f"{', '.join(trained_on.classes)}: classes are compared by their numbers",
-            stacklevel=2,
+            stacklevel=1,
         )
     if _near(trained_on.mean, given.mean) and _near(trained_on.std, given.std):
         return

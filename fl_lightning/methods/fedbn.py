@@ -31,7 +31,7 @@ class FedBN(FederatedModule):
     def configure_model(self) -> None:
         super().configure_model()
         if not self.norm_names:
-            warnings.warn("model.net has no BatchNorm layer: FedBN is FedAvg on it", stacklevel=2)
+            warnings.warn("model.net has no BatchNorm layer: FedBN is FedAvg on it", stacklevel=1)
 
     def is_personal(self, name: str) -> bool:
         return super().is_personal(name) or name in self.norm_names

@@ -38,8 +38,8 @@ def device_error_line(error: Exception) -> str | None:
         return f"a tensor asked for {_what_was_asked(text)}: {_ELSEWHERE}"
     if found := re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text):
         return f"the NVIDIA driver is too old for torch (found version {found[1]}): update it, or set trainer.accelerator: cpu"
-    if isinstance(error, RuntimeError) and (found := re.match(r"CUDA error: (.*)", text)):
-        return f"the GPU failed ({found[1]}), as where another process holds it: {_ELSEWHERE}"
+    if found := re.match(r"CUDA error: (.*(?:busy or unavailable|no CUDA-capable).*)", text):
+        return f"the GPU takes no work ({found[1]}), as where another process holds it: {_ELSEWHERE}"
     return None
 
 

@@ -88,6 +88,7 @@ def test_real_cifar(some_images, name, mean):
     assert actual.tolist() == pytest.approx(mean, abs=0.02)
 
 
+@pytest.mark.slow
 def test_real_cifar100_in_its_superclasses(some_images):
     """Twenty labels; every image has the superclass that the table next to the data gives its folder."""
     root = some_images("cifar100")

@@ -507,6 +507,7 @@ def test_engines_agree_in_float32(fit):
     assert_engines_agree(fit, Case(SCAFFOLD, conv_net, ragged, sgd, {}, BOTH), atol=1e-5, precision="32-true")
 
 
+@pytest.mark.slow
 def test_compiled_steps_give_the_same(fit, compiler, monkeypatch):
     """The captured engine as it is, with torch's compiler: buffers, a client's state, and batches that are filled up."""
     monkeypatch.setattr(torch, "compile", compiler)

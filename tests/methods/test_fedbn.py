@@ -2,6 +2,7 @@
 
 import pytest
 from declared_by_tests import NORM, Cost
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg, FedBN
@@ -32,3 +33,10 @@ def test_without_batch_normalisation_it_is_fedavg_and_says_so(tiny):
         method = tiny.train(FedBN)
     tiny.assert_same(method.net, tiny.train(FedAvg).net, atol=0)
     assert not method.keeps_models
+
+
+def test_a_net_without_such_layers_is_told_on_the_command_line(command_line):
+    """Warnings of Lightning are not shown there, ours are."""
+    result = command_line(*"fit --config digits_tce.yaml --model FedBN --trainer.max_steps 1".split(), *NO_PICTURES)
+    assert result.returncode == 0
+    assert "fl-lightning: warning: model.net has no BatchNorm layer: FedBN is FedAvg on it" in result.stderr

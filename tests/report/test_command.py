@@ -159,6 +159,7 @@ def test_names_with_markup_are_text(write_run, tmp_path):
     assert "<script>" not in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_real_runs(main, tmp_path):
     """Two seeds of a run on digits, five rounds each: the report's numbers are those of results.json and sweeps."""
     fit = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "5", "--trainer.val_check_interval", "1"]

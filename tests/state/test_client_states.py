@@ -475,6 +475,7 @@ def train_to_death(folder, function, count):
     train(folder, 3, small_state)
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.parametrize("function", ["fsync", "replace", "unlink"])
 def test_killed_at_every_step(tmp_path, function):
@@ -617,6 +618,7 @@ def test_states_on_disk_take_no_memory(tmp_path):
     del saved
 
 
+@pytest.mark.slow
 def test_a_large_index_is_quick(tmp_path):
     """100,000 clients are checkpointed and restored in a second of processor time each; a round costs what its cohort costs."""
     states = DiskStates(tmp_path / "states", stamp=7)

@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_what_the_line_says(main, tmp_path, monkeypatch):
         (torch.OutOfMemoryError(FULL), f"a tensor {ASKED}{ELSEWHERE}"),
         (
             RuntimeError(f"CUDA error: {BUSY}\nCUDA kernel errors might be"),
-            f"the GPU failed ({BUSY}), as where another process holds it: {ELSEWHERE}",
+            f"the GPU takes no work ({BUSY}), as where another process holds it: {ELSEWHERE}",
         ),
         (
             RuntimeError(

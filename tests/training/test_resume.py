@@ -53,6 +53,7 @@ def cut_off(command_line, main, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_weights_and_curves(main, cut_off, tmp_path, raw_records):
     """A real process, a real kill -9: weights bit for bit, and every record of every round once, as in a run never killed."""
     code, _, error = main(*RUN, "--trainer.default_root_dir", "whole")
@@ -79,6 +80,7 @@ class PersonalHeads(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_client_states(main, cut_off, tmp_path):
     """Killed between a client's write and the next checkpoint: heads and weights, bit for bit, of a run never killed.
 

@@ -115,6 +115,7 @@ class Cut(pl.Callback):
             raise RuntimeError("cut")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_records_of_one_never_cut(fit, toy_data, tmp_path, raw_records):
     """Scalars, figures, histograms and texts, record by record; a checkpoint before its round's evaluation, too."""
 

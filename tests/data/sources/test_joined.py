@@ -238,6 +238,7 @@ def test_too_few_tasks_are_an_error(num_clients, wanted, message):
         stream(num_clients, tasks_per_client=wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL_DATA, reason="FL_LIGHTNING_DATA is unset: it names the folder of MNIST/raw")
 def test_mnist_has_mean_0_and_deviation_1():
     """By the values of the FedWeIT paper's code, for digits in the middle of 32x32 pixels."""
