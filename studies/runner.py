@@ -21,7 +21,7 @@ class _Lines:
     """The screen of a study's sweeps: what happens, and after each run that has ended what remains."""
 
     def __init__(self, remains: Callable[[], str]) -> None:
-        self._remains, self._ended = remains, -1
+        self._remains, self._said = remains, remains()
 
     def __enter__(self) -> Self:
         return self
@@ -30,15 +30,14 @@ class _Lines:
         """Nothing is open."""
 
     def say(self, line: str) -> None:
-        """Print it."""
+        """Print it, and what remains, if that has changed."""
         print(line, flush=True)
+        if (remains := self._remains()) != self._said:
+            self._said = remains
+            print(remains, flush=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """Print what remains, if that has changed."""
-        ended = sum(row.counts["done"] + row.counts["failed"] for row in rows)
-        if ended != self._ended:
-            self._ended = ended
-            print(self._remains(), flush=True)
+        """Nothing: what happens is said."""
 
 
 def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> list[int]:
