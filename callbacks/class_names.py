@@ -1,5 +1,6 @@
 """How pictures name classes: where they arrive, with the rounds in which they came and went."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,6 +32,6 @@ def class_rounds(positions: Sequence[tuple[int, int] | None], rounds_per_task: i
 def with_rounds(names: Sequence[str], rounds: Tensor) -> list[str]:
     """Names of classes with their rounds (C, 2), where those are known."""
     return [
-        name if last != last else f"{name} (rounds {first:.0f} to {last:.0f})"
+        name if math.isnan(last) else f"{name} (rounds {first:.0f} to {last:.0f})"
         for name, (first, last) in zip(names, rounds.tolist(), strict=True)
     ]

@@ -27,7 +27,7 @@ def _answer(ends_on_ctrl_c: bool) -> int:
     if answer is not None:
         print(answer)
         return 0
-    gc.disable()  # an import makes many objects and hardly any garbage: looking for it takes a fifth of the time
+    gc.disable()  # imports make many objects and hardly any garbage
     from fl_lightning.command_line import cli
 
     gc.freeze()

@@ -18,10 +18,11 @@ RESULTS_FILE = "runs.csv"
 
 
 class _Lines:
-    """The screen of a study's sweeps: what happens, and after each run that has ended what remains."""
+    """The screen of a study's sweeps: what happens, and what remains whenever that has changed."""
 
     def __init__(self, remains: Callable[[], str]) -> None:
-        self._remains, self._said = remains, remains()
+        self._remains, self._said = remains, ""
+        self._say_what_remains()
 
     def __enter__(self) -> Self:
         return self
@@ -30,14 +31,17 @@ class _Lines:
         """Nothing is open."""
 
     def say(self, line: str) -> None:
-        """Print it, and what remains, if that has changed."""
+        """Print it."""
         print(line, flush=True)
-        if (remains := self._remains()) != self._said:
-            self._said = remains
-            print(remains, flush=True)
+        self._say_what_remains()
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
         """Nothing: what happens is said."""
+
+    def _say_what_remains(self) -> None:
+        if (remains := self._remains()) != self._said:
+            self._said = remains
+            print(remains, flush=True)
 
 
 def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> list[int]:
@@ -63,12 +67,10 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
     with Stop() as stop:
         entered = [_enter(sweep, out, jobs, data, retry_failed) for sweep in study.sweeps]
         ended = _write(study, collector, results)  # before the first run: what cannot be written is said now
-        print(remaining(study, collector, jobs), flush=True)
-        for sweep in entered if jobs else []:
-            with _Lines(lambda: remaining(study, collector, jobs)) as screen:
+        with _Lines(lambda: remaining(study, collector, jobs)) as screen:
+            for sweep in entered if jobs else []:
                 work(sweep, screen, stop)
-            ended = _write(study, collector, results)
-            print(remaining(study, collector, jobs), flush=True)
+                ended = _write(study, collector, results)
     if failed := sum(result.ended == "failed" for result in ended):
         raise ValueError(f"{failed} of {study.total} runs failed, {results / PAGE} says why: --retry-failed tries again")
     return stop.signals

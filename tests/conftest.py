@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -70,13 +71,27 @@ def fit() -> Callable[..., pl.Trainer]:
     return run
 
 
-@pytest.fixture
-def traced(monkeypatch) -> Iterator[None]:
-    """Captured steps are traced to graphs which run as they are, operator by operator: compiling takes seconds."""
+@contextmanager
+def _tracing() -> Iterator[None]:
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
+        yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Captured steps are traced to graphs which run as they are, operator by operator: compiling takes seconds."""
+    with _tracing():
+        yield
+
+
+@pytest.fixture(scope="module")
+def traced_in_module() -> Iterator[None]:
+    """As ``traced``, for all tests of a file, which share what they have run."""
+    with _tracing():
+        yield
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ class PersonalModels:
 
 
 def _in_fast_layout(inputs: Tensor) -> Tensor:
-    """The same values; images on a processor with their channels last, where convolutions of few samples take half the time."""
+    """The same values; images on a processor with their channels last, where convolutions of few samples are quicker."""
     if inputs.ndim == 4 and inputs.device.type == "cpu":
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs

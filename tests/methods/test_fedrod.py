@@ -8,6 +8,7 @@ from torch import nn
 from fl_lightning import FedAvg, FedRoD
 from fl_lightning.data import from_arrays
 
+LEARNS_ONE_CLASS = False
 COSTS = {"FedRoD": Cost(client=(0, 0, HEAD))}
 
 

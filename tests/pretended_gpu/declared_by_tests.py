@@ -1,7 +1,8 @@
 """What ``tests/methods/test_<name>.py`` says of a method for the tests of all methods: what it needs, what a round costs.
 
 ``NEEDS`` is a pair of settings that the method cannot do without, those of the data and the others; with ``norm`` False the net
-has no BatchNorm, with True it must. Where each task has a class layer ``ON_TASKS`` replaces the others. ``COSTS`` has a
+has no BatchNorm, with True it must. Where each task has a class layer ``ON_TASKS`` replaces the others. ``LEARNS_ONE_CLASS`` is
+False where the class layer learns by a softmax over a client's classes, which is constant for one. ``COSTS`` has a
 :class:`Cost` for the method and, under other settings, for ``"<Name>, <what differs>"``.
 """
 
@@ -78,6 +79,11 @@ def keeps_head(name: str) -> bool:
     """Whether a class layer that is not sent stays with a client; where it does not, all have the initial one."""
     cost = costs_of(name)[name]
     return cost.up[2] != -HEAD or cost.client != (0, 0, 0)
+
+
+def learns_one_class(name: str) -> bool:
+    """Whether the class layer of a client with samples of one class learns from them."""
+    return _said(name).get("LEARNS_ONE_CLASS", True)
 
 
 @functools.cache
