@@ -35,7 +35,7 @@ def small():
 
     options = ["--model.net", "MLP", "--model.net.hidden", "[16]", "--data.clients_per_round", "5", *NO_PICTURES]
     arguments = ["--config", "digits_tce.yaml", "--set", "model.loss=CrossEntropy,TruncatedCrossEntropy", *options]
-    sweep = Sweep("", " ".join([*arguments, "--trainer.max_steps", "40", "--trainer.val_check_interval", "20"]))
+    sweep = Sweep("", " ".join([*arguments, "--trainer.max_steps", "120", "--trainer.val_check_interval", "20"]))
     measures = {"test_accuracy": "final", "rounds_to/0.9": "rounds to .9"}
     return Study("small", "A title", "A claim.", "A sentence.", (sweep,), measures, {"model.loss": "CrossEntropy"})
 
@@ -210,7 +210,7 @@ def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
     text = path.read_text()
     path.write_text(text.replace(f",{fl_lightning.__version__},", ",0.0.9,"))
     assert f"has runs of fl-lightning 0.0.9, this is {fl_lightning.__version__}: move it away" in refused(one, two)
-    path.write_text(text.replace("max_steps 40", "max_steps 41"))
+    path.write_text(text.replace("max_steps 120", "max_steps 121"))
     assert "runs.csv has a run of other settings, fl-lightning fit --config digits_tce.yaml" in refused(one, two)
     path.write_text("a,b\n1,2\n")
     assert "runs.csv is no results file of the study small, of these settings: move it away" in refused(one, two)
