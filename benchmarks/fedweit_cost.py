@@ -111,7 +111,8 @@ if __name__ == "__main__":
     measures = {"round": round_times, "memory": memory}
     if len(sys.argv) < 2 or sys.argv[1] not in measures:
         sys.exit("usage: python -m benchmarks.fedweit_cost round|memory [OUT.json]")
-    text = json.dumps(measures[sys.argv[1]](), indent=1)
+    about = {"cpu capability": torch.backends.cpu.get_cpu_capability()}
+    text = json.dumps({**about, **measures[sys.argv[1]]()}, indent=1)
     print(text)
     for out in sys.argv[2:]:
         Path(out).write_text(text + "\n", encoding="utf-8")

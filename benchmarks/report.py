@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.measurements import Table
 
 _PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy")
@@ -35,6 +37,7 @@ def circumstances(options: Namespace) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "processor": processor(),
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch chooses
         "threads": options.threads,
         "load before": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},

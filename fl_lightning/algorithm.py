@@ -26,7 +26,7 @@ from fl_lightning.exchange import (
     Weighted,
 )
 from fl_lightning.federated_net import INITIAL_MODEL, BatchNormBuffers, FederatedNet, Net
-from fl_lightning.functional.aggregation import State, cast_mean
+from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.hooks import overridden, refuse_former_hooks
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
@@ -183,6 +183,13 @@ class FederatedAlgorithm(FederatedNet, Shown):
     def adapt_net(self) -> None:
         """Change the net once it is built, before anything is made of it."""
 
+    def begin_with(self, stored: State) -> State:
+        """What the net begins with where a run takes over the global net of a checkpoint, by name; by default that net.
+
+        A method whose :meth:`adapt_net` adds to the net says here what the addition begins with.
+        """
+        return stored
+
     def start_round(self, round: int) -> None:
         """Work at the server before a round (counted from 1), such as where one task has ended and the next one begins.
 
@@ -262,8 +269,7 @@ class FederatedAlgorithm(FederatedNet, Shown):
     def aggregate(self, reduced: Reduction) -> Update:
         """From the clients' weighted means to what the server does."""
         weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
-        mean = reduced.mean("weights")
-        gradient = {name: torch.empty_like(weights[name]).copy_(weights[name].double() - value) for name, value in mean.items()}
+        gradient = less_mean(weights, reduced.mean("weights"))
         return Update(gradient, reduced.mean("buffers"))
 
     def server_step(self, update: Update | None) -> None:

@@ -62,7 +62,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
             clients' weights; or its name. SGD with rate 1 is FedAvg, with momentum FedAvgM.
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
-            a step; ``captured``, one after another in compiled steps. ``auto`` goes by a fixed rule, ``tune`` measures.
+            a step; ``captured``, a visit as one compiled program. ``auto`` goes by a fixed rule, ``tune`` measures.
         client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         initial_weights: path of a checkpoint whose global net a new run begins with, weights and buffers; nothing else of that
@@ -267,7 +267,7 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
     def on_fit_start(self) -> None:
         self._settings = run_settings(self)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
-            self.began_from = take_initial_weights(self.net, self.initial_weights)
+            self.began_from = take_initial_weights(self, self.initial_weights)
             if self.needs.initial_model:
                 self.keep_initial_model()
         self.place_data()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
@@ -32,6 +33,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import is_complete
+from fl_lightning.training.gpu_arithmetic import Float32Products, choose_arithmetic
 from fl_lightning.training.peer_watch import PeerLost
 from fl_lightning.training.run_settings import config_settings
 from fl_lightning.training.strategy import FederatedStrategy
@@ -54,7 +56,18 @@ _TRAINER_DEFAULTS = {
 
 
 class _Trainer(Trainer):
-    """Lightning's, with the options of one more subcommand, which :class:`FederatedCLI` runs without a trainer."""
+    """Lightning's, with settings of a GPU, and the options of a subcommand that :class:`FederatedCLI` runs without a trainer.
+
+    Args:
+        float32_products: how precisely a GPU multiplies float32 matrices: ``highest``, 24 bits of each number; ``high``, 11
+            bits, as TF32 has them, which is faster; ``medium``, 8 bits. On a processor it plays no part.
+        given: of Lightning's trainer.
+    """
+
+    def __init__(self, float32_products: Float32Products = "high", **given: Any) -> None:
+        super().__init__(**given)
+        if isinstance(self.accelerator, CUDAAccelerator):
+            choose_arithmetic(float32_products, given.get("benchmark"), bool(given.get("deterministic")))
 
     def partition(self, out: str = "partition.json", ckpt_path: str | None = None, weights_only: bool | None = None) -> None:
         """Partition the data without training: a file, a picture and statistics.

@@ -40,7 +40,7 @@ from fl_lightning.data.sources import (
     Superclasses,
     TorchvisionDataset,
 )
-from fl_lightning.exchange import Batch
+from fl_lightning.exchange import Batch, PlannedStep
 
 __all__ = [
     "IID",
@@ -67,6 +67,7 @@ __all__ = [
     "Npz",
     "Pad",
     "Partition",
+    "PlannedStep",
     "Poisson",
     "PowerLaw",
     "RandomCrop",

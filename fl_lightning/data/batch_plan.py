@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -49,22 +50,42 @@ class Visits:
     steps: Sequence[int]  # of each visit, in descending order
     batch_size: int | None  # None: the whole shard
     device: torch.device
+    order: str = "batch order"  # names the draws of orders, or of who is in a Poisson batch
+    changes: str | None = None  # names the draws of augmentation, where there is some
 
-    def keys(self, purpose: str) -> Tensor:
-        """(M,) keys of the clients' streams for a purpose."""
-        return self._column(self._seeds(purpose))
+    @cached_property
+    def _batches(self) -> list[int]:
+        return [self.batch_size or size for size in self.sizes]
 
-    def plan(self, full: bool = False, purpose: str = "batch order") -> Iterator[Step]:
+    @cached_property
+    def _per_epoch(self) -> list[int]:
+        return [-(-size // batch) for size, batch in zip(self.sizes, self._batches, strict=True)]
+
+    @cached_property
+    def _table(self) -> Tensor:
+        """(5 or 6, M), all that goes to the device, in one copy."""
+        names = [self.order] if self.changes is None else [self.order, self.changes]
+        seeds = ([stream_seed(self.seed, self.round, client, name) for client in self.clients] for name in names)
+        return on_device([self.starts, self.sizes, self._batches, self._per_epoch, *seeds], self.device, torch.int64)
+
+    @property
+    def first_samples(self) -> Tensor:
+        """(M,), where each client's samples begin in the shards' flat list."""
+        return self._table[0]
+
+    @property
+    def keys(self) -> Tensor:
+        """(M,) keys of the clients' streams for augmentation, where there is some."""
+        return self._table[5]
+
+    def plan(self, full: bool = False) -> Iterator[Step]:
         """Step after step, for the clients that still have one.
 
         Args:
             full: fill every batch up to ``batch_size`` and say which samples are real, so that all look the same.
-            purpose: names the order.
         """
-        batches = [self.batch_size or size for size in self.sizes]
-        per_epoch = [-(-size // batch) for size, batch in zip(self.sizes, batches, strict=True)]
-        table = [self.starts, self.sizes, batches, per_epoch, self._seeds(purpose)]
-        start, size, batch, epoch_steps, keys = on_device(table, self.device, torch.int64)
+        batches, per_epoch = self._batches, self._per_epoch
+        start, size, batch, epoch_steps, keys = self._table[:5]
         order = torch.empty(len(self.clients), 0, dtype=torch.int64, device=self.device)
         for step in range(self.steps[0]):
             active = sum(steps > step for steps in self.steps)
@@ -83,7 +104,7 @@ class Visits:
     def poisson_plan(self) -> Iterator[Step]:
         """Steps of a single client, every sample in each by an independent draw: on average ``batch_size`` samples."""
         (size,), (steps,), (start,) = self.sizes, self.steps, self.starts
-        positions, keys = torch.arange(size, device=self.device), self.keys("Poisson batches")
+        positions, keys = torch.arange(size, device=self.device), self._table[4]
         share = int(min((self.batch_size or size) / size, 1.0) * (1 << 53))  # of the draws' upper 53 bits
         for step in range(steps):
             counters = step * size + positions
@@ -92,14 +113,8 @@ class Visits:
 
     def _reorder(self, order: Tensor, rows: list[int], keys: Tensor, size: Tensor, epoch: Tensor) -> Tensor:
         """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others stay."""
-        chosen = slice(len(order)) if len(rows) == len(order) else self._column(rows)
+        chosen = slice(len(order)) if len(rows) == len(order) else on_device(rows, self.device)
         positions = torch.arange(max(self.sizes), device=self.device)
         bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + positions)
         drawn = bits.masked_fill(positions >= size[chosen, None], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
         return drawn if isinstance(chosen, slice) else order.index_copy(0, chosen, drawn)
-
-    def _seeds(self, purpose: str) -> list[int]:
-        return [stream_seed(self.seed, self.round, client, purpose) for client in self.clients]
-
-    def _column(self, values: Sequence[int]) -> Tensor:
-        return on_device(values, self.device, torch.int64)

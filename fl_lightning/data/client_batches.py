@@ -3,14 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, tee
+from itertools import groupby, islice, repeat, tee
+
+from torch import Tensor
 
 from fl_lightning.data.batch_plan import Step, Visits, joined
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
-from fl_lightning.exchange import Batch
-from fl_lightning.transfers import on_device
+from fl_lightning.exchange import Batch, PlannedStep
 
 _READ_TOGETHER = 1 << 24  # values of inputs at most and about: 64 MiB
 
@@ -58,39 +59,93 @@ class ShardBatches:
         Yields:
             Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
         """
-        visits = self._visits(clients, round, steps)
-        planned = visits.poisson_plan() if self.poisson else visits.plan(full, "batch order")
-        return self._read(visits, planned, "augmentation")
+        visits = self._local_steps(clients, round, steps)
+        return self._read(visits, self._plan(visits, full))
+
+    def planned(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> list[list[PlannedStep]]:
+        """What :meth:`batches` serves each of several clients, before samples are read; arguments as there.
+
+        Where all batches have one shape, the orders of all clients are drawn side by side.
+        """
+        planned: list[list[PlannedStep]] = [[] for _ in clients]
+        by_steps = sorted(range(len(clients)), key=lambda row: -steps[row])
+        alike = full and self.sizes.local_step is not None and not self.poisson
+        for rows in [by_steps] if alike else [[row] for row in by_steps]:
+            visits = self._local_steps([clients[row] for row in rows], round, [steps[row] for row in rows])
+            for step in self._planned_together(visits, full):
+                for row, of_client in zip(rows, step, strict=False):  # those with the most steps come first
+                    planned[row].append(of_client)
+        return planned
+
+    def _planned_together(self, visits: Visits, full: bool) -> Iterator[list[PlannedStep]]:
+        """Step after step, for the clients that still have one."""
+        device = self.samples.preparation.device
+        keys = visits.keys.to(device) if self.samples.preparation.augment else None
+        starts = visits.first_samples[:, None] if self.sample_indices else None
+        plan, ahead = tee(self._plan(visits, full))
+        streamed = self.samples.train.streamed
+        stored = self.samples.train.read(self.shards.train[step.indices] for step in ahead) if streamed else repeat(None)
+        for step, read in zip(plan, stored, strict=False):
+            count = len(step.indices)
+            samples = self.shards.train[step.indices].to(device)
+            inputs = None if read is None else read[0].chunk(count)
+            positions = (step.indices - starts[:count]).to(device) if starts is not None else None
+            real, counters = (None if part is None else part.to(device) for part in (step.real, step.draw_counters))
+            columns = (samples, counters, None if keys is None else keys[:count], real, positions)
+            rows = zip(*(repeat(None) if column is None else column.split(1) for column in columns), strict=False)
+            yield [PlannedStep(*row, inputs=None if inputs is None else inputs[number]) for number, row in enumerate(rows)]
+
+    def read(self, step: PlannedStep) -> Batch:
+        """The batch of a planned step: nothing in it depends on the host."""
+        inputs, targets = step.inputs, self.samples.train.targets[step.samples]
+        if inputs is None:
+            inputs = self.samples.train.inputs[step.samples.reshape(-1)]
+        prepared = self._prepared(inputs, targets, step.key, step.counters)
+        return _first(Batch(prepared, targets, step.real, step.positions))
 
     def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
         """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
-        visits = self._visits([client], round, [self.sizes.steps_per_epoch(client)])
-        return map(_first, self._read(visits, visits.plan(True, purpose), f"augmentation, {purpose}"))
+        visits = self._visits([client], round, [self.sizes.steps_per_epoch(client)], purpose, f"augmentation, {purpose}")
+        return map(_first, self._read(visits, visits.plan(full=True)))
 
     def client_samples(self, client: int) -> Iterator[Batch]:
         """A client's training samples, each once and nothing about them random, in batches as of evaluation."""
         return self.samples.batches("train", self.shards.train_indices(client).split(self.sizes.evaluation))
 
-    def _visits(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Visits:
+    def _local_steps(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Visits:
+        return self._visits(clients, round, steps, "Poisson batches" if self.poisson else "batch order", "augmentation")
+
+    def _plan(self, visits: Visits, full: bool) -> Iterator[Step]:
+        return visits.poisson_plan() if self.poisson else visits.plan(full)
+
+    def _visits(self, clients: Sequence[int], round: int, steps: Sequence[int], order: str, changes: str) -> Visits:
         """Which samples the steps of some clients see; ``steps`` of each, in descending order."""
         starts = [self.shards.train_start(client) for client in clients]
         sizes = [self.shards.num_train(client) for client in clients]
-        return Visits(self.seed, round, clients, starts, sizes, steps, self.sizes.local_step, self.shards.train.device)
+        drawn = changes if self.samples.preparation.augment else None
+        device = self.shards.train.device
+        return Visits(self.seed, round, clients, starts, sizes, steps, self.sizes.local_step, device, order, drawn)
 
-    def _read(self, visits: Visits, planned: Iterator[Step], changes: str) -> Iterator[Batch]:
-        """The batches of planned steps, augmented and normalised; ``changes`` names the draws of augmentation."""
+    def _read(self, visits: Visits, planned: Iterator[Step]) -> Iterator[Batch]:
+        """The batches of planned steps, augmented and normalised."""
         indices, preparation = self.shards.train, self.samples.preparation
-        start = on_device(visits.starts, indices.device)[:, None] if self.sample_indices else None
-        keys = visits.keys(changes).to(preparation.device) if preparation.augment else None
+        start = visits.first_samples[:, None] if self.sample_indices else None
+        keys = visits.keys.to(preparation.device) if preparation.augment else None
         groups, ahead = tee((len(steps), joined(steps)) for steps in self._read_together(planned))
         stored = self.samples.train.read(indices[step.indices] for _, step in ahead)
         for (count, step), (inputs, targets) in zip(groups, stored, strict=True):
-            if keys is not None:
-                inputs = preparation.augmented(inputs, keys[: len(targets)], step.draw_counters.to(preparation.device))
-            inputs = preparation.normalise(inputs).reshape(*targets.shape, *preparation.input_shape)
+            key = None if keys is None else keys[: len(targets)]
+            inputs = self._prepared(inputs, targets, key, step.draw_counters.to(preparation.device))
             others = (step.real, step.indices - start[: len(targets)] if start is not None else None)
             others = (None if other is None else other.to(preparation.device) for other in others)
             yield from _apart(Batch(inputs, targets, *others), count)
+
+    def _prepared(self, inputs: Tensor, targets: Tensor, keys: Tensor | None, counters: Tensor) -> Tensor:
+        """Stored inputs (M * B, ...) of M clients as a net takes them, (M, B, ...), augmented where there are keys, (M,)."""
+        preparation = self.samples.preparation
+        if keys is not None:
+            inputs = preparation.augmented(inputs, keys, counters)
+        return preparation.normalise(inputs).reshape(*targets.shape, *preparation.input_shape)
 
     def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
         """On a GPU, where every operation costs a launch, a client's steps of one shape; elsewhere, one after another."""

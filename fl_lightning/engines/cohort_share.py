@@ -14,14 +14,14 @@ from fl_lightning.transfers import on_device
 
 
 class Outcome(NamedTuple):
-    """A visit in numbers; what is true or false is 1 or 0."""
+    """A visit in numbers."""
 
     loss: float  # mean over its local steps
-    is_finite: float  # its update and its state
-    bytes_down: float
-    bytes_up: float
-    has_state: float  # the client keeps something
-    has_weight: float  # above 0, in the mean
+    is_finite: float  # its update and its state; 1 or 0
+    bytes_down: int
+    bytes_up: int
+    has_state: bool  # the client keeps something
+    has_weight: bool  # above 0, in the mean
     norm: float  # of its update
 
 
@@ -42,7 +42,9 @@ class Share:
         self.reduced = Reduction(device)
         self.probes: dict[int, dict[str, Tensor]] = {}
         self.models: dict[int, State] | None = {} if keeps_models else None
-        self._outcomes = torch.zeros(num_visits, len(Outcome._fields), dtype=torch.float64, device=device)
+        self._num_visits, self._device = num_visits, device
+        self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # what the host knows of visits by itself
+        self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), loss, whether finite, norm
 
     def record(
         self,
@@ -53,24 +55,33 @@ class Share:
         norms: Tensor,
     ) -> None:
         """Note the outcomes of some visits; ``counts`` are those from ``bytes_down`` to ``has_weight``."""
-        table = [(position, *row) for position, row in zip(positions, counts, strict=True)]
-        indices, rows = on_device(table, self._outcomes.device, self._outcomes.dtype).split([1, 4], dim=1)
-        losses, finite, norms = (column.to(self._outcomes)[:, None] for column in (losses, finite, norms))
-        self._outcomes[indices[:, 0].long()] = torch.cat([losses, finite, rows, norms], dim=1)
+        self._counts |= zip(positions, counts, strict=True)
+        self._measured[tuple(positions)] = torch.stack([losses.double(), finite.double(), norms.double()], dim=1)
 
     def gather(self, ranks: Ranks) -> None:
         """Every process gets all probes, and the sums over all processes."""
-        device = self._outcomes.device
-        here = (self.reduced.layouts, self.probes, self.reduced.gathered_tensors)
-        for layouts, probes, gathered in ranks.gather(tree_map_only(Tensor, Tensor.cpu, here)):
-            self.reduced.reserve(layouts)
+        here = (self.reduced.layouts, self._counts, self.probes, self.reduced.gathered_tensors)
+        parts = ranks.gather(tree_map_only(Tensor, Tensor.cpu, here))
+        self.reduced.agree([layouts for layouts, *_ in parts])
+        for _, counts, probes, gathered in parts:
+            self._counts |= counts
             for mine, theirs in ((self.probes, probes), (self.reduced.gathered_tensors, gathered)):
-                mine.update(tree_map_only(Tensor, lambda tensor: tensor.to(device), theirs))
-        self._outcomes = self.reduced.sum_over_ranks(self._outcomes, ranks.sum)
+                mine.update(tree_map_only(Tensor, lambda tensor: tensor.to(self._device), theirs))
+        measured = torch.zeros(self._num_visits, 3, dtype=torch.float64, device=self._device)
+        for positions, rows in self._measured.items():
+            measured[on_device(positions, self._device, torch.int64)] = rows
+        self._measured = {tuple(range(self._num_visits)): self.reduced.sum_over_ranks(measured, ranks.sum)}
 
     def outcomes(self) -> list[Outcome]:
-        """Of all visits, in one transfer from the device."""
-        return [Outcome._make(row) for row in self._outcomes.tolist()]
+        """Of all visits, in one transfer from the device; all 0 for those of other processes that were not gathered."""
+        positions = [position for part in self._measured for position in part]
+        rows = torch.cat(list(self._measured.values())).tolist() if positions else []
+        measured = dict(zip(positions, rows, strict=True))
+        outcomes = []
+        for position in range(self._num_visits):
+            loss, is_finite, norm = measured.get(position, (0.0, 0.0, 0.0))
+            outcomes.append(Outcome(loss, is_finite, *self._counts.get(position, (0, 0, False, False)), norm))
+        return outcomes
 
 
 def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome]) -> RoundReport:
@@ -82,7 +93,7 @@ def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome
         losses=[outcome.loss for outcome in outcomes],
         num_updates=sum(visit.sends and outcome.is_finite == outcome.has_weight == 1 for visit, outcome in pairs),
         nonfinite=[visit.client for visit, outcome in pairs if not outcome.is_finite],
-        bytes_down=int(sum(outcome.bytes_down for outcome in outcomes)),
-        bytes_up=int(sum(outcome.bytes_up for outcome in outcomes)),
+        bytes_down=sum(outcome.bytes_down for outcome in outcomes),
+        bytes_up=sum(outcome.bytes_up for outcome in outcomes),
         norms=[outcome.norm for outcome in outcomes],
     )

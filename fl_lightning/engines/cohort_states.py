@@ -25,14 +25,22 @@ class CohortStates:
     def __init__(self, states: ClientStates, ranks: Ranks, device: torch.device) -> None:
         self._states, self._ranks, self._device = states, ranks, device
         self._move = ranks.size > 1 and not states.shared
+        self._somebody_keeps: bool | None = None  # in any process, now or before; None: not asked yet
         self._received: dict[int, ClientState] = {}  # from their owners, of clients that are fitted here in this round
         self._made: dict[int, ClientState] = {}  # here in this round, for their owners
 
     def fetch(self, clients: Sequence[Sequence[int]]) -> None:
-        """Before the fits: bring the states of this process's clients here; ``clients`` are those of each process."""
+        """Before the fits: bring the states of this process's clients here; ``clients`` are those of each process.
+
+        Where no client has ever kept something, the processes have nothing to say to each other.
+        """
         if not self._move:
             return
         self._made = {}
+        if self._somebody_keeps is None:
+            self._somebody_keeps = any(self._ranks.gather(bool(self._states.clients())))
+        if not self._somebody_keeps:
+            return
         owned = [[client for client in part if self._owner(client) == self._ranks.rank] for part in clients]
         self._received = self._ranks.exchange([{client: self._states.read(client) for client in part} for part in owned])
 
@@ -53,6 +61,7 @@ class CohortStates:
         self._received = {}
         if not self._move or not keeps_any:
             return
+        self._somebody_keeps = True
         outgoing: list[dict[int, ClientState]] = [{} for _ in range(self._ranks.size)]
         for client, state in self._made.items():
             outgoing[self._owner(client)][client] = state

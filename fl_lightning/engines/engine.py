@@ -34,6 +34,7 @@ from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.exchange.cohort import Inputs
 from fl_lightning.exchange.reduction import are_finite, check_weight
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import copy_all, lie_alike
 from fl_lightning.random_streams import seeded_layers
 
 
@@ -131,6 +132,14 @@ class Engine(ABC):
         with self.context.precision():
             self.fit_share(round, dict(enumerate(visits)), share, max_steps)
         return max(sizes)
+
+    def fit_and_forget(self, round: int, visits: Sequence[Visit]) -> tuple[list[State], State]:
+        """Fit some visits; returns the weights and buffers that each leaves behind, and what the server would make of them."""
+        share = Share(len(visits), self.context.device, lambda *_: None, keeps_models=True)
+        with self.context.precision():
+            self.fit_share(round, dict(enumerate(visits)), share)
+        means = (share.reduced.mean(part) for part in self.origins if part in share.reduced.layouts)
+        return [model for _, model in sorted((share.models or {}).items())], {k: v for mean in means for k, v in mean.items()}
 
     # A visit --------------------------------------------------------------------------------------------------------
 
@@ -261,8 +270,7 @@ class Engine(ABC):
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
         if state:
-            held = [self.working_state[name] for name in state]
-            torch._foreach_copy_(held, list(state.values()))  # pyright: ignore[reportPrivateImportUsage]
+            copy_all([self.working_state[name] for name in state], list(state.values()))
             # Autocast keeps half-precision copies of weights and does not notice that they changed in place.
             torch.clear_autocast_cache()
 
@@ -325,7 +333,7 @@ def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], re
         if name in resting:
             weight.grad = None
         else:
-            weight.grad = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+            weight.grad = gradient if lie_alike(gradient, weight) else torch.empty_like(weight).copy_(gradient)
 
 
 def _tensors(net: nn.Module) -> State:

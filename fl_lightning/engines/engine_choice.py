@@ -14,6 +14,7 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
 from fl_lightning.exchange import Visit
+from fl_lightning.functional.aggregation import State
 
 _Runs = Literal["sequential", "vectorized", "captured"]
 EngineName = Literal["auto", "tune", _Runs]
@@ -25,6 +26,9 @@ ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 
 # Weights times samples of a local step up to which stacking is known to be faster: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7
+# How far a captured visit may end from the same visit under sequential, as a part of how far the visit goes: rounding in
+# another order is below, a step that is missing or a wrong rate above.
+_TRUSTED = 0.05
 
 
 class Choice(NamedTuple):
@@ -53,7 +57,8 @@ def start_engine(
     """The engine of a choice, after a rehearsal of what the method's hooks do under it.
 
     Args:
-        asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it.
+        asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it, and
+            ``captured`` where two visits end elsewhere than under ``sequential``.
         round: the first one.
         visits: of clients to rehearse with.
 
@@ -61,7 +66,10 @@ def start_engine(
         ValueError: if the method cannot run under the engine that was asked for.
     """
     try:
-        return _rehearsed(method, context, choice, round, visits)
+        started = _rehearsed(method, context, choice, round, visits)
+        if asked == "auto" and choice.name == "captured":
+            _compare(started.engine, SequentialEngine(method, context), round, visits[:2])
+        return started
     except Exception as error:
         if choice.name == "sequential":
             raise
@@ -70,7 +78,8 @@ def start_engine(
                 f"model.engine is {choice.name}, under which {type(method).__name__} cannot run ({_error_text(error)}): "
                 "set model.engine to sequential"
             ) from error
-        why = f"it cannot be {choice.name}: {_error_text(error)}"
+        named = f"{type(method).__name__} on {type(method.net).__name__}"
+        why = f"{named} cannot be {choice.name}: {_error_text(error)}"
         return _rehearsed(method, context, Choice("sequential", why), round, visits)
 
 
@@ -79,6 +88,32 @@ def _rehearsed(
 ) -> StartedEngine:
     engine = ENGINES[choice.name](method, context)
     return StartedEngine(engine, choice, engine.rehearse(round, visits[:2], max_steps=1))
+
+
+def _compare(engine: Engine, reference: Engine, round: int, visits: Sequence[Visit]) -> None:
+    """Check that visits end where they end under another engine.
+
+    Raises:
+        RuntimeError: if one does not, or is not finite.
+    """
+    # What is compared at the end runs where others have been: the same clients with other batches, then the other client.
+    engine.fit_and_forget(round + 1, visits)
+    engine.fit_and_forget(round, visits[::-1])
+    (found, found_mean), (expected, expected_mean) = (runs.fit_and_forget(round, visits) for runs in (engine, reference))
+    moved = max((_distance(model, engine.sent_down) for model in expected), default=0.0)
+    for one, other in zip([*found, found_mean], [*expected, expected_mean], strict=True):
+        apart = _distance(one, other)
+        if not apart <= _TRUSTED * moved:
+            raise RuntimeError(
+                f"a rehearsal ends {apart:.3g} away from where sequential does, which moves weights by {moved:.3g}"
+            )
+
+
+def _distance(one: State, other: State) -> float:
+    """Euclidean distance of the tensors that both have; not a number where a value is not."""
+    names = [name for name, tensor in one.items() if name in other and tensor.is_floating_point()]
+    squares = [(one[name].double() - other[name].double()).square().sum() for name in names]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[int]) -> Choice:
@@ -91,11 +126,14 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
         return Choice("sequential", context.protection.one_by_one)
     if method.needs.client_moments:
         return Choice("sequential", "clients keep their optimizer's state")
+    parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
+    elementwise = type(method.local_optimizer(parameters)) in ELEMENTWISE
+    if context.device.type == "cuda" and elementwise:
+        return Choice("captured", "on a GPU a visit is one program")
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     if layers:
         return Choice("sequential", f"the net has {len(layers)} convolutions")
-    parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
-    if type(method.local_optimizer(parameters)) not in ELEMENTWISE:
+    if not elementwise:
         return Choice("sequential", f"{type(method.local_optimizer(parameters)).__name__} cannot be stacked")
     shards = (method.data.num_train(visit.client) for visit in first_visits(method, rounds))
     samples = method.data.batch_size or max(shards, default=1)

@@ -13,7 +13,6 @@ from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import GradientEstimator
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import call_with, tensor_slots
-from fl_lightning.transfers import on_device
 
 
 class StepResult(NamedTuple):
@@ -30,8 +29,8 @@ def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
     device = client.label_counts.device
     numbers = {"index": client.index, "num_train": client.num_train, "num_steps": client.num_steps}
     return {
-        **{name: on_device(value, device) for name, value in numbers.items()},
-        "learning_rate": on_device(float(client.learning_rate), device, dtype),
+        **{name: torch.full((), value, dtype=torch.int64, device=device) for name, value in numbers.items()},
+        "learning_rate": torch.full((), float(client.learning_rate), dtype=dtype, device=device),
         "label_counts": client.label_counts,
         "train_label_counts": client.train_label_counts,
         "received_state": client.received_state,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fl_lightning.exchange.reduction import joined
 from fl_lightning.functional.aggregation import State
 
 _CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the processor's cache, those of a whole net do not
@@ -34,7 +35,8 @@ def update_norms(
     changes = [change.reshape(num_clients, -1) for change in _changes(sent, origins)]
     if not changes:
         return torch.zeros(num_clients, dtype=torch.float64, device=device)
-    parts = [part for change in changes for part in _blocks(change, dim=1)]
+    on_cpu = changes[0].device.type == "cpu"
+    parts = [part for change in changes for part in _blocks(change, dim=1)] if on_cpu else joined(changes)
     return torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).norm(dim=0)
 
 

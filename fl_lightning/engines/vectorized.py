@@ -136,6 +136,7 @@ class VectorizedEngine(Engine):
         indices = [member.client.index for member in members]
         steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
         stack = self._stack(members)
+        num_steps = stack.facts["num_steps"]  # of all: facts shrink with the stack
         losses = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
         try:
             for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
@@ -144,7 +145,7 @@ class VectorizedEngine(Engine):
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
-        losses /= on_device(steps, losses.device)
+        losses /= num_steps if max_steps is None else num_steps.clamp(max=max_steps)
         # Tasks and moments are no part of a stack: clients with some are taken apart.
         if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):

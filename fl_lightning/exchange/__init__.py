@@ -1,6 +1,6 @@
 """What crosses the wire between server and clients, and what a client is."""
 
-from fl_lightning.exchange.batch import Batch
+from fl_lightning.exchange.batch import Batch, PlannedStep
 from fl_lightning.exchange.client import Client, Objective, Visit
 from fl_lightning.exchange.client_state import ClientState, LearnedTask, SparseTensor
 from fl_lightning.exchange.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
@@ -24,6 +24,7 @@ __all__ = [
     "LearnedTask",
     "Needs",
     "Objective",
+    "PlannedStep",
     "Protection",
     "Reduction",
     "RoundReport",

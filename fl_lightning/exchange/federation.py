@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from fl_lightning.exchange.batch import Batch
+from fl_lightning.exchange.batch import Batch, PlannedStep
 
 EvaluationName = Literal["val", "test"]
 """What models are evaluated on: clients' validation parts or the test set."""
@@ -91,6 +91,14 @@ class ClientBatches(Protocol):
 
     def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Iterator[Batch]:
         """The batches of several clients side by side; ``steps`` of each, in descending order."""
+        ...
+
+    def planned(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> list[list[PlannedStep]]:
+        """The steps of ``batches`` of each of several clients, before samples are read."""
+        ...
+
+    def read(self, step: PlannedStep) -> Batch:
+        """The batch of a planned step, found without a look at the host: work that a GPU can record and do again."""
         ...
 
     def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:

@@ -1,7 +1,7 @@
 """Weighted sums of what clients send, taken as each client finishes, so that no process ever holds all models."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -29,7 +29,27 @@ class Gathered(NamedTuple):
 
 
 Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
-Layout = dict[str, torch.Size]  # shapes of one upload name's tensors
+
+
+class Shape(NamedTuple):
+    """A tensor's shape, and in which order its values lie in memory."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]  # of dimensions, the one with the largest stride first
+
+    def columns(self, stacked: Tensor) -> Tensor:
+        """The values of M tensors, (M, ...), in this order, (M, values): no copy of what lies so."""
+        if self.order != tuple(range(len(self.order))):
+            stacked = stacked.permute(0, *(dim + 1 for dim in self.order))
+        return stacked.reshape(len(stacked), -1)
+
+    def tensor(self, values: Tensor) -> Tensor:
+        """The tensor of such a column, sharing its memory."""
+        laid_out = values.view([self.sizes[dim] for dim in self.order])
+        return laid_out.permute([self.order.index(dim) for dim in range(len(self.order))])
+
+
+Layout = dict[str, Shape]  # one upload name's tensors
 # Beyond these a float64 sum of weight times float32 value overflows, or vanishes.
 _SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
@@ -53,8 +73,13 @@ def check_weight(what: str, weight: float) -> None:
 
 
 def _layout(tensors: State) -> Layout:
-    """Shapes of one client's tensors, those of one type side by side."""
-    return {key: tensors[key].shape[1:] for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
+    """One client's tensors, of M clients' (M, ...), those of one type side by side."""
+    return {key: _shape(tensors[key]) for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
+
+
+def _shape(stacked: Tensor) -> Shape:
+    strides = stacked.stride()[1:]
+    return Shape(tuple(stacked.shape[1:]), tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim])))
 
 
 class _Total:
@@ -62,17 +87,24 @@ class _Total:
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         self.layout = layout
-        self.flat = torch.zeros(sum(map(math.prod, layout.values())) + 1, dtype=torch.float64, device=device)
+        size = sum(math.prod(shape.sizes) for shape in layout.values())
+        self.flat = torch.zeros(size + 1, dtype=torch.float64, device=device)
 
     @property
     def weight(self) -> Tensor:
         return self.flat[-1]
 
-    @property
-    def tensors(self) -> State:
-        """The summed tensors, sharing memory with ``flat``."""
-        parts = self.flat[:-1].split([math.prod(shape) for shape in self.layout.values()])
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
+    def tensors(self, values: Tensor) -> State:
+        """The tensors of values that lie as the sums do, sharing their memory."""
+        parts = values.split([math.prod(shape.sizes) for shape in self.layout.values()])
+        return {name: shape.tensor(part) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
+
+    def lay_out(self, layout: Layout) -> None:
+        """Put the sums into the order of another layout of the same tensors."""
+        if layout != self.layout:
+            sums = self.tensors(self.flat[:-1])
+            columns = [shape.columns(sums[name][None])[0] for name, shape in layout.items()]
+            self.layout, self.flat = layout, torch.cat([*columns, self.flat[-1:]])
 
 
 class Update(NamedTuple):
@@ -120,43 +152,69 @@ class Reduction:
         Raises:
             ValueError: for a weight that :func:`check_weight` refuses.
         """
-        self.reserve({name: _layout(tensors) for name, (tensors, _) in uploads.items()})
-        in_order = {name: [tensors[key] for key in self._totals[name].layout] for name, (tensors, _) in uploads.items()}
-        sent = {name: self._joined(tensors) for name, tensors in in_order.items()}
-        finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
-        counted = (admissible & finite).to(self._device)
         for name, (_, weights) in uploads.items():
             what = f"an upload's {name!r} has the weight"
             for weight in weights:
                 check_weight(what, weight)
-        all_weights = on_device([weights for _, weights in uploads.values()], self._device, torch.float64)
-        for (name, tensors), weights in zip(sent.items(), all_weights, strict=True):
-            total, factors = self._totals[name], weights * counted
+        tensors = {name: part for name, (part, _) in uploads.items()}
+        if len(admissible) == 1:  # a number is part of a launch; more need a copy to the device
+            return self.add_weighted(tensors, [weights[0] for _, weights in uploads.values()], admissible)
+        table = on_device([weights for _, weights in uploads.values()], self._device, torch.float64)
+        return self.add_weighted(tensors, table.unbind(), admissible)
+
+    def add_weighted(self, uploads: dict[str, State], weights: Sequence[Tensor | float], admissible: Tensor) -> Tensor:
+        """As :meth:`add_stacked`, with weights that are checked: of each name a number, or (M,) float64 on the device."""
+        self.reserve(uploads)
+        sent: dict[str, list[Tensor]] = {}
+        for name, tensors in uploads.items():
+            columns = [shape.columns(tensors[key]) for key, shape in self._totals[name].layout.items()]
+            sent[name] = columns if self._device.type == "cpu" else joined(columns)
+        finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
+        counted = (admissible & finite).to(self._device)
+        was_counted = counted.double()
+        for (name, tensors), of_clients in zip(sent.items(), weights, strict=True):
+            total, factors = self._totals[name], was_counted * of_clients
             total.weight.add_(factors.sum())
-            parts = total.flat[:-1].split([math.prod(tensor.shape[1:]) for tensor in tensors])
+            parts = total.flat[:-1].split([tensor.shape[1] for tensor in tensors])
             for part, tensor in zip(parts, tensors, strict=True):
                 _add_weighted(part, tensor, factors, counted)
         return counted
-
-    def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
-        """M clients' tensors, (M, ...) each; on a GPU, where every operation costs a launch, one (M, values) a type."""
-        if self._device.type == "cpu":
-            return tensors
-        columns = [tensor.reshape(len(tensor), -1) for tensor in tensors]
-        ends = accumulate(column.numel() for column in columns)
-        kinds = [(column.dtype, end // _JOINED) for column, end in zip(columns, ends, strict=True)]
-        groups = groupby(zip(kinds, columns, strict=True), key=lambda pair: pair[0])
-        return [torch.cat([column for _, column in group], dim=1) for _, group in groups]
 
     def keep(self, client: int, gathered: dict[str, State]) -> None:
         """Copy what a client sent that is gathered, by name."""
         self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
 
-    def reserve(self, layouts: dict[str, Layout]) -> None:
-        """Allocate sums for new names; those of known names stay as they are."""
-        for name, layout in layouts.items():
-            if name not in self._totals:
-                self._totals[name] = _Total(layout, self._device)
+    def _reserve(self, layouts: dict[str, Layout]) -> None:
+        """Allocate sums for new names."""
+        self._totals |= {name: _Total(layout, self._device) for name, layout in layouts.items()}
+
+    def reserve(self, uploads: dict[str, State]) -> None:
+        """Allocate sums for the tensors of M clients, (M, ...) by name, where there are none."""
+        self._reserve({name: _layout(tensors) for name, tensors in uploads.items() if name not in self._totals})
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """All sums of tensors and weights; what is added changes them in place."""
+        return [total.flat for total in self._totals.values()]
+
+    def clear(self) -> None:
+        """Begin anew, in the same memory."""
+        for sums in self.sums:
+            sums.zero_()
+
+    def take(self, other: "Reduction") -> None:
+        """Add what another one of the same device has summed."""
+        self._reserve({name: layout for name, layout in other.layouts.items() if name not in self._totals})
+        for name, total in other._totals.items():
+            self._totals[name].lay_out(total.layout)
+            self._totals[name].flat.add_(total.flat)
+
+    def agree(self, layouts: Sequence[dict[str, Layout]]) -> None:
+        """Lay the sums out alike in all processes; ``layouts`` are those of each, in the same order everywhere."""
+        agreed = {name: layout for of_one in reversed(layouts) for name, layout in of_one.items()}
+        self._reserve({name: layout for name, layout in agreed.items() if name not in self._totals})
+        for name, total in self._totals.items():
+            total.lay_out(agreed[name])
 
     def sum_over_ranks(self, extra: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
         """Add up the totals of all processes, and ``extra`` with them, in one call of ``reduce``; returns ``extra``."""
@@ -178,7 +236,7 @@ class Reduction:
     def mean(self, name: str) -> State:
         """Weighted mean over clients of the tensors sent under a name, in float64."""
         total = self._totals[name]
-        return {key: tensor / total.weight for key, tensor in total.tensors.items()}
+        return total.tensors(total.flat[:-1] / total.weight)
 
 
 def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device | None = None) -> Tensor:
@@ -192,9 +250,16 @@ def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device
     return finite_rows(tensors, num_clients, device).all(dim=0)
 
 
-def _add_weighted(total: Tensor, stacked: Tensor, factors: Tensor, counted: Tensor) -> None:
-    """Add the M tensors of ``stacked``, (M, ...), times their factors, (M,), to ``total``, their values in order, in place."""
-    columns = stacked.reshape(len(stacked), -1)
+def joined(columns: Sequence[Tensor]) -> list[Tensor]:
+    """M clients' values, (M, values) each, joined to one such tensor a type, as on a GPU every operation costs a launch."""
+    ends = accumulate(column.numel() for column in columns)
+    kinds = [(column.dtype, end // _JOINED) for column, end in zip(columns, ends, strict=True)]
+    groups = groupby(zip(kinds, columns, strict=True), key=lambda pair: pair[0])
+    return [torch.cat([column for _, column in group], dim=1) for _, group in groups]
+
+
+def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, counted: Tensor) -> None:
+    """Add M clients' values, (M, values), times their factors, (M,), to ``total`` in place."""
     width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
     for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):
         # A factor of 0 is not enough: 0 times NaN is NaN.

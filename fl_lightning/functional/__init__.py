@@ -23,6 +23,7 @@ from fl_lightning.functional.exemplars import herding, reservoir
 from fl_lightning.functional.fisher import empirical_fisher
 from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, forgetting_from_best, round_forgetting
 from fl_lightning.functional.generator_losses import class_imbalance, gaussian_divergence, roughness
+from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
     masked_cross_entropy,
@@ -55,6 +56,7 @@ __all__ = [
     "forgetting_by_class",
     "forgetting_from_best",
     "gaussian_divergence",
+    "gradient_compensation",
     "herding",
     "heterogeneity",
     "iid_partition",

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fl_lightning.functional.many_tensors import copy_all, lie_alike
+
 State = dict[str, Tensor]  # one net's state dict, or a part of it
 
 
@@ -58,3 +60,27 @@ def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
         return mean.to(dtype)
     nearest = mean.round()
     return torch.where((mean - nearest).abs() < 1e-6, nearest, mean).to(dtype)
+
+
+def less_mean(tensors: State, means: State) -> State:
+    """Tensors less their means in float64, rounded to each tensor's type, in its memory format: a few operations for all.
+
+    Args:
+        tensors: by name; those without a mean are left out.
+        means: by name, float64.
+
+    Example::
+
+        >>> less_mean({"w": torch.tensor([3.0, 1.0]), "v": torch.ones(2)}, {"w": torch.tensor([1.0, 1.0], dtype=torch.float64)})
+        {'w': tensor([2., 0.])}
+    """
+    old = [tensors[name] for name in means]
+    differences = [torch.empty_like(tensor, dtype=torch.float64) for tensor in old]
+    pairs = zip(means.values(), differences, strict=True)
+    new = [mean if lie_alike(mean, like) else torch.empty_like(like).copy_(mean) for mean, like in pairs]
+    rounded = [torch.empty_like(tensor) for tensor in old]
+    copy_all(differences, old)
+    if new:
+        torch._foreach_sub_(differences, new)  # pyright: ignore[reportPrivateImportUsage]
+    copy_all(rounded, differences)
+    return dict(zip(means, rounded, strict=True))

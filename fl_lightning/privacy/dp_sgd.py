@@ -23,6 +23,7 @@ from fl_lightning.exchange import Batch, Client
 from fl_lightning.exchange.client import Gradients, Losses, Penalty
 from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
 from fl_lightning.random_streams import stream_seed
 
@@ -220,7 +221,7 @@ def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
 
 @torch.no_grad()
 def _copy(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    torch._foreach_copy_(list(weights), list(values))  # pyright: ignore[reportPrivateImportUsage]
+    copy_all(weights, values)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def device_error_line(error: Exception) -> str | None:
         return f"a tensor asked for {_what_was_asked(text)}: {_ELSEWHERE}"
     if found := re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text):
         return f"the NVIDIA driver is too old for torch (found version {found[1]}): update it, or set trainer.accelerator: cpu"
-    if found := re.match(r"CUDA error: (.*(?:busy or unavailable|no CUDA-capable).*)", text):
+    if found := re.match(r"CUDA error: (.*(?:busy or unavailable|no CUDA-capable|out of memory|ALLOC_FAILED).*)", text):
         return f"the GPU takes no work ({found[1]}), as where another process holds it: {_ELSEWHERE}"
     return None
 
@@ -47,5 +47,5 @@ def _what_was_asked(text: str) -> str:
     """What the allocator of CUDA tells, which names other processes that hold memory."""
     asked = re.search(r"Tried to allocate ([\d.]+ \w+)", text)
     others = re.findall(r"Process (\d+) has ([\d.]+ \w+) memory in use", text)
-    line = f"{asked[1]} more than the device has left" if asked else "more memory than the device has left"
+    line = f"{asked[1]}, more than the device has left" if asked else "more memory than the device has left"
     return ", ".join([line, *(f"where process {number} holds {amount}" for number, amount in others)])

@@ -1,7 +1,7 @@
 """Data that a fit refuses: tasks that its method does not learn, too few cohorts, and batches that its net cannot take."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import nn
 
@@ -43,7 +43,7 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
 
 
 def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
-    """Refuse clients' batches of one sample where the net, as BatchNorm may, cannot take one.
+    """Refuse clients' batches of one sample, in any task, where the net, as BatchNorm may, cannot take one.
 
     Args:
         local_steps: of a visit, by client.
@@ -57,14 +57,22 @@ def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps:
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:
         clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
-    holding = (client for client in clients if data.num_train(client) > 0)  # others join later
-    alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
-    if (lonely := next(alone, None)) is None:
+    lonely = next(_batches_of_one(clients, data, local_steps), None)
+    if lonely is None:
         return
     try:
         copy.deepcopy(net).train()(data.first_inputs(1))
     except ValueError as error:
         raise ValueError(
-            f"data.batch_size is {data.batch_size}, which gives client {lonely} a batch of one sample, but BatchNorm "
-            "in model.net needs more: choose another batch size, or a net without"
+            f"data.batch_size is {data.batch_size}, which gives {lonely} a batch of one sample, but BatchNorm in model.net "
+            "needs more: choose another batch size, or a net without"
         ) from error
+
+
+def _batches_of_one(clients: Iterable[int], data: FederatedDataModule, local_steps: Callable[[int], int]) -> Iterator[str]:
+    """Names of the clients that have one, with the task in which they do."""
+    for position in data.present_shards.at_each_position():
+        task = f" in task {position + 1}" if data.tasks is not None else ""
+        holding = (client for client in clients if data.num_train(client) > 0)  # others join later
+        alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
+        yield from (f"client {client}{task}" for client in alone)

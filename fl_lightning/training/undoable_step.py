@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.finite import finite_rows
+from fl_lightning.functional.many_tensors import copy_all
 
 Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the weight has not been stepped
 
@@ -71,19 +72,18 @@ class UndoableStep:
 
 def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
     """A copy of a state, its tensors in ``memory`` where they fit there."""
-    copies, again = {}, []
+    copies, targets, values = {}, [], []
     for name, value in state.items():
         target = memory.get(name)
         if not isinstance(value, Tensor):
             copies[name] = copy.deepcopy(value)
         elif isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype:
             copies[name] = target
-            again.append((target, value.detach()))
+            targets.append(target)
+            values.append(value.detach())
         else:
             copies[name] = value.detach().clone()
-    if again:
-        targets, values = map(list, zip(*again, strict=True))
-        torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
+    copy_all(targets, values)
     return copies
 
 

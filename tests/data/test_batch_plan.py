@@ -162,6 +162,20 @@ def test_stacked_batches_are_those_of_each_client():
                     torch.testing.assert_close(batch.inputs[row][real], single.inputs, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"augment": [RandomCrop(1), RandomHorizontalFlip()]}, {"batch_size": None}, {"storage": "stream", "num_workers": 0}],
+)
+def test_planned_steps_are_read_as_the_batches_that_they_stand_for(settings, full):
+    """All parts of all batches of clients with 6, 1, 3 and 6 steps, in the order in which they are asked for."""
+    served, clients, steps = images(**settings).client_batches(sample_indices=True), [2, 3, 0, 1], [6, 1, 3, 6]
+    for client, count, planned in zip(clients, steps, served.planned(clients, 3, steps, full), strict=True):
+        for step, batch in zip(planned, served.batches(client, 3, count, full), strict=True):
+            for part, expected in zip(served.read(step), batch, strict=True):
+                assert part is expected is None or torch.equal(part, expected)
+
+
 def test_full_batches_of_one_client_have_one_shape():
     """5 samples in batches of 4: 4 and 1, or 4 and 1 with three that do not count."""
     plain, full = list(images().client_batches().batches(0, 1, 4)), list(images().client_batches().batches(0, 1, 4, full=True))
@@ -206,7 +220,7 @@ def test_batches_can_be_asked_for_again(full):
 
 def test_poisson_batches_are_those_of_a_plain_loop(splitmix64):
     """Sample i is in step s if draw ``s n + i`` of its client's stream, in [0, 1), is below B / n; its counter is that."""
-    visit = Visits(2, 5, [7], [100], [6], [9], 4, CPU)
+    visit = Visits(2, 5, [7], [100], [6], [9], 4, CPU, "Poisson batches")
     key = stream_seed(2, 5, 7, "Poisson batches")
     for number, step in enumerate(visit.poisson_plan()):
         expected = [i for i in range(6) if (splitmix64(key, 6 * number + i) >> 11) / 2**53 < 4 / 6]
@@ -219,7 +233,7 @@ def test_every_sample_is_in_every_poisson_batch_by_a_coin_of_its_own():
     """10,000 steps of 8 samples, rate 3 / 8: shares of samples, of pairs, of neighbouring steps and of sizes, to 5 sd."""
     steps, size, q = 10_000, 8, 3 / 8
     there = torch.zeros(steps, size, dtype=torch.float64)
-    for row, step in enumerate(Visits(0, 1, [3], [0], [size], [steps], 3, CPU).poisson_plan()):
+    for row, step in enumerate(Visits(0, 1, [3], [0], [size], [steps], 3, CPU, "Poisson batches").poisson_plan()):
         there[row, step.indices[0]] = 1
     bound = 5 / steps**0.5
     assert (there.mean(dim=0) - q).abs().max() < bound * (q * (1 - q)) ** 0.5
@@ -236,7 +250,7 @@ def test_every_sample_is_in_every_poisson_batch_by_a_coin_of_its_own():
 @pytest.mark.parametrize("batch_size", [None, 6, 9])
 def test_a_rate_of_1_is_everybody(batch_size):
     """Whole shards, and batches that are larger."""
-    for step in Visits(0, 1, [3], [10], [6], [50], batch_size, CPU).poisson_plan():
+    for step in Visits(0, 1, [3], [10], [6], [50], batch_size, CPU, "Poisson batches").poisson_plan():
         assert step.indices.tolist() == [list(range(10, 16))]
 
 
@@ -244,7 +258,7 @@ def test_poisson_batches_differ_between_rounds_clients_and_seeds():
     """Of 40 samples there are 1e12 sets."""
     seen = set()
     for seed, round, client in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1)):
-        plan = Visits(seed, round, [client], [0], [40], [2], 20, CPU).poisson_plan()
+        plan = Visits(seed, round, [client], [0], [40], [2], 20, CPU, "Poisson batches").poisson_plan()
         seen |= {tuple(step.indices[0].tolist()) for step in plan}
     assert len(seen) == 8
 

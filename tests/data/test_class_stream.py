@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 
 from fl_lightning.data import Arrays, Dataset, Dirichlet, Fixed, Natural, Samples
 from fl_lightning.data.class_stream import ClassStream, DomainStream
@@ -159,6 +160,15 @@ def test_a_class_is_seen_from_its_first_sample_on():
     assert streams.num_seen == tuple(5 + (t >= first) for t in range(3))
     assert streams.dataset.classes[-1] == "f"
     assert streams.test_from.tolist() == [0] * 5 + [first]
+
+
+def test_names_of_classes_may_be_numbers_of_yaml():
+    """As those of digits are, which need no quotes."""
+    parser = ArgumentParser()
+    parser.add_class_arguments(ClassStream, "tasks")
+    given = parser.parse_args(["--tasks.classes", "[[5, 3], [1, '2'], ['4', 0]]"]).tasks
+    digits = dataset(names=tuple("012345"))
+    assert ClassStream(**given).stream(digits, split(), 0.0).dataset.classes == tuple("531240")
 
 
 def test_domains_share_their_classes():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import SCAFFOLD, FedAvg, FedDyn
@@ -194,7 +195,8 @@ def test_more_rounds_than_a_sampler_has_are_refused(fit):
 
 # On the command line ----------------------------------------------------------------------------------------------------
 
-FIT = ["fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--trainer.max_steps", "2"]
+FIT = "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8]".split()
+FIT += [*NO_PICTURES, "--trainer.max_steps", "2"]
 
 
 def test_poisson_by_name(main, tmp_path):

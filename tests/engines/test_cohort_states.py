@@ -61,9 +61,21 @@ def test_states_in_memory_lie_with_their_owners():
     assert not states.read(1)
 
 
-def test_states_that_no_process_made_are_not_sent():
+def test_processes_that_keep_nothing_exchange_nothing():
+    """Neither before the fits nor after them, until some process says that a client of its keeps something."""
     ranks = Mail()
     cohort = CohortStates(MemoryStates(), ranks, torch.device("cpu"))
-    cohort.fetch([[0], [1]])
-    cohort.send(1, keeps_any=False)
-    assert len(ranks.sent) == 1
+    for round, exchanged in enumerate([0, 0, 1, 3], start=1):
+        cohort.fetch([[0], [1]])
+        cohort.send(round, keeps_any=round > 2)
+        assert len(ranks.sent) == exchanged
+
+
+def test_a_state_of_another_process_is_asked_for():
+    """As after a resume, where the first process may own none of those that keep something."""
+    ranks = Mail()
+    ranks.gather = lambda part: [part, True]
+    cohort = CohortStates(MemoryStates(), ranks, torch.device("cpu"))
+    for _ in range(2):
+        cohort.fetch([[0], [1]])
+    assert len(ranks.sent) == 2

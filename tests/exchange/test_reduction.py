@@ -159,16 +159,21 @@ def test_weights_that_require_gradients_may_be_sent():
 def test_processes_add_up_in_one_call():
     """Three processes with separate clients, one of them without any: the sums, and the rows sent along, of all.
 
-    The third has only reserved room for what the others sent, as after a round in which it had no client.
+    The third has only reserved room for what the others sent, as after a round in which it had no client. Kernels of the second
+    lie in memory otherwise, as channels last do.
     """
     sent = uploads(5)
+    for upload in sent[3:]:
+        kernel = upload["weights"].tensors["kernel"]
+        upload["weights"].tensors["kernel"] = kernel.movedim(0, -1).contiguous().movedim(-1, 0)
     parts = [sent[:3], sent[3:], []]
     reductions = [Reduction(CPU) for _ in parts]
     for reduction, part in zip(reductions, parts):
         for upload in part:
             reduction.add(upload, torch.tensor(True))
+    layouts = [reduction.layouts for reduction in reductions]
     for reduction in reductions:
-        reduction.reserve(reductions[0].layouts)
+        reduction.agree(layouts)
     rows = [torch.full((5, 2), 10.0**rank, dtype=torch.float64) for rank in range(3)]
     buckets = []
     for reduction, extra in zip(reductions, rows):
@@ -185,7 +190,7 @@ def test_processes_may_know_names_in_different_orders():
     one, two = Reduction(CPU), Reduction(CPU)
     first = {"b": Weighted({"x": torch.tensor([1.0])}, 1.0), "a": Weighted({"y": torch.tensor([5.0, 6.0])}, 3.0)}
     one.add(first, torch.tensor(True))
-    two.reserve({"a": {"y": torch.Size([2])}, "b": {"x": torch.Size([1])}})
+    two.agree([one.layouts, {}])
     bucket = []
     one.sum_over_ranks(torch.zeros(1), lambda flat: bucket.append(flat) or flat)
     two.sum_over_ranks(torch.zeros(1), lambda flat: flat + bucket[0])

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fl_lightning.functional import weighted_average
+from fl_lightning.functional.aggregation import less_mean
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
@@ -19,6 +20,25 @@ def test_weighted_average_by_hand():
     assert mean["w"].tolist() == [4.0, -1.0]
     assert mean["b"].item() == 6.0
     assert list(mean) == ["w", "b"]
+
+
+def test_means_are_taken_from_tensors_that_lie_otherwise():
+    """In the type and memory format of the tensors, rounded once: 1 + 2^-24 - 1, which float32 cannot hold, is 2^-24."""
+    kernel = torch.arange(24.0).reshape(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    tensors = {"kernel": kernel, "bias": torch.ones(2, dtype=torch.bfloat16), "kept": torch.ones(1), "one": torch.ones(1)}
+    means = {
+        "bias": torch.tensor([0.5, 3.0], dtype=torch.float64),
+        "kernel": torch.full((2, 3, 2, 2), 0.25, dtype=torch.float64),
+        "one": torch.tensor([1 + 2**-24], dtype=torch.float64),
+    }
+    differences = less_mean(tensors, means)
+    assert list(differences) == list(means)
+    assert torch.equal(differences["kernel"], kernel - 0.25)
+    assert differences["kernel"].stride() == kernel.stride()
+    assert differences["bias"].dtype == torch.bfloat16
+    assert differences["bias"].tolist() == [0.5, -2.0]
+    assert differences["one"].tolist() == [-(2.0**-24)]
+    assert less_mean(tensors, {}) == {}
 
 
 def test_weights_need_not_sum_to_one():

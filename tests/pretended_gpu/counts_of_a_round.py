@@ -1,7 +1,7 @@
 """Launches, copies and waits of one round of the shape of cifar10_tce.yaml, by engine, counted on the pretended GPU.
 
 ``python tests/pretended_gpu/counts_of_a_round.py``; with ``--lines`` also the lines that launch most. ResNet-18, ten clients of
-three steps; sizes of batches and images, which are small here, do not matter. A captured step is one launch.
+three steps; sizes of batches and images, which are small here, do not matter. A captured visit is one launch.
 """
 
 import io

@@ -44,7 +44,8 @@ def test_methods_on_task_streams(name):
 
 @pytest.mark.parametrize("name", learners(ClassLearner))
 def test_methods_on_arriving_classes(name):
-    both(name=name, data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0})
+    settings = {"precision": "64-true", "atol": 1e-9} if name == "MFCL" else {}  # its generator magnifies rounding
+    both(name=name, data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
 
 
 def test_methods_on_arriving_domains():

@@ -130,6 +130,23 @@ def test_launches_are_counted_and_views_are_none():
     assert reasons(counts.launches) == ["_fused_sgd_", "addmm", "mm", "ones_like", "sum"]
 
 
+def test_lists_of_tensors_are_one_launch_where_they_lie_alike():
+    """Else one a tensor, as with types that differ, but for copies."""
+    kernels = [torch.ones(2, 3, 4, 4, device="cuda") for _ in range(3)]
+    turned = [kernel.contiguous(memory_format=torch.channels_last) for kernel in kernels]
+    doubles = [kernel.double() for kernel in kernels]
+    for operator, others, launches in [
+        (torch._foreach_sub_, kernels, 1),
+        (torch._foreach_copy_, doubles, 1),
+        (torch._foreach_copy_, turned, 3),
+        (torch._foreach_add_, turned, 3),
+        (torch._foreach_add, doubles, 3),
+    ]:
+        with counting() as counts:
+            operator(kernels, others)
+        assert counts.launches.total() == launches
+
+
 def test_compiled_steps_are_one_launch():
     step = torch.compile(lambda x: (x + 1).sum() * 2)
     with counting() as counts:

@@ -5,7 +5,10 @@ import torch
 from pretended import counting, pretended_gpu, values
 
 from fl_lightning.exchange import reduction
-from fl_lightning.exchange.reduction import Reduction
+from fl_lightning.exchange.reduction import Reduction, Weighted
+from fl_lightning.functional.aggregation import less_mean
+from fl_lightning.functional.finite import finite_rows
+from fl_lightning.functional.many_tensors import copy_all
 
 DEVICE = torch.device("cuda", 0)
 SHAPES = {"w": (3, 2, 1, 1), "count": (), "b": (5,), "nothing": (0,), "v": (4, 3)}
@@ -36,12 +39,36 @@ def test_sums_of_joined_tensors_are_those_of_each(monkeypatch, joined):
 
 
 def test_a_hundred_tensors_launch_as_many_kernels_as_ten():
+    """Kernels of convolutions that lie channels last: their sum, the step from it, what is finite."""
     launches = []
     for number in (10, 100):
         with pretended_gpu():
-            sent = {f"w{i}": torch.ones(1, 3, device=DEVICE) for i in range(number)}
+            kernel = torch.ones(3, 2, 2, 2, device=DEVICE).contiguous(memory_format=torch.channels_last)
+            sent = {f"w{i}": kernel + i for i in range(number)}
             sums, admissible = Reduction(DEVICE), torch.ones(1, dtype=torch.bool, device=DEVICE)
             with counting() as counts:
-                sums.add_stacked({"weights": (sent, [1.0])}, admissible)
+                sums.add({"weights": Weighted(sent, 1.0)}, admissible[0])
+                less_mean(sent, sums.mean("weights"))
+                finite_rows([tensor[None] for tensor in sent.values()], 1)
         launches.append(counts.launches.total())
     assert launches[0] == launches[1]
+
+
+def test_copies_of_a_kind_are_one_launch():
+    """Lists with a counter of BatchNorm among the weights, or one that lies otherwise, would be copied one by one."""
+    with pretended_gpu():
+        sources = [torch.randn(3, 2, 2, 2), torch.arange(6).reshape(2, 3), torch.randn(4), torch.ones(2, 2, 3, 3)]
+        sources = [source.to(DEVICE) for source in sources]
+        targets = [torch.zeros_like(source) for source in sources]
+        targets[3] = targets[3].contiguous(memory_format=torch.channels_last)
+        with counting() as counts:
+            copy_all(targets, sources)
+        assert counts.launches.total() == 3
+        assert all(torch.equal(values(target), values(source)) for target, source in zip(targets, sources, strict=True))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_one_bad_value_among_tensors_is_seen(bad):
+    with pretended_gpu():
+        tensors = [torch.ones(1, 3, 2).to(DEVICE), torch.tensor([[3e38, bad, 3e38]]).to(DEVICE)]
+        assert values(finite_rows(tensors, 1)).tolist() == [[True], [bad == 3e38]]

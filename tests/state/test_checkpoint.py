@@ -15,7 +15,6 @@ from fl_lightning.state.checkpoint import AtomicCheckpointIO, part_of, read_chec
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
 DIGITS += NO_PICTURES
-pytestmark = pytest.mark.usefixtures("one_parser")
 LAST = Path("runs/digits_tce/version_0/checkpoints/last.ckpt")
 READERS = ("fit", "validate", "test", "predict")
 

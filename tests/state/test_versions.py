@@ -9,7 +9,7 @@ from options import NO_PICTURES
 
 from fl_lightning.state.versions import newest_checkpoint, next_version
 
-RUN = ["fit", "--config", "digits_tce.yaml", "--model.net", "MLP", *NO_PICTURES, "--trainer.max_steps"]
+RUN = [*"fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8]".split(), *NO_PICTURES, "--trainer.max_steps"]
 
 
 def make(run_folder: Path, *names: str) -> None:

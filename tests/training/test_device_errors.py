@@ -15,6 +15,7 @@ RUN = (
     "--trainer.accelerator cpu --callbacks.label_counts.every 0 --callbacks.per_class_accuracy.every 0 "
     "--callbacks.round_forgetting.every 0 --callbacks.client_forgetting.every 0"
 ).split()
+CUBLAS = "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 BUSY = "all CUDA-capable devices are busy or unavailable"
 FULL = (
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.19 GiB of which 1.00 GiB is free. "
@@ -26,7 +27,7 @@ ON_DEVICE = (
 )
 AT_A_TIME = "lower data.eval_batch_size; a fit may go on so, with --ckpt_path last"
 ELSEWHERE = "choose another GPU by CUDA_VISIBLE_DEVICES, or set trainer.accelerator: cpu"
-ASKED = "asked for 2.50 GiB more than the device has left, where process 123 holds 40.00 GiB: "
+ASKED = "asked for 2.50 GiB, more than the device has left, where process 123 holds 40.00 GiB: "
 
 
 def final_weights(folder):
@@ -118,6 +119,14 @@ def test_a_run_goes_on_with_what_the_line_says(main, tmp_path, monkeypatch):
         (
             RuntimeError(f"CUDA error: {BUSY}\nCUDA kernel errors might be"),
             f"the GPU takes no work ({BUSY}), as where another process holds it: {ELSEWHERE}",
+        ),
+        (
+            torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"),
+            f"the GPU takes no work (out of memory), as where another process holds it: {ELSEWHERE}",
+        ),
+        (
+            RuntimeError(f"CUDA error: {CUBLAS}"),
+            f"the GPU takes no work ({CUBLAS}), as where another process holds it: {ELSEWHERE}",
         ),
         (
             RuntimeError(

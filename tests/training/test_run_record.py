@@ -15,7 +15,7 @@ from options import NO_PICTURES
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting
 
-DIGITS = "fit --config digits_tce.yaml --model.net MLP --data.clients_per_round 5".split()
+DIGITS = "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --data.clients_per_round 5".split()
 RUN = [*DIGITS, *NO_PICTURES, "--trainer.max_steps"]
 SCAFFOLD_ON_DISK = "--model SCAFFOLD --model.client_state disk".split()
 

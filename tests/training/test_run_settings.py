@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,49 +35,62 @@ def run_of_two_rounds(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture
+def two_rounds(run_of_two_rounds, tmp_path) -> Path:
+    """A copy of that folder's runs in the folder of the test, to go on from."""
+    return Path(shutil.copytree(run_of_two_rounds, tmp_path, dirs_exist_ok=True))
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--model.server_optimizer.lr 0.001", "model.server_optimizer.lr is 0.001, 1.0 in the run"),
-        ("--model.server_optimizer torch.optim.Adam", "model.server_optimizer is Adam, SGD in the run"),
-        ("--model.optimizer.lr 0.7", "model.optimizer.lr is 0.7, 0.1 in the run"),
-        ("--model.optimizer.momentum 0.9", "model.optimizer.momentum is 0.9, 0"),
-        ("--model FedProx", "model is FedProx, FedAvg in the run"),
-        ("--model SCAFFOLD", "model is SCAFFOLD, FedAvg in the run"),
-        ("--model.loss CrossEntropy", "model.loss is CrossEntropy, TruncatedCrossEntropy in the run"),
-        ("--model.local_steps 5", "model.local_steps is 5, 3 in the run"),
-        ("--model.learning_rate_decay 0.5", "model.learning_rate_decay is 0.5, 1.0 in the run"),
-        ("--model.lr_scheduler StepLR --model.lr_scheduler.step_size 1", "model.lr_scheduler is StepLR, None in the run"),
-        ("--model.privacy UserLevelDP --model.privacy.noise_multiplier 1", "model.privacy is UserLevelDP, None in the run"),
-        ("--model.initial_weights nowhere.ckpt", "model.initial_weights is nowhere.ckpt, None in the run"),
-        ("--seed_everything 7", "seed_everything is 7, 0 in the run"),
-        ("--data.partition.alpha 5", "data.partition.alpha is 5.0, 0.1 in the run"),
-        ("--data.partition IID", "data.partition is IID, Dirichlet in the run"),
-        ("--data.num_clients 15", "data.num_clients is 15, 20 in the run"),
-        ("--data.clients_per_round 4", "data.clients_per_round is 4, 5 in the run"),
-        ("--data.batch_size 8", "data.batch_size is 8, 32 in the run"),
-        ("--data.val_fraction 0.2", "data.val_fraction is 0.2, 0.1 in the run"),
-        ("--data.augment+=fl_lightning.data.augment.RandomHorizontalFlip", "data.augment is ['RandomHorizontalFlip'], [] in"),
-        ("--trainer.precision bf16-true", "trainer.precision is bf16-true, 32-true in the run"),
-        ("--model.net.hidden [8]", "model.net.hidden is [8], [16] in the run"),
-        ("--trainer.limit_val_batches 1", "trainer.limit_val_batches is 1, 1.0 in the run"),
-        ("--trainer.limit_test_batches 0.5", "trainer.limit_test_batches is 0.5, 1.0 in the run"),
-        ("--model.server_optimizer.lr 0.5 --data.batch_size 8", "lr is 0.5, 1.0 in the run; data.batch_size is 8, 32 in"),
-    ],
-)
-def test_other_settings_are_refused_by_name(main, monkeypatch, run_of_two_rounds, options, message):
-    """The key as typed and both values in one line; no file of the run changes."""
+CHANGED_TOGETHER = [
+    {
+        "--model.server_optimizer.lr 0.001": "model.server_optimizer.lr is 0.001, 1.0 in the run",
+        "--model.optimizer.lr 0.7": "model.optimizer.lr is 0.7, 0.1 in the run",
+        "--model.optimizer.momentum 0.9": "model.optimizer.momentum is 0.9, 0",
+        "--model.loss CrossEntropy": "model.loss is CrossEntropy, TruncatedCrossEntropy in the run",
+        "--model.local_steps 5": "model.local_steps is 5, 3 in the run",
+        "--model.learning_rate_decay 0.5": "model.learning_rate_decay is 0.5, 1.0 in the run",
+        "--model.initial_weights nowhere.ckpt": "model.initial_weights is nowhere.ckpt, None in the run",
+        "--model.net.hidden [8]": "model.net.hidden is [8], [16] in the run",
+        "--seed_everything 7": "seed_everything is 7, 0 in the run",
+    },
+    {
+        "--model FedProx": "model is FedProx, FedAvg in the run",
+        "--model.privacy UserLevelDP --model.privacy.noise_multiplier 1": "model.privacy is UserLevelDP, None in the run",
+        "--data.partition.alpha 5": "data.partition.alpha is 5.0, 0.1 in the run",
+        "--data.num_clients 15": "data.num_clients is 15, 20 in the run",
+        "--data.clients_per_round 4": "data.clients_per_round is 4, 5 in the run",
+        "--data.batch_size 8": "data.batch_size is 8, 32 in the run",
+        "--data.val_fraction 0.2": "data.val_fraction is 0.2, 0.1 in the run",
+        "--data.augment+=fl_lightning.data.augment.RandomHorizontalFlip": "data.augment is ['RandomHorizontalFlip'], [] in the",
+        "--trainer.precision bf16-true": "trainer.precision is bf16-true, 32-true in the run",
+        "--trainer.limit_val_batches 1": "trainer.limit_val_batches is 1, 1.0 in the run",
+    },
+    {
+        "--model SCAFFOLD": "model is SCAFFOLD, FedAvg in the run",
+        "--model.server_optimizer torch.optim.Adam": "model.server_optimizer is Adam, SGD in the run",
+        "--model.lr_scheduler StepLR --model.lr_scheduler.step_size 1": "model.lr_scheduler is StepLR, None in the run",
+        "--data.partition IID": "data.partition is IID, Dirichlet in the run",
+        "--trainer.limit_test_batches 0.5": "trainer.limit_test_batches is 0.5, 1.0 in the run",
+    },
+    {"--data.batch_size 8": "ckpt_path is of a run with other settings: data.batch_size is 8, 32 in the run: "},
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED_TOGETHER, ids=lambda changed: next(iter(changed)))
+def test_other_settings_are_refused_by_name(main, monkeypatch, run_of_two_rounds, changed):
+    """The key as typed and both values in one line, for each setting; no file of the run changes."""
     monkeypatch.chdir(run_of_two_rounds)
     before = contents(run_of_two_rounds)
-    code, _, error = main(*RUN, "4", *options.split(), "--ckpt_path", "last")
+    code, _, error = main(*RUN, "4", *" ".join(changed).split(), "--ckpt_path", "last")
     assert code == 1
     assert error.count("\n") == 1
     assert "ckpt_path is of a run with other settings: " in error
-    assert message in error
+    missing = [message for message in changed.values() if message not in error]
+    assert not missing, error
     assert "model.initial_weights" in error
     assert contents(run_of_two_rounds) == before
 
@@ -181,9 +195,8 @@ def test_a_batch_of_an_evaluation_has_its_size_where_batches_are_counted(fit, to
                 fit(*changed, limit_val_batches=limit)
 
 
-def test_what_may_change_does(main, tmp_path):
+def test_what_may_change_does(main, two_rounds):
     """More rounds, cadences, logging, engine and where states lie; config.yaml then says what ran."""
-    assert main(*RUN, "2")[0] == 0
     allowed = (
         "--trainer.val_check_interval 3 --data.monitor_test 1 --callbacks.client_forgetting.every 2 --model.engine sequential "
         "--model.client_state disk --data.root elsewhere --data.eval_batch_size 100 --trainer.enable_progress_bar false "
@@ -191,15 +204,14 @@ def test_what_may_change_does(main, tmp_path):
     )
     code, _, error = main(*RUN, "4", *allowed.split(), "--ckpt_path", "last")
     assert code == 0, error
-    config = yaml.safe_load((tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").read_text())
+    config = yaml.safe_load((two_rounds / "runs" / "digits_tce" / "version_0" / "config.yaml").read_text())
     assert config["trainer"]["max_steps"] == 4
     assert config["trainer"]["val_check_interval"] == 3
     assert config["data"]["root"] == "elsewhere"
 
 
-def test_evaluation_takes_other_settings(main, tmp_path):
+def test_evaluation_takes_other_settings(main, two_rounds):
     """validate and test ask for the same net alone."""
-    assert main(*RUN, "2")[0] == 0
     other = "--data.partition.alpha 5 --model.optimizer.lr 3 --ckpt_path last"
     for command in ("validate", "test"):
         code, _, error = main(command, *NET, *other.split())
@@ -220,10 +232,9 @@ def test_evaluation_normalises_as_the_training_did(main, monkeypatch, run_of_two
     assert code == 0, error
 
 
-def test_a_checkpoint_without_settings_is_refused(main, tmp_path):
+def test_a_checkpoint_without_settings_is_refused(main, two_rounds):
     """No run of this layout wrote it, and nothing would hold the fit to them."""
-    assert main(*RUN, "2")[0] == 0
-    path = tmp_path / "runs" / "digits_tce" / "version_0" / "checkpoints" / "last.ckpt"
+    path = two_rounds / "runs" / "digits_tce" / "version_0" / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["federated"]["settings"]
     torch.save(checkpoint, path)
@@ -243,6 +254,7 @@ def test_a_method_may_be_fitted_again(fit, toy_data):
 
 def test_other_samples_with_the_same_labels_are_refused(fit, toy_data, tmp_path):
     """Other names of classes, and images of another mean."""
+
     def method():
         torch.manual_seed(0)
         return FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
@@ -292,9 +304,7 @@ def test_in_python_the_objects_say_what_a_run_is(fit, tmp_path, change, message)
         options = {"optimizer": RateOfBiases(0.2), "lr_scheduler": lambda server: ExponentialLR(server, 0.9), **options}
         settings = {"cohorts": [[0, 2], [1, 2], [0, 1]], "clients": [range(5), range(5, 15), range(15, 30)], **(data or {})}
         inputs = torch.linspace(-1, 1, 120, dtype=torch.float64).reshape(30, 4)
-        return kind(net or Dropout(0.2), **options), from_arrays(
-            inputs, torch.arange(30) % 3, batch_size=None, **settings
-        )
+        return kind(net or Dropout(0.2), **options), from_arrays(inputs, torch.arange(30) % 3, batch_size=None, **settings)
 
     fit(*build(), 1, precision="64-true").save_checkpoint(tmp_path / "one.ckpt")
     if message is None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 from filelock import FileLock
 from fork_server import CommandLine
+from options import NO_PICTURES
 
 from fl_lightning.training.trainer_settings import check_trainer
 
@@ -22,7 +21,7 @@ BASE = (
     "--callbacks.round_forgetting.clients_every 0"
 ).split()
 MLP = "--model.net MLP --model.net.hidden [16]".split()
-RUN = [*BASE, *MLP]
+RUN = [*BASE, *MLP, *NO_PICTURES]
 ALL_CALLBACKS = (
     "--callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
     "--callbacks.round_forgetting.clients_every 2 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=2"
@@ -276,7 +275,7 @@ class Early(FedAvg):
 def test_a_failure_before_they_join_leaves_no_process(command_line, tmp_path):
     """Rank 0 fails once it has started the other, which would wait for it."""
     (tmp_path / "early.py").write_text(EARLY)
-    result = command_line(*RUN, *TWO, "--model", "early.Early", new_interpreter=True)
+    result = command_line(*RUN, *TWO, "--model", "early.Early")
     assert (result.returncode, result.stderr) == (1, "fl-lightning: error: model.early is true\n")
     assert ends(int((tmp_path / "pid_1").read_text()))
 
@@ -361,20 +360,20 @@ class Mortal(FedAvg):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
+def test_torchrun_restarts_from_the_last_checkpoint(tmp_path, tmp_path_factory):
     """One command for the first start and the second: killed in round 3, they go on from round 2, in the same folder.
 
     What torchrun tells them is what other tests do in its place.
     """
     (tmp_path / "mortal.py").write_text(MORTAL)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    run = [*RUN, "--model", "mortal.Mortal", "--trainer.accelerator", "cpu"]
-    command = [*torchrun, "-m", "fl_lightning.command_line.cli", *run, "--ckpt_path", "last_if_any"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert result.returncode == 0, result.stderr
-    assert "rank 1 has ended without a word" in result.stderr
-    assert "none in runs/digits_tce, a new run begins" in result.stdout
-    assert "The fit goes on after round 2" in result.stdout
+    torchrun = "--standalone --nproc-per-node 2 --max-restarts 1".split()
+    run = [*RUN, "--model", "mortal.Mortal", "--trainer.accelerator", "cpu", "--ckpt_path", "last_if_any"]
+    process = CommandLine(run, tmp_path, tmp_path_factory.mktemp("output") / "of", os.environ, torchrun)
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == 0, error
+    assert "rank 1 has ended without a word" in error
+    assert "none in runs/digits_tce, a new run begins" in output
+    assert "The fit goes on after round 2" in output
     checkpoint = tmp_path / "runs/digits_tce/version_0/checkpoints/last.ckpt"
     assert torch.load(checkpoint, weights_only=True)["global_step"] == 4
     assert len(list((tmp_path / "runs" / "digits_tce").glob("version_*"))) == 1
@@ -401,7 +400,7 @@ def test_a_frozen_body_on_two_processes(command_line, tmp_path):
     (tmp_path / "frozen.py").write_text(FROZEN)
     found = {}
     for name, extra in (("one", []), ("two", TWO)):
-        result = command_line(*BASE, "--model.net", "frozen.Frozen", "--trainer.default_root_dir", name, *extra)
+        result = command_line(*BASE, *NO_PICTURES, "--model.net", "frozen.Frozen", "--trainer.default_root_dir", name, *extra)
         assert result.returncode == 0, result.stderr
         folder = tmp_path / name / "digits_tce" / "version_0"
         weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]

@@ -9,7 +9,8 @@ from options import NO_PICTURES
 
 from fl_lightning import SCAFFOLD, FedAvg
 
-RUN = "fit --config digits_tce.yaml --model.net MLP --trainer.val_check_interval 2 --data.monitor_test 2".split()
+RUN = "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --trainer.val_check_interval 2".split()
+RUN += ["--data.monitor_test", "2"]
 RUN = [*RUN, *NO_PICTURES, "--trainer.max_steps"]
 
 

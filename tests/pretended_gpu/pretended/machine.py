@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode
 
-from pretended.counts import as_one_launch, wait
+from fl_lightning.engines import visit_program
+from pretended.counts import as_one_launch, counting, wait
 from pretended.generators import Generator, default
 from pretended.mode import PretendedGPU
 from pretended.tensor import PretendedTensor, forget_pinned, is_pretended
@@ -62,6 +63,33 @@ def replayed(function: Callable[..., Any] | None = None, **_: Any) -> Callable[.
     return replay
 
 
+def recorded(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """In the place of a CUDA graph: the function once more, which counts as one launch and gives its result where it was."""
+    results: list[Any] = []
+
+    def replay() -> Any:
+        with as_one_launch("replay of a graph"):
+            with counting() as counts:
+                result = function()
+            # A graph does what it did when it was recorded: a copy from the host would bring the values of that time.
+            assert not counts.waits, f"a graph cannot wait: {counts}"
+            assert not counts.copies, f"a graph cannot look at the host: {list(counts.copies)}"
+            results[:] = results or [result.clone()]
+            return results[0].copy_(result)
+
+    return replay
+
+
+class Queue:
+    """A stream: work is done when it is asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def wait_stream(self, other: "Queue") -> None:
+        """Nothing is left to be done."""
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
     """A block in which this process has a GPU."""
@@ -82,6 +110,10 @@ def pretended_gpu() -> Iterator[None]:
             patch.setattr(module, "autocast", Autocast)
         patch.setattr(torch.autograd, "_engine_run_backward", _with_mode(torch.autograd._engine_run_backward))
         patch.setattr(torch, "compile", replayed)
+        patch.setattr(visit_program, "recorded", recorded)
+        patch.setattr(torch.cuda, "Stream", Queue)
+        patch.setattr(torch.cuda, "stream", nullcontext)
+        patch.setattr(torch.cuda, "current_stream", Queue)
         patch.setattr(torch.compiler, "cudagraph_mark_step_begin", _always(None))  # would import the compiler
         # Weights that go to the device are other objects there.
         patch.setattr(

@@ -15,7 +15,7 @@ from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule, Joined, Ra
 from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
 from pretended.counts import Counts, counting
 from pretended.machine import pretended_gpu
 from pretended.tensor import values
@@ -26,6 +26,7 @@ NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FedDF": ({"public_size": 10}, {"distillation_steps": 2}),
     "Flashback": ({"public_size": 8}, {}),
     "ICaRL": ({}, {"memory": 4}),
+    "GLFC": ({}, {"memory": 4, "loss": CrossEntropy()}),
     "Replay": ({}, {"memory": 4}),
     "MFCL": ({}, {"generator_steps": 2, "generator_batch": 8, "noise": 8}),
     "FedReg": ({}, {"num_perturbations": 2, "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),

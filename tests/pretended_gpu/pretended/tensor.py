@@ -269,7 +269,23 @@ def count(operator: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if packet in WAITING or (packet is aten.repeat_interleave and kwargs.get("output_size") is None):
         wait(packet.__name__)
     if packet not in NO_KERNEL and not _is_view(operator):
-        launch(packet.__name__)
+        for _ in range(_kernels(packet.__name__, args)):
+            launch(packet.__name__)
+
+
+def _kernels(name: str, args: tuple) -> int:
+    """One for whole lists of tensors, where all of a list are of one type and those that meet lie alike; else one a tensor."""
+    lists = [part for part in args if isinstance(part, (list, tuple)) and part and isinstance(part[0], Tensor)]
+    if not name.startswith("_foreach_") or not lists:
+        return 1
+    types = [{tensor.dtype for tensor in part} for part in lists]
+    of_one_type = len(set.union(*types)) == 1 or (name == "_foreach_copy_" and all(len(part) == 1 for part in types))
+    alike = all(len({_strides(tensor) for tensor in tensors}) == 1 for tensors in zip(*lists, strict=True))
+    return 1 if of_one_type and alike else len(lists[0])
+
+
+def _strides(tensor: Tensor) -> tuple[tuple[int, int], ...]:
+    return tuple((size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 def _is_quiet(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -1,0 +1,236 @@
+"""A client's whole visit as a program on memory that stays where it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cuda_graph import Stream, recorded
+from fl_lightning.engines.engine import set_gradients
+from fl_lightning.engines.update_norms import update_norm
+from fl_lightning.exchange import Client, ClientBatches, ClientState, PlannedStep, Reduction
+from fl_lightning.exchange.reduction import are_finite
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import copy_all
+
+# What a step adds to a weight is proportional to their rate, and their state does not depend on it.
+PROPORTIONAL = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+)
+_MOST_PROGRAMS = 32
+
+
+class Numbers(NamedTuple):
+    """Of a visit; on the device a row of float64, which holds them exactly."""
+
+    index: int
+    num_train: int
+    num_steps: int
+    round: int
+    learning_rate: float
+    factor: float  # on the local optimizer's rate
+    weight: float  # in the mean over clients
+
+
+class Inputs(NamedTuple):
+    """What differs from visit to visit."""
+
+    numbers: Tensor  # (7,)
+    steps: list[PlannedStep]
+    known: dict[str, Any]  # the facts of a client that are tensors
+    moments: dict[int, State]  # of its optimizer
+
+
+def known_of(client: Client) -> dict[str, Any]:
+    """The facts of a client that are tensors."""
+    names = ("label_counts", "train_label_counts", "received_state", "broadcast", "carry", "state")
+    return {name: getattr(client, name) for name in names}
+
+
+class Phases(NamedTuple):
+    """What a program is made for, beside the shapes of its inputs."""
+
+    resting: tuple[Sequence[str], ...]  # weights that rest, by step
+    factor: float | None  # on the optimizer's rate; None: the one in the numbers, which changes from visit to visit
+    whole: bool  # from the global weights to the sum over clients; else the local steps alone
+
+
+@dataclass
+class VisitMemory:
+    """Weights and buffers of one client at a time, what is summed over those who were here, and their queue of work."""
+
+    tensors: State
+    reduced: Reduction
+    stream: Stream
+    programs: dict[Any, "VisitProgram"] = field(default_factory=dict)  # those used last come last
+
+    def program(self, key: Any, build: Callable[[], "VisitProgram"]) -> "VisitProgram":
+        """The program under a key, built where it is not there; those not used for long make room."""
+        program = self.programs.pop(key, None) or build()
+        while len(self.programs) >= _MOST_PROGRAMS:
+            del self.programs[next(iter(self.programs))]
+        self.programs[key] = program
+        return program
+
+
+class VisitTask(NamedTuple):
+    """What visits of all clients have in common."""
+
+    method: FederatedAlgorithm
+    samples: ClientBatches
+    local_step: Callable[..., Any]  # a compiled ``LocalStep``
+    trained: Sequence[str]
+    global_state: State  # weights and buffers at the server, changed in place from round to round
+    sent_down: State  # those of them that are not constant
+    uploads: dict[str, list[str]]  # what clients send, by name
+    kept: Sequence[str]  # weights and buffers that stay with clients
+    origins: dict[str, State]  # of what is sent: the global tensors
+    dtype: torch.dtype
+
+
+class VisitProgram:
+    """Load the global weights, take the local steps, look whether all is finite, add to the sum.
+
+    Args:
+        task: what visits have in common.
+        memory: where the client is.
+        phases: what this program is made for.
+        inputs: of the first visit; those of others have the same structure.
+    """
+
+    def __init__(self, task: VisitTask, memory: VisitMemory, phases: Phases, inputs: Inputs) -> None:
+        self.task, self.memory, self.phases = task, memory, phases
+        self.device = inputs.numbers.device
+        self.state: dict[str, Any] = {}
+        self.optimizer: torch.optim.Optimizer
+        leaves, self._structure = tree_flatten(inputs)
+        self._changing = changing(leaves, task.global_state)
+        self._leaves = [leaf.clone() if changes else leaf for leaf, changes in zip(leaves, self._changing, strict=True)]
+        self._replay: Callable[[], Tensor] | None = None
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Run a visit; returns its mean loss, and of a whole visit whether it is finite and how far it went, (1 or 3,)."""
+        self._feed(inputs)
+        if self.device.type != "cuda":
+            return self._visit()
+        if self._replay is None:
+            sums = self._sums()
+            before = [tensor.clone() for tensor in (*self.memory.tensors.values(), *sums)]
+            self._visit()  # compiles, and may not count
+            after = [*self.memory.tensors.values(), *sums]
+            copy_all(after, before)
+            self._feed(inputs)
+            self._replay = recorded(self._visit, self.device)
+        return self._replay()
+
+    def _feed(self, inputs: Inputs) -> None:
+        """Bring what differs from visit to visit to where the program looks for it."""
+        new = tree_flatten(inputs)[0]
+        pairs = [pair for *pair, changes in zip(self._leaves, new, self._changing, strict=True) if changes]
+        held, values = zip(*pairs, strict=True)
+        copy_all(held, values)
+
+    def _sums(self) -> list[Tensor]:
+        if self.phases.whole:
+            self.memory.reduced.reserve(self._uploads())
+        return self.memory.reduced.sums
+
+    # The program, which asks nothing of the host that is not the same in all visits ----------------------------------
+
+    def _visit(self) -> Tensor:
+        numbers, steps, known, moments = tree_unflatten(self._leaves, self._structure)
+        if self.phases.whole:
+            held = [self.memory.tensors[name] for name in self.task.sent_down]
+            copy_all(held, list(self.task.sent_down.values()))
+        torch.clear_autocast_cache()
+        loss = self._fit(Numbers(*numbers.unbind()), steps, known, moments)
+        return torch.cat([loss, *self._end(numbers[-1])]) if self.phases.whole else loss
+
+    def _fit(self, numbers: Any, steps: Sequence[PlannedStep], known: dict[str, Any], moments: dict[int, State]) -> Tensor:
+        task, tensors = self.task, self.memory.tensors
+        facts = {name: getattr(numbers, name).long() for name in ("index", "num_train", "num_steps")}
+        facts |= {**known, "learning_rate": numbers.learning_rate.to(task.dtype)}
+        round, self.state = numbers.round.long(), known["state"]
+        weights = {name: tensors[name].detach() for name in task.trained}
+        untrained = {name: tensor for name, tensor in tensors.items() if name not in weights}
+        self.optimizer = self._new_optimizer(list(weights.values()), moments)
+        losses = []
+        for step, (planned, resting) in enumerate(zip(steps, self.phases.resting, strict=True)):
+            batch = task.samples.read(planned)
+            position = torch.full((), step, dtype=torch.int64, device=self.device)  # as a number it would be another graph
+            result = task.local_step(weights, untrained, batch, round, position, {**facts, "state": self.state}, resting)
+            if untrained:
+                copy_all(list(untrained.values()), list(result.untrained.values()))
+            self.state = result.state
+            set_gradients(weights, result.gradients, resting)
+            self._step_optimizer(list(weights.values()), numbers.factor)
+            losses.append(result.loss)
+        return torch.stack(losses).double().mean(dim=0, keepdim=True)
+
+    def _new_optimizer(self, weights: list[Tensor], moments: dict[int, State]) -> torch.optim.Optimizer:
+        optimizer = self.task.method.local_optimizer(weights)
+        if moments:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.0 if self.phases.factor is None else self.phases.factor
+            if "capturable" in group and self.device.type == "cuda":
+                group["capturable"] = True
+        return optimizer
+
+    def _step_optimizer(self, weights: list[Tensor], factor: Tensor) -> None:
+        """A step, at a rate that the host does not know where the factor is a number of the visit."""
+        if self.phases.factor is not None:
+            self.optimizer.step()
+        else:
+            before = [weight.clone() for weight in weights]
+            self.optimizer.step()
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(torch.lerp(old, weight, factor.to(weight.dtype)))
+        torch.clear_autocast_cache()
+
+    def _uploads(self) -> dict[str, State]:
+        tensors = self.memory.tensors
+        return {part: {name: tensors[name][None] for name in names} for part, names in self.task.uploads.items()}
+
+    def _end(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the client to the sum; whether it is finite, and the norm of its update, (1,) float64 each."""
+        task, tensors = self.task, self.memory.tensors
+        state = ClientState(self.state, {name: tensors[name] for name in task.kept})
+        finite = are_finite([tensor[None] for tensor in state.tensors()], 1, self.device)
+        uploads = self._uploads()
+        counted = self.memory.reduced.add_weighted(uploads, [weight] * len(uploads), finite)
+        sent = {part: {name: tensors[name] for name in names} for part, names in task.uploads.items()}
+        return counted.double(), update_norm(sent, task.origins, self.device)
+
+
+def changing(leaves: Sequence[Any], global_state: State) -> list[bool]:
+    """Whether the tensors of some inputs may be others in the next visit.
+
+    Those of the server change in place. Where one of them stands twice it is copied: torch 2.14 fails to say why another
+    structure of facts is another graph, and looks for names that are gone.
+    """
+    same = {id(tensor) for tensor in global_state.values()}
+    changes = []
+    for leaf in leaves:
+        changes.append(isinstance(leaf, Tensor) and id(leaf) not in same)
+        same.discard(id(leaf))
+    return changes
+
+
+def likeness(inputs: Inputs, phases: Phases, global_state: State) -> str:
+    """Equal for visits that one program can run."""
+    leaves, structure = tree_flatten(inputs)
+    shapes = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return repr((structure, shapes, changing(leaves, global_state), phases))

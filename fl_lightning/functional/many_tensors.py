@@ -1,0 +1,46 @@
+"""Operations on many tensors at once, for which a GPU needs one launch where types and memory formats allow it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others of their shapes, in place; one call on a GPU for all of the same types that lie alike.
+
+    Example::
+
+        >>> import torch
+        >>> target = torch.zeros(2)
+        >>> copy_all([target], [torch.tensor([1.0, 2.0])])
+        >>> target
+        tensor([1., 2.])
+    """
+    groups: dict[object, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        # Lists of several kinds are copied one by one. On a processor all are.
+        kind = None if target.is_cpu else (target.dtype, source.dtype, lie_alike(target, source))
+        held, new = groups.setdefault(kind, ([], []))
+        held.append(target)
+        new.append(source)
+    for held, new in groups.values():
+        torch._foreach_copy_(held, new)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def lie_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape have their values in the same order, where strides of dimensions of size 1 say nothing.
+
+    Example::
+
+        >>> import torch
+        >>> weight = torch.ones(4, 3, 1, 1)
+        >>> lie_alike(weight, weight.contiguous(memory_format=torch.channels_last))
+        True
+        >>> lie_alike(torch.ones(2, 3), torch.ones(3, 2).t())
+        False
+    """
+    if one.stride() == other.stride():
+        return True
+    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or step == other_step for size, step, other_step in steps)
