@@ -33,7 +33,7 @@ class ArrivingClasses(FederatedCallback):
     ``tasks/task_found`` the share of samples whose predicted class is of the sample's task, ``tasks/right_where_found`` the
     accuracy among these; ``tasks/nearest_mean_accuracy`` that of iCaRL's class means; ``task_accuracy/01``, ... that of each
     task. Pictures: ``tasks/accuracy_table``, after each task on each; ``tasks/confusion``, which task samples are taken for;
-    ``tasks/classes``, the drop of each class from its best, with the rounds in which it came and went. Numbers of the
+    ``tasks/classes``, the drop of each class from its best, with that and the rounds in which it came and went. Numbers of the
     pictures: the tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C); of classes that
     arrive ``tasks/class_task`` (C,) and ``tasks/class_rounds`` (C, 2), the first and the last in which clients have samples.
     """
@@ -98,8 +98,7 @@ class ArrivingClasses(FederatedCallback):
             return
         shares = task_confusion(counts, streams.class_task, num_tasks)
         log_figure(trainer, "tasks/confusion", task_confusion_table(shares, progress.task), round)
-        best = self._class_table.nan_to_num(nan=-1.0).cummax(dim=0).values
-        log_figure(trainer, "tasks/classes", classes_after_tasks((best - self._class_table).T, class_names(module)), round)
+        log_figure(trainer, "tasks/classes", classes_after_tasks(self._class_table.T, class_names(module)), round)
 
     def state_dict(self) -> dict[str, Any]:
         return {"table": self._table, "class_table": self._class_table, "accuracies": dict(self._accuracies)}

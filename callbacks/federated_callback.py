@@ -18,7 +18,7 @@ class FederatedCallback(RoundCallback):
     """A callback with hooks at the seams of a round, in rounds of choice. It reads, and never changes weights or losses.
 
     Args:
-        every: do the costly part in rounds that are a multiple of this; 0 for never.
+        every: do the costly part in rounds that are a multiple of this; 0 for never, not in the last round either.
         rounds: do it in exactly these rounds instead.
 
     Raises:
@@ -39,6 +39,15 @@ class FederatedCallback(RoundCallback):
         if self.rounds is not None:
             return round in self.rounds
         return self.every > 0 and round % self.every == 0
+
+    @property
+    def chooses(self) -> bool:
+        """Whether any round may be one of the chosen ones."""
+        return self.every > 0 if self.rounds is None else bool(self.rounds)
+
+    def due_or_last(self, round: int, is_last: bool) -> bool:
+        """Whether this round is a chosen one, or the last of a run in which some are chosen."""
+        return self.due(round) or (is_last and self.chooses)
 
     def on_load_checkpoint(self, trainer: Trainer, module: FederatedModule, checkpoint: dict[str, Any]) -> None:
         """Before ``load_state_dict``, which needs all of the state that ``state_dict`` writes.

@@ -56,9 +56,9 @@ def heatmap(
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
-                axes.text(
-                    column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color="white" if dark else "black"
-                )
+                color = "white" if dark else "black"
+                number = axes.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color=color)
+                number.set_in_layout(False)  # it lies within its cell
     axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
 
 
@@ -235,18 +235,26 @@ def task_confusion_table(shares: Tensor, task: int) -> Figure:
     names = [str(number) for number in range(1, len(shares) + 1)]
     size = max(3.0, min(10.0, 0.5 * len(names) + 2))
     figure = Figure(figsize=(size + 1, size), layout="constrained")
-    title = f"samples by predicted task, after task {task + 1}"
-    draw = partial(heatmap, title=title, row_title="samples of task", column_title="predicted as of task")
+    title = f"share of each task's samples by predicted task, after task {task + 1}"
+    draw = partial(heatmap, title=title, row_title="samples of task", column_title="predicted as a class of task")
     draw(figure.subplots(), shares, names, names)
     return figure
 
 
-def classes_after_tasks(drops: Tensor, classes: Sequence[str]) -> Figure:
-    """Drop of each class from its best accuracy, (C, T), a column after each task; NaN, not seen yet, is left grey."""
-    figure = Figure(figsize=(6, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
-    names = [str(number) for number in range(1, drops.shape[1] + 1)]
-    title = "drop in accuracy from the best of each class"
-    heatmap(figure.subplots(), drops, classes, names, title=title, row_title="class (came and went)", column_title="after task")
+def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
+    """Drop of each class from its best accuracy, a column after each task; a class that never rose has nothing to drop from.
+
+    Args:
+        accuracy: (C, T), of each class after each task; NaN, not seen yet, is left grey.
+        classes: their names.
+    """
+    best = accuracy.nan_to_num(nan=-1.0).cummax(dim=1).values
+    names = [str(number) for number in range(1, accuracy.shape[1] + 1)]
+    highest = best[:, -1].tolist()
+    rows = [f"{name}, best {value:.2f}" if value >= 0 else name for name, value in zip(classes, highest, strict=True)]
+    figure = Figure(figsize=(6.8, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
+    draw = partial(heatmap, title="drop in accuracy since the best of each class", column_title="after task")
+    draw(figure.subplots(), best - accuracy, rows, names, row_title="class (came and went)")
     return figure
 
 

@@ -20,8 +20,8 @@ class PerClassAccuracy(FederatedCallback):
 
     All of the global model: without one there are none.
 
-    Curves (``class_accuracy/<class>``) get a point whenever the test set is evaluated. In the chosen rounds the heatmap
-    ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now.
+    Curves (``class_accuracy/<class>``) get a point whenever the test set is evaluated. In the chosen rounds and at the
+    end the heatmap ``class_accuracy/heatmap`` (Flashback, Figures 1b and 5) is drawn up to now.
 
     Args:
         every, rounds: rounds of the heatmap.
@@ -72,7 +72,7 @@ class PerClassAccuracy(FederatedCallback):
             name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()
         }
         module.log_round({f"class_accuracy/{name}": value for name, value in measured.items()}, round)
-        if round > 0 and (self.due(round) or round == trainer.max_steps):
+        if round > 0 and self.due_or_last(round, round == trainer.max_steps):
             values = torch.stack(list(self._history.values()), dim=1)
             figure = over_rounds(values, class_names(module), list(self._history), "Accuracy of the global model by class")
             log_figure(trainer, "class_accuracy/heatmap", figure, round)

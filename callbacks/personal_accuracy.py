@@ -1,9 +1,12 @@
 """PersonalAccuracy: how well personal models do on their clients' samples."""
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import accuracy_of_clients
@@ -21,19 +24,22 @@ class PersonalAccuracy(FederatedCallback):
 
     Whenever the run is evaluated, over all clients that have samples: ``mean``, ``sample_mean``, in which each sample counts
     once, ``std`` over clients (population), ``worst_decile``, the mean of the lowest tenth, and ``min``; ``visited_mean`` is
-    over those that have taken part, and ``never_visited`` the share of clients that have not. Their tags say on which samples:
+    over those that have taken part, and ``never_visited`` the share of clients that have not; ``without_samples`` counts
+    clients that are left out. Their tags say on which samples:
     ``personal/validation/...``, clients' validation parts; ``personal/held_out/...``, test parts held out of clients' samples;
     ``personal/matched/...``, the global test set, dealt out so that each client's part has the class shares of its training
     samples. A client's personal model is the newest shared weights with those that it keeps.
 
     In the chosen rounds the cohort is measured on its validation parts around its local fits: ``personal/cohort_before`` and
-    ``personal/cohort_after``. ``forgetting/personal_since_visit`` is the mean, over clients whose last visit was measured so,
-    of the accuracy of their personal models now less that at the end of that visit (negative is forgetting): what aggregation
-    did to them. ``personal/distribution`` draws the accuracies of all clients; their numbers are the tensor
-    ``clients/personal_accuracy`` (N,).
+    ``personal/cohort_after``, means over clients, and with the endings ``_sample_mean``, ``_std`` and so on.
+    ``forgetting/personal_since_visit`` is the mean, over clients whose last visit was measured so, of the accuracy of their
+    personal models now less that at the end of that visit (negative is forgetting): what aggregation did to them.
+    ``personal/distribution`` draws the accuracies of all clients; their numbers are the tensor ``clients/personal_accuracy``
+    (N,).
 
     At the end of a run some clients that never took part are fine-tuned for some epochs, from the newest shared weights and the
-    initial values of the others: ``.../new_clients_mean`` and ``.../new_clients_fine_tuned_mean``. Where clients keep nothing
+    initial values of the others, BatchNorm statistics among these estimated on their training samples:
+    ``.../new_clients_mean`` and ``.../new_clients_fine_tuned_mean``. Where clients keep nothing
     and fine-tune instead, as with FedBABU, or FedAvg and ``fine_tune``, all of them are: ``.../fine_tuned_mean`` and so on.
 
     Args:
@@ -85,7 +91,9 @@ class PersonalAccuracy(FederatedCallback):
         owner = torch.repeat_interleave(torch.arange(len(parts), device=targets.device), sizes)
         logits = [models.predict_personal(inputs, before=asked) for asked in (True, False)]
         before, after = (accuracy_by_owner(part, targets, owner, len(parts)) for part in logits)
-        module.log_round({"personal/cohort_before": before.nanmean(), "personal/cohort_after": after.nanmean()}, round)
+        for tag, accuracy in (("personal/cohort_before", before), ("personal/cohort_after", after)):
+            numbers = _over_clients(accuracy, sizes)
+            module.log_round({tag if key == "mean" else f"{tag}_{key}": value for key, value in numbers.items()}, round)
         self._measured = dict(zip(models.clients, after.tolist(), strict=True))
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
@@ -106,7 +114,7 @@ class PersonalAccuracy(FederatedCallback):
             now = module.personal_evaluations["val"].accuracy.cpu()
             changes = torch.stack([now[client] - then for client, then in self._last_visit.items()])
             module.log_round({"forgetting/personal_since_visit": changes.nanmean()}, round)
-        if module.personal_evaluations and (self.due(round) or round == trainer.max_steps):
+        if module.personal_evaluations and self.due_or_last(round, round == trainer.max_steps):
             name = next(reversed(module.personal_evaluations))
             accuracy = module.personal_evaluations[name].accuracy
             log_tensors(trainer, {"clients/personal_accuracy": accuracy}, round)
@@ -121,17 +129,20 @@ class PersonalAccuracy(FederatedCallback):
         if not clients or not names or 0 in (self.fine_tuning_epochs, self.fine_tuning_steps):
             return
         round = trainer.global_step
-        tuning = FineTuning(module, module.data, round, self.fine_tuning_epochs, self.fine_tuning_steps)
-        before, after = module.personal_scores(names, clients), module.personal_scores(names, clients, tuning)
-        for name in names:
-            group = _group(module, name)
-            if everyone:
-                self._log(module, group, before[name], round)
-                self._log(module, group, after[name], round, "fine_tuned_")
-            if new:
-                means = {"new_clients_mean": before, "new_clients_fine_tuned_mean": after}
-                scalars = {f"personal/{group}/{key}": scores[name].accuracy[new].nanmean() for key, scores in means.items()}
-                module.log_round(scalars, round)
+        unvisited = frozenset(range(module.data.num_clients)) - self._visited
+        tuning = FineTuning(module, module.data, round, self.fine_tuning_epochs, self.fine_tuning_steps, unvisited)
+        after = module.personal_scores(names, clients, tuning)
+        if everyone:
+            before = module.personal_scores(names, clients)
+            for name in names:
+                self._log(module, _group(module, name), before[name], round)
+                self._log(module, _group(module, name), after[name], round, "fine_tuned_")
+        if new:
+            begun = module.personal_scores(names, new, replace(tuning, steps=0))
+            means = {"new_clients_mean": begun, "new_clients_fine_tuned_mean": after}
+            for name, (key, scores) in product(names, means.items()):
+                mean = scores[name].accuracy[new].nanmean()
+                module.log_round({f"personal/{_group(module, name)}/{key}": mean}, round)
 
     def _new_clients(self, module: FederatedModule) -> list[int]:
         new = sorted(set(range(module.data.num_clients)) - self._visited)
@@ -143,17 +154,11 @@ class PersonalAccuracy(FederatedCallback):
         return [name for name in module.data.evaluation.names if name == "val" or module.data.monitor_test > 0]
 
     def _log(self, module: FederatedModule, group: str, scores: PersonalScores, round: int, kind: str = "") -> None:
-        tested = scores.samples > 0
-        accuracy, samples = scores.accuracy[tested], scores.samples[tested]
-        if len(accuracy) == 0:
+        scalars = _over_clients(scores.accuracy, scores.samples)
+        if not scalars:
             return
-        scalars = {
-            "mean": accuracy.mean(),
-            "sample_mean": (samples * accuracy).sum() / samples.sum(),
-            "std": accuracy.std(correction=0),
-            "worst_decile": worst_decile(accuracy),
-            "min": accuracy.min(),
-        }
+        tested = scores.samples > 0
+        scalars["without_samples"] = (~tested).sum()
         if visited := sorted(self._visited):
             scalars["visited_mean"] = scores.accuracy[visited].nanmean()
         has_visited = torch.zeros_like(tested)
@@ -166,6 +171,25 @@ class PersonalAccuracy(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._visited, self._last_visit = set(state_dict["visited"]), state_dict["last_visit"]
+
+
+def _over_clients(accuracy: Tensor, samples: Tensor) -> dict[str, Tensor]:
+    """Numbers over the clients that have samples; none where no client has.
+
+    Args:
+        accuracy, samples: (K,), of each client.
+    """
+    tested = samples > 0
+    accuracy, samples = accuracy[tested], samples[tested]
+    if len(accuracy) == 0:
+        return {}
+    return {
+        "mean": accuracy.mean(),
+        "sample_mean": (samples * accuracy).sum() / samples.sum(),
+        "std": accuracy.std(correction=0),
+        "worst_decile": worst_decile(accuracy),
+        "min": accuracy.min(),
+    }
 
 
 def _group(module: FederatedModule, name: EvaluationName) -> str:

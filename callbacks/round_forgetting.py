@@ -20,10 +20,10 @@ class RoundForgetting(FederatedCallback):
     """F_t and F of the Flashback paper on the test set, and on request the clients' local F_kt.
 
     Whenever the test set is evaluated, the drops in per-class accuracy since the evaluation before are averaged over classes:
-    ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds draw the
-    class-by-round heatmap of the drops, ``forgetting/drops``; a class that arrives has the rounds in which it came and went.
-    ``forgetting/from_best`` is F, equation 2: the mean over classes of the drop from the best of the evaluations before, the
-    untrained model's left out.
+    ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds and the
+    last draw the class-by-round heatmap of the drops, ``forgetting/drops``; a class that arrives has the rounds in which it
+    came and went. ``forgetting/from_best`` is F, equation 2: the mean over classes of the drop from the best of the evaluations
+    before, the untrained model's left out.
 
     Args:
         every, rounds: rounds of the heatmap.
@@ -73,7 +73,7 @@ class RoundForgetting(FederatedCallback):
         if round > 0:
             self._best = accuracy if self._best is None else torch.fmax(self._best, accuracy)
         self._previous = (round, accuracy)
-        if self._drops and (self.due(round) or round == trainer.max_steps):
+        if self._drops and self.due_or_last(round, round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)
             figure = over_rounds(values, class_names(module), list(self._drops), "Drop in accuracy since the evaluation before")
             log_figure(trainer, "forgetting/drops", figure, round)

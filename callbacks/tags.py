@@ -49,7 +49,9 @@ DESCRIPTIONS = {
     r"personal/(\w+)/(fine_tuned_)?min": f"{_PERSONAL} The lowest.",
     r"personal/(\w+)/new_clients_(fine_tuned_)?mean": f"{_PERSONAL} Mean over clients that never took part, as they are or "
     "fine-tuned.",
+    r"personal/(\w+)/(fine_tuned_)?without_samples": f"{_PERSONAL} Number of clients that have none, which are left out.",
     r"personal/cohort_(before|after)": "Accuracy of the cohort's personal models on their validation parts, around the fit.",
+    r"personal/cohort_(before|after)_\w+": "The same, as the end of the name says: over samples, the deviation, the lowest.",
     r"personal/distribution": "Accuracy of every client's personal model on that client's samples.",
     r"forgetting/personal_since_visit": "Change of the accuracy of a client's personal model on its validation part since the "
     "end of its last visit, mean over clients whose last visit was measured. Negative is forgetting.",
@@ -96,7 +98,8 @@ DESCRIPTIONS = {
     r"tasks/right_where_found": "Accuracy among the samples whose predicted class is of the sample's task.",
     r"tasks/nearest_mean_accuracy": "Accuracy of iCaRL's classifier by the nearest class mean, on all classes seen.",
     r"tasks/confusion": "Share of the samples of each task, a row, that are taken for one of each task, a column.",
-    r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with the rounds of its samples.",
+    r"tasks/classes": "Drop of each class from its best accuracy, a column after each task, with that and the rounds of its "
+    "samples.",
     r"tasks/backward_transfer": "Change of the accuracy on each earlier task since it was learned. Negative is forgetting.",
     r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
     r"tasks/accuracy_table": "Mean accuracy over clients, or of the global model: a row after each task, a column on "

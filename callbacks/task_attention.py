@@ -45,9 +45,8 @@ class TaskAttention(FederatedCallback):
             check_choice(f"{self.key}.layer", self.layer, layers, hint="null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        is_over = trainer.should_stop or round == trainer.max_steps
         tensors = module.attention_tensors()
-        if not tensors or not (self.due(round) or is_over):
+        if not tensors or not self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
         names = list(map(shortened, tasks.names))

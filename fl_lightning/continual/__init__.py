@@ -2,6 +2,7 @@
 
 from fl_lightning.continual.apd import APD
 from fl_lightning.continual.classes.ewc import ServerEWC
+from fl_lightning.continual.classes.glfc import GLFC
 from fl_lightning.continual.classes.icarl import ICaRL
 from fl_lightning.continual.classes.learner import ClassLearner
 from fl_lightning.continual.classes.lwf import FedLwF
@@ -21,6 +22,7 @@ from fl_lightning.module import FederatedModule
 __all__ = [
     "APD",
     "EWC",
+    "GLFC",
     "MFCL",
     "ClassLearner",
     "ClassStream",

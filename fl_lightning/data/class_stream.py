@@ -30,7 +30,7 @@ class ClassStream(Tasks):
 
     Args:
         num_tasks: T, tasks with equally many classes; where T does not divide them the first tasks have one more. By default 5.
-        classes: names of the classes of each task instead, every class of the source once.
+        classes: names of the classes of each task instead, every class of the source once; names that are numbers may be such.
         class_order: ``drawn`` by the seed, or ``labels``, that of the source; for ``num_tasks``.
         blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class counts
             as seen from the first task on that has a sample of it.
@@ -48,7 +48,7 @@ class ClassStream(Tasks):
     def __init__(
         self,
         num_tasks: int | None = None,
-        classes: Sequence[Sequence[str]] | None = None,
+        classes: Sequence[Sequence[str | int]] | None = None,
         class_order: ClassOrder = "drawn",
         blurry: float = 0.0,
         cumulative: bool = False,
@@ -199,7 +199,7 @@ def _relabelled(dataset: Dataset, arrival: Tensor) -> Dataset:
     return replace(dataset, train=train, test=test, classes=tuple(dataset.classes[c] for c in order), sources=sources)
 
 
-def _check_lists(classes: Sequence[Sequence[str]]) -> None:
+def _check_lists(classes: Sequence[Sequence[str | int]]) -> None:
     if not classes or not all(classes):
         raise ValueError(f"data.tasks.classes is {[list(task) for task in classes]}, must have a class at least in each task")
     named: set[str] = set()

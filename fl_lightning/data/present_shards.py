@@ -1,6 +1,6 @@
 """The shards that clients train on at present: all that they hold or, where they learn tasks, those of their present task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -39,6 +39,17 @@ class PresentShards:
         last = self.num_tasks - 1
         self._rows = [client * self.num_tasks + min(position, last) for client, position in enumerate(positions)]
         self._count_labels()
+
+    def at_each_position(self) -> Iterator[int]:
+        """Every position in turn, with all clients there; they go back to their present ones at the end."""
+        present = self._rows
+        try:
+            for position in range(self.num_tasks):
+                self.go_to([position] * len(present))
+                yield position
+        finally:
+            self._rows = present
+            self._count_labels()
 
     def _count_labels(self) -> None:
         self.label_counts = self.shards.label_counts[self._rows].to(self._device)

@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, ClientState, Needs
-from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.exchange import Batch, Client
+from fl_lightning.methods.second_model import SecondModel
+from fl_lightning.module import Net
 
 
-class Ditto(FederatedModule):
+class Ditto(SecondModel):
     """FedAvg, and with it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
 
     Round:
@@ -33,8 +33,6 @@ class Ditto(FederatedModule):
         ValueError: if one of them is out of range.
     """
 
-    needs = Needs(initial_model=True)
-
     def __init__(self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Any) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, at_least=0, hint="0 trains personal models alone")
@@ -42,17 +40,9 @@ class Ditto(FederatedModule):
             check_range("model.personal_learning_rate", personal_learning_rate, above=0, hint="null is that of model.optimizer")
         self.penalty, self.personal_learning_rate = penalty, personal_learning_rate
 
-    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        if "model" not in client.state:
-            client.state["model"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
-        return super().client_start(net, client)
-
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         personal, rate = client.state["model"], self.personal_learning_rate or client.learning_rate
         gradients, _ = self.gradients_of_model(personal, net, batch, client)
         for name, gradient in gradients.items():
             personal[name] = personal[name] - rate * (gradient + self.penalty * (personal[name] - client.received_state[name]))
         return super().client_step(net, batch, client)
-
-    def personal_model(self, shared: State, state: ClientState) -> State:
-        return {**shared, **state.method.get("model", {})}

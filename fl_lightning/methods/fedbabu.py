@@ -28,7 +28,7 @@ class FedBABU(FederatedModule):
         head: name patterns (``fnmatch``) of the weights that stay as they are.
 
     Raises:
-        ValueError: as the net is built, if a pattern fits no name, or no weight is left to train.
+        ValueError: if there is no pattern; as the net is built, if one fits no name, or no weight is left to train.
     """
 
     fine_tuned = True
@@ -36,6 +36,11 @@ class FedBABU(FederatedModule):
     def __init__(self, net: Net, head: Sequence[str] = ("classifier.*",), **common: Any) -> None:
         super().__init__(net, **common)
         self.head = tuple(head)
+        if not self.head:
+            raise ValueError(
+                "model.head is [], which leaves no weight as it began: use FedAvg and set "
+                "callbacks.personal_accuracy.fine_tune to true"
+            )
 
     def adapt_net(self) -> None:
         super().adapt_net()

@@ -2,7 +2,8 @@
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR
 2021. arXiv 2102.07623. Departures: the layers are found by their kind, where the authors' code goes by names with ``bn`` in
-them, which misses some.
+them, which misses some. That code has no rule for clients that never took part:
+:class:`~fl_lightning.callbacks.PersonalAccuracy` estimates their statistics on their training samples.
 """
 
 import warnings

@@ -28,7 +28,7 @@ class FedPer(FederatedModule):
             class layer, ``classifier.*``.
 
     Raises:
-        ValueError: as the net is built, if a pattern fits no name, or nothing is left to share.
+        ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing is left to share.
     """
 
     personal: Sequence[str] = ("classifier.*",)
@@ -36,3 +36,5 @@ class FedPer(FederatedModule):
     def __init__(self, net: Net, personal: Sequence[str] | None = None, **common: Any) -> None:
         super().__init__(net, **common)
         self.personal = tuple(self.personal if personal is None else personal)
+        if not self.personal:
+            raise ValueError("model.personal is [], which leaves clients no personal weight: use FedAvg")

@@ -32,7 +32,7 @@ class FedRep(FedPer):
         personal: name patterns (``fnmatch``) of the head; by default those of the class layer, ``classifier.*``.
 
     Raises:
-        ValueError: if a number is negative; as the net is built, if a pattern fits no name.
+        ValueError: if a number is negative, or there is no pattern; as the net is built, if one fits no name.
     """
 
     def __init__(

@@ -15,8 +15,6 @@ from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
 
-_HEAD = "personal_head"
-
 
 class FedRoD(FederatedModule):
     """Body and generic head learn by a balanced softmax, and a client's head what to add to their logits for its samples.
@@ -32,7 +30,7 @@ class FedRoD(FederatedModule):
         the server has: a global model
 
     Raises:
-        ValueError: as the net is built, if it has no ``features``, or its ``classifier`` is not a linear layer.
+        ValueError: as the net is built, if it has no ``features``, no linear ``classifier``, or is a Sequential.
     """
 
     @property
@@ -46,27 +44,27 @@ class FedRoD(FederatedModule):
     def adapt_net(self) -> None:
         super().adapt_net()
         classifier = getattr(self.net, "classifier", None)
-        if not (hasattr(self.net, "features") and isinstance(classifier, nn.Linear)):
+        if isinstance(self.net, nn.Sequential) or not (hasattr(self.net, "features") and isinstance(classifier, nn.Linear)):
             raise ValueError(
                 f"model.net is {type(self.net).__name__}, but FedRoD gives clients a second class layer: give it the parts "
-                "features and classifier, a torch.nn.Linear"
+                "features and classifier, a torch.nn.Linear, and let it be no Sequential, which would call all three in turn"
             )
         name = next(name for name, layer in self.net.named_modules() if layer is classifier)
-        inside = name.rpartition(".")[0]  # of a net with another around it, say
-        self._generic, self._personal = name, f"{inside}.{_HEAD}".removeprefix(".")
-        self.net.get_submodule(inside).add_module(_HEAD, copy.deepcopy(classifier))
+        self._generic = {f"personal_head.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
+        self.net.personal_head = copy.deepcopy(classifier)
+
+    def begin_with(self, stored: State) -> State:
+        return {**stored, **{personal: stored[generic] for personal, generic in self._generic.items() if generic in stored}}
 
     def is_personal(self, name: str) -> bool:
-        return super().is_personal(name) or name.startswith(f"{self._personal}.")
+        return super().is_personal(name) or name in self._generic
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
         features = net.features(batch.inputs)
         logits = net.classifier(features)
         generic = reweighted_softmax_cross_entropy(logits, batch.targets, client.train_label_counts, reduction="none")
-        personal = logits.detach() + net.get_submodule(self._personal)(features.detach())
-        return generic + self.loss(personal, batch.targets, client.label_counts)
+        return generic + self.loss(logits.detach() + net.personal_head(features.detach()), batch.targets, client.label_counts)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
-        model, head = {**shared, **state.weights}, self.net.get_submodule(self._personal)
-        names = {f"{self._generic}.{part}": f"{self._personal}.{part}" for part, _ in head.named_parameters()}
-        return {**model, **{generic: model[generic] + model[personal] for generic, personal in names.items()}}
+        model = {**shared, **state.weights}
+        return {**model, **{generic: model[generic] + model[personal] for personal, generic in self._generic.items()}}

@@ -30,12 +30,14 @@ class LGFedAvg(FederatedModule):
         shared: name patterns (``fnmatch``) of the weights and buffers that are shared.
 
     Raises:
-        ValueError: as the net is built, if a pattern fits no name, or nothing is left to clients.
+        ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing is left to clients.
     """
 
     def __init__(self, net: Net, shared: Sequence[str] = ("classifier.*",), **common: Any) -> None:
         super().__init__(net, **common)
         self.shared = tuple(shared)
+        if not self.shared:
+            raise ValueError("model.shared is [], which leaves no weight of model.net to share: use LocalOnly")
 
     def configure_model(self) -> None:
         super().configure_model()

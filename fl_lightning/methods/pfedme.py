@@ -2,8 +2,8 @@
 
 C. T. Dinh, N. H. Tran, T. D. Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020. arXiv 2006.08848.
 Algorithm 1. Departures: the clients of the cohort train, where the paper and its code train all in every round; theta begins
-each visit at the received weights and goes on from batch to batch, as in the authors' code, whose term ``0.001 theta`` the
-paper does not have and is left out.
+each visit at the received weights and goes on from batch to batch, as in the authors' code; its ``decay`` of 0.001 is not in
+the paper.
 """
 
 from typing import Any
@@ -11,19 +11,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, ClientState, Reduction
+from fl_lightning.exchange import Batch, Client, ClientState
 from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import FederatedModule, Net
 
 
 class PFedMe(FederatedModule):
     """On each batch theta takes steps along ``g(theta) + penalty (theta - w)``, then w one along ``penalty (w - theta)``.
 
-    A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server.
+    A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server. The paper's beta
+    is the rate of ``server_optimizer``.
 
     Round:
         clients: min over theta of ``F_k(theta) + lambda/2 |theta - w|^2``
-        server: w_t + beta (mean - w_t)
+        server: w_t + beta (mean - w_t), beta the server's rate
         a client keeps: P
         a client uses: a second model within the reach of the global one
         the server has: a global model
@@ -32,27 +33,21 @@ class PFedMe(FederatedModule):
         penalty: lambda, above 0. ``penalty`` times the local learning rate should be below 1, times ``inner_rate`` below 2.
         inner_steps: K, of theta on a batch.
         inner_rate: of these steps, above 0.
-        server_rate: beta, factor on the server's step, at least 0; 1 is the mean.
+        decay: mu, of the term ``mu theta`` in these steps, at least 0.
 
     Raises:
         ValueError: if one of them is out of range.
     """
 
     def __init__(
-        self,
-        net: Net,
-        penalty: float = 15.0,
-        inner_steps: int = 5,
-        inner_rate: float = 0.1,
-        server_rate: float = 1.0,
-        **common: Any,
+        self, net: Net, penalty: float = 15.0, inner_steps: int = 5, inner_rate: float = 0.1, decay: float = 0.0, **common: Any
     ) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, above=0, hint="the paper uses 15 to 30")
         check_range("model.inner_steps", inner_steps, at_least=1)
         check_range("model.inner_rate", inner_rate, above=0)
-        check_range("model.server_rate", server_rate, at_least=0, hint="1 is the mean over clients")
-        self.penalty, self.inner_steps, self.inner_rate, self.server_rate = penalty, inner_steps, inner_rate, server_rate
+        check_range("model.decay", decay, at_least=0, hint="the authors' code has 0.001")
+        self.penalty, self.inner_steps, self.inner_rate, self.decay = penalty, inner_steps, inner_rate, decay
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
@@ -70,12 +65,9 @@ class PFedMe(FederatedModule):
             gradients, loss = self.gradients_of_model(theta, net, batch, client)
             losses.append(loss)
             for name, gradient in gradients.items():
-                theta[name] = theta[name] - self.inner_rate * (gradient + self.penalty * (theta[name] - weights[name]))
+                slope = gradient + self.decay * theta[name] + self.penalty * (theta[name] - weights[name])
+                theta[name] = theta[name] - self.inner_rate * slope
         return [self.penalty * (weight - theta[name]) for name, weight in weights.items()], losses[0]
-
-    def aggregate(self, reduced: Reduction) -> Update:
-        gradient, buffers = super().aggregate(reduced)
-        return Update({name: self.server_rate * value for name, value in gradient.items()}, buffers)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
         return {**shared, **state.method.get("model", {})}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.exchange import EvaluationName
+from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.state.client_states import ClientStates
 from fl_lightning.transfers import to_device
 
@@ -60,9 +61,7 @@ class PersonalModels:
         """A client's personal model in evaluation mode, until the next one is loaded."""
         state = self._states.read(client).map(lambda tensor: to_device(tensor, self._device))
         model = self._method.personal_model(self._shared, state)
-        torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-            [self._held[name] for name in model], list(model.values())
-        )
+        copy_all([self._held[name] for name in model], list(model.values()))
         return self._net.eval()
 
     @torch.no_grad()

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from torch import nn
-
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.functional.aggregation import State
 from fl_lightning.state.checkpoint import part_of, read_checkpoint, without_part
 
 _KEY = "model.initial_weights"
 
 
-def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
-    """Give a net the weights and buffers of the global net in a checkpoint, and nothing else of the run that wrote it.
+def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any]:
+    """Give a method's net the weights and buffers of the global net in a checkpoint, and nothing else of the run that wrote it.
 
     Returns:
         ``file`` and ``round``, where they come from.
@@ -21,9 +20,9 @@ def take_initial_weights(net: nn.Module, path: str) -> dict[str, Any]:
         ValueError: if it is no checkpoint, or of another net.
     """
     checkpoint = read_checkpoint(path, _KEY)
-    stored = part_of(checkpoint["state_dict"], "net")
-    check_same_net(stored, net.state_dict(), _KEY, "give a checkpoint of this net")
-    net.load_state_dict(stored)
+    stored = method.begin_with(part_of(checkpoint["state_dict"], "net"))
+    check_same_net(stored, method.net.state_dict(), _KEY, "give a checkpoint of this net")
+    method.net.load_state_dict(stored)
     return {"file": path, "round": checkpoint["global_step"]}
 
 

@@ -158,6 +158,15 @@ def test_local_forgetting_is_that_of_a_naive_count(watched):
     assert scalars["forgetting/local_mean"] == {2: pytest.approx(sum(forgetting) / 3, abs=1e-6)}
 
 
+@pytest.mark.parametrize(
+    ("chosen", "drawn"), [({"every": 3}, [3, 4]), ({"every": 0}, []), ({"rounds": [2]}, [2, 4]), ({"rounds": []}, [])]
+)
+def test_heatmaps_are_drawn_in_the_last_round_too_unless_never(watched, chosen, drawn):
+    _, figures, _ = watched(PerClassAccuracy(**chosen), RoundForgetting(**chosen))
+    for name in ("class_accuracy/heatmap", "forgetting/drops"):
+        assert [round for tag, round in figures if tag == name] == drawn
+
+
 def test_local_forgetting_is_off_unless_asked_for(watched):
     """It costs a pass over the test set for every client."""
     scalars, _, _ = watched(RoundForgetting(every=0), rounds=2)

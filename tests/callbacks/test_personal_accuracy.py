@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import Ditto, FedAvg, FedBABU, FedPer, FedRep, LocalOnly
+from fl_lightning import Ditto, FedAvg, FedBABU, FedBN, FedPer, FedRep, LocalOnly
 from fl_lightning.callbacks import ClientForgetting, PerClassAccuracy, PersonalAccuracy, RoundForgetting
 from fl_lightning.data import FederatedDataModule, from_arrays
 from fl_lightning.functional import worst_decile
+from fl_lightning.training.fine_tuning import FineTuning
 
 SIZES = [10, 12, 14, 16, 20]  # client 4 never takes part
 COHORTS = [[0, 1, 2], [1, 3], [0, 2]]
@@ -106,6 +107,7 @@ def test_numbers_over_clients(run):
             "min": accuracy.min(),
             "visited_mean": accuracy[:4].mean(),
             "never_visited": 1 / 5,
+            "without_samples": 0,
         }
         logged = {name: method.logged[f"personal/{kind}/{name}"][3] for name in expected}
         assert logged == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
@@ -124,6 +126,7 @@ def test_the_test_set_is_dealt_out_where_clients_have_no_test_parts(run):
         for client in range(5)
         if len(mine := tests.of_client(client)) > 0
     ]
+    assert method.newest["personal/matched/without_samples"] == 5 - len(of_each)
     assert method.newest["personal/matched/sample_mean"] == pytest.approx(float(torch.cat(of_each).mean()), abs=1e-12)
     assert method.newest["test/accuracy"] == pytest.approx(float(torch.stack([e.mean() for e in of_each]).mean()), abs=1e-12)
 
@@ -146,11 +149,20 @@ def test_the_cohort_is_measured_around_its_fit(run):
     one, two = run(FedPer, rounds=2), run(FedPer, rounds=3)
     before = [hits(personal_net(one, k), *part(one.data, one.data.shards.validation_indices(k))).mean() for k in COHORTS[2]]
     assert two.logged["personal/cohort_before"][3] == pytest.approx(float(torch.stack(before).mean()), abs=1e-12)
-    after = []
+    of_each = []
     for client in COHORTS[2]:
         net = local_fit(one, personal_net(one, client), client)
-        after.append(hits(net, *part(one.data, one.data.shards.validation_indices(client))).mean())
-    assert two.logged["personal/cohort_after"][3] == pytest.approx(float(torch.stack(after).mean()), abs=1e-12)
+        of_each.append(hits(net, *part(one.data, one.data.shards.validation_indices(client))))
+    after = torch.stack([each.mean() for each in of_each])
+    expected = {
+        "": after.mean(),
+        "_sample_mean": torch.cat(of_each).mean(),
+        "_std": ((after - after.mean()) ** 2).mean().sqrt(),
+        "_worst_decile": after.min(),
+        "_min": after.min(),
+    }
+    logged = {name: two.logged[f"personal/cohort_after{name}"][3] for name in expected}
+    assert logged == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
 
 
 def local_fit(method, net, client, steps=2, rate=None, trained=lambda name: True):
@@ -201,6 +213,29 @@ def test_new_clients_are_fine_tuned(run, fit):
     for name, net in (("new_clients_mean", before), ("new_clients_fine_tuned_mean", tuned)):
         expected = float(hits(net, *samples).mean())
         assert method.newest[f"personal/validation/{name}"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_statistics_of_new_clients_are_those_of_their_samples(fit):
+    """FedBN: client 4 begins with mean and variance of its 14 training samples, read in batches of 7, and tunes from there."""
+    method = FedBN(new_net(), local_steps=2, engine="sequential")
+    data = new_data(eval_batch_size=7)
+    fit(method, data, 3, precision="64-true", callbacks=[PersonalAccuracy(every=1, fine_tuning_steps=3)])
+    held = data.shards.train_indices(4)
+    assert len(held) == 14
+    begun = personal_net(method, 4)
+    inputs = [begun.features[0](part(data, indices)[0]).detach() for indices in held.split(7)]
+    begun.features[1].running_mean = torch.stack([x.mean(dim=0) for x in inputs]).mean(dim=0)
+    begun.features[1].running_var = torch.stack([x.var(dim=0) for x in inputs]).mean(dim=0)
+    samples = part(data, data.shards.validation_indices(4))
+    tuned = local_fit(method, begun, 4, steps=3)
+    losses = [F.cross_entropy(net.eval()(samples[0]), samples[1]).item() for net in (begun, tuned)]
+    for steps, loss in zip((0, 3), losses):
+        tuning = FineTuning(method, data, 3, 0, steps, new={4})
+        scores = method.personal_scores(["val"], [4], tuning)["val"]
+        assert float(scores.loss[4]) == pytest.approx(loss, abs=1e-12)
+    accuracy = [float(hits(net, *samples).mean()) for net in (begun, tuned)]
+    names = [f"personal/validation/new_clients_{name}" for name in ("mean", "fine_tuned_mean")]
+    assert [method.newest[name] for name in names] == pytest.approx(accuracy, abs=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "fine_tune"), [(FedAvg, True), (FedBABU, False)])

@@ -62,7 +62,8 @@ def test_a_client_without_a_state_has_no_attention():
 
 def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     """Three rounds of one round a task: from the second task on clients build on others'."""
-    options = ["--trainer.max_steps", "3", "--model.rounds_per_task", "1", "--callbacks.task_attention.num_clients", "2"]
+    options = "--trainer.max_steps 3 --model.rounds_per_task 1 --model.net.hidden 16 --data.batch_size 60".split()
+    options += ["--callbacks.task_attention.num_clients", "2"]
     code, printed, error = main("fit", "--config", "digits_fedweit.yaml", *options)
     assert code == 0, error
     assert " in memory, more with each task\n" in printed

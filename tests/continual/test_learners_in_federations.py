@@ -193,7 +193,8 @@ def test_on_the_command_line(main, tmp_path, name):
     """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
     small = "--model.net MLP --model.net.hidden [16] --trainer.enable_progress_bar false".split()
     fit = ["fit", "--config", "digits_fedweit.yaml", *small, *NO_PICTURES]
-    short = ["--model.rounds_per_task", "1", "--model.local_epochs", "1"]
+    short = "--model.rounds_per_task 1 --data.batch_size 60 --callbacks.task_accuracy.every 0".split()
+    short += ["--callbacks.task_attention.every", "0"]
     arguments = {"FedCurvEWC": ["--model.penalty", "2", "--model.others_penalty", "0.5"]}.get(name, [])
     code, _, error = main(*fit, "--model", name, *short, *arguments, "--trainer.max_steps", "2")
     assert code == 0, error

@@ -11,7 +11,7 @@ from fl_lightning import APFL, FedAvg
 COSTS = {"APFL": Cost(client=(1, 0, 4), server=(1, 0, 0))}
 
 
-def visit(tiny, net, personal, share, client, round, share_steps):
+def visit(tiny, net, personal, share, client, round, share_steps, variant):
     """A client's copy w of ``net``, its personal net v, whose buffers are the mixture's, and its share after a visit."""
     w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(personal).train(), tiny.rate(round)
     optimizer = tiny.optimizer(w.parameters())
@@ -23,13 +23,19 @@ def visit(tiny, net, personal, share, client, round, share_steps):
                 m.copy_(share * a + (1 - share) * b)
         at_mixture = torch.autograd.grad(tiny.losses(mixture(inputs), targets, client).mean(), list(mixture.parameters()))
         at_w = torch.autograd.grad(tiny.losses(w(inputs), targets, client).mean(), list(w.parameters()))
-        slope = sum(((a - b).detach() * g).sum() for a, b, g in zip(v.parameters(), w.parameters(), at_mixture))
+        slopes = list(at_mixture)
+        if variant == "authors_code":  # each model's gradient by the chain rule, weighted once more
+            of_v, of_w = ([part * gradient for gradient in at_mixture] for part in (share, 1 - share))
+            slopes = [share * of_one + (1 - share) * of_other for of_one, of_other in zip(of_v, of_w)]
+        slope = sum(((a - b).detach() * g).sum() for a, b, g in zip(v.parameters(), w.parameters(), slopes))
+        if variant == "authors_code":
+            slope = slope + 0.02 * share
         with torch.no_grad():
             for a, g in zip(v.parameters(), at_mixture):
                 a -= rate * share * g
             for a, m in zip(v.buffers(), mixture.buffers()):
                 a.copy_(m)
-        if share_steps == "step" or (share_steps == "visit" and step == 0):
+        if share_steps == "step" or step == 0:
             share = float((share - rate * slope).clamp(0, 1))
         for weight, gradient in zip(w.parameters(), at_w):
             weight.grad = gradient
@@ -38,20 +44,23 @@ def visit(tiny, net, personal, share, client, round, share_steps):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
-@pytest.mark.parametrize("share_steps", ["visit", "step", "never"])
-def test_rounds_follow_algorithm_1(tiny, share_steps):
+@pytest.mark.parametrize(("share_steps", "variant"), [("visit", "paper"), ("step", "paper"), ("step", "authors_code")])
+def test_rounds_follow_algorithm_1(tiny, share_steps, variant):
     """Three rounds: global model, personal weights, the mixture's running statistics, and shares."""
-    method, net, personal, shares = tiny.train(APFL, share=0.6, share_steps=share_steps), tiny.new_net(), {}, {}
+    method = tiny.train(APFL, share=0.6, share_steps=share_steps, variant=variant)
+    net, personal, shares = tiny.new_net(), {}, {}
     for round, cohort in tiny.rounds:
         locals = {}
         for client in cohort:
             start, share = personal.get(client, tiny.new_net()), shares.get(client, 0.6)
-            locals[client], personal[client], shares[client] = visit(tiny, net, start, share, client, round, share_steps)
+            locals[client], personal[client], shares[client] = visit(
+                tiny, net, start, share, client, round, share_steps, variant
+            )
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(method.net, net)
     shares = {client: torch.tensor(share, dtype=torch.float64) for client, share in shares.items()}
     tiny.assert_states(method, {k: {"model": v.state_dict(), "share": shares[k]} for k, v in personal.items()})
-    assert (shares[1] != 0.6) == (share_steps != "never")
+    assert shares[1] != 0.6
     mixed = copy.deepcopy(personal[1])
     with torch.no_grad():
         for m, a, b in zip(mixed.parameters(), personal[1].parameters(), net.parameters()):
@@ -84,3 +93,5 @@ def test_arguments_out_of_range_are_refused(tiny):
         APFL(tiny.new_net(), share=1.5)
     with pytest.raises(ValueError, match="model.share_steps is 'always', must be one of visit, step, never"):
         APFL(tiny.new_net(), share_steps="always")
+    with pytest.raises(ValueError, match="model.variant is 'code', must be one of paper, authors_code"):
+        APFL(tiny.new_net(), variant="code")

@@ -27,6 +27,11 @@ def test_the_head_stays_as_it_began(tiny):
 @pytest.mark.parametrize(
     ("head", "line"),
     [
+        (
+            [],
+            "model.head is [], which leaves no weight as it began: use FedAvg and set callbacks.personal_accuracy.fine_tune to "
+            "true",
+        ),
         (["fc.*"], "model.head has 'fc.*', which fits no weight of model.net: its layers are features, classifier"),
         (["*"], "model.head is ['*'], which leaves no weight of model.net to train: name fewer"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 from declared_by_tests import HEAD, Cost
 
-from fl_lightning import FedAvg, FedPer
+from fl_lightning import FedPer, FedRep
 
 COSTS = {"FedPer": Cost(down=(1, 0, -HEAD), up=(1, 0, -HEAD), client=(0, 0, HEAD), personal_by_rule=True)}
 
@@ -31,17 +31,10 @@ def test_a_clients_personal_model_is_its_head_on_the_newest_body(tiny):
     assert not method.has_global_model
 
 
-def test_without_personal_layers_it_is_fedavg(tiny):
-    """Bit for bit, and nothing is kept."""
-    method = tiny.train(FedPer, personal=())
-    tiny.assert_same(method.net, tiny.train(FedAvg).net, atol=0)
-    assert not method.keeps_models
-    assert method.has_global_model
-
-
 @pytest.mark.parametrize(
     ("personal", "line"),
     [
+        ([], "model.personal is [], which leaves clients no personal weight: use FedAvg"),
         (["head.*"], "model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
         (
             ["*"],
@@ -50,7 +43,8 @@ def test_without_personal_layers_it_is_fedavg(tiny):
         ),
     ],
 )
-def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, personal, line):
+@pytest.mark.parametrize("method", [FedPer, FedRep])
+def test_patterns_that_fit_nothing_or_everything_are_refused(tiny, method, personal, line):
     with pytest.raises(ValueError) as error:
-        tiny.train(FedPer, personal=personal)
+        tiny.train(method, personal=personal)
     assert str(error.value) == line

@@ -1,5 +1,7 @@
 """FedRoD against its two objectives in a plain loop."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from declared_by_tests import HEAD, Cost
@@ -72,12 +74,32 @@ def test_the_global_model_of_balanced_clients_is_fedavgs(tiny):
     tiny.assert_same({name: ours.net.state_dict()[name] for name in plain.net.state_dict()}, plain.net, atol=1e-12)
 
 
-def test_a_net_without_a_linear_class_layer_is_refused(tiny):
+@pytest.mark.parametrize("before", [FedAvg, FedRoD])
+def test_from_a_checkpoint_clients_begin_with_its_generic_head(tiny, tmp_path, before):
+    """Whatever the checkpoint holds of personal heads, none or those that its run began with."""
+    earlier = tiny.train(before, rounds=2)
+    earlier.trainer.save_checkpoint(tmp_path / "2.ckpt")
+    method = tiny.train(FedRoD, tiny.new_data(cohorts=[[1]]), initial_weights=str(tmp_path / "2.ckpt"))
+    client = method.client_states.read(4)  # never took part
+    shared = dict((*method.net.named_parameters(), *method.net.named_buffers()))
+    trained, generic = shared["classifier.weight"], earlier.net.classifier.weight
+    assert not torch.equal(trained, generic)
+    tiny.assert_same({"weight": method.personal_model(shared, client)["classifier.weight"]}, {"weight": trained + generic})
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Linear(3, 4),
+        nn.Sequential(OrderedDict(features=nn.Linear(3, 5), classifier=nn.Linear(5, 4))),  # would call the third layer too
+    ],
+)
+def test_a_net_that_cannot_have_a_second_class_layer_is_refused(tiny, net):
     """One line, before round 1."""
 
     class Plain(FedRoD):
-        def __init__(self, net, **common):
-            super().__init__(nn.Linear(3, 4).double(), **common)
+        def __init__(self, _, **common):
+            super().__init__(net.double(), **common)
 
-    with pytest.raises(ValueError, match=r"^model.net is Linear, but FedRoD gives .* classifier, a torch.nn.Linear$"):
+    with pytest.raises(ValueError, match=rf"^model.net is {type(net).__name__}, but FedRoD gives .*, a torch.nn.Linear"):
         tiny.train(Plain)

@@ -58,7 +58,8 @@ def both(tiny, name, **settings):
 
 
 def assert_alike(tiny, whole, part):
-    tiny.assert_same(whole.net.tail, part.net)
+    added = {name: tensor for name, tensor in whole.net.state_dict().items() if not name.startswith(("body.", "tail."))}
+    tiny.assert_same({**whole.net.tail.state_dict(), **added}, part.net)
     for name, weight in BODY.named_parameters():
         assert torch.equal(whole.net.get_parameter(f"body.{name}"), weight), name
     for one, other in zip(whole.reports, part.reports, strict=True):

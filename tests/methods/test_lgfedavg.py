@@ -28,6 +28,7 @@ def test_with_the_parts_swapped_it_is_fedper(tiny):
 @pytest.mark.parametrize(
     ("shared", "line"),
     [
+        ([], "model.shared is [], which leaves no weight of model.net to share: use LocalOnly"),
         (["head.*"], "model.shared has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
         (["*"], "model.shared is ['*'], which leaves clients no personal weight: use FedAvg"),
     ],

@@ -249,7 +249,6 @@ def outcome(attempt, known, request) -> Callable[[str, str], Outcome]:
 QUICK_ROWS = ("FedAvg", STACKED)
 
 
-@pytest.mark.xdist_group("the table of combinations")
 @pytest.mark.parametrize(
     ("row", "column"),
     [
@@ -383,7 +382,6 @@ def render(known: dict[tuple[str, str], Outcome]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("the table of combinations")
 def test_the_page_says_what_was_found(outcome, known):
     """docs/combinations.md, word by word."""
     for cell in CELLS:

@@ -86,6 +86,9 @@ class ClassLearner(FederatedModule):
         self.net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=head.weight.device))
         self.net.register_forward_hook(_without_unseen)
 
+    def begin_with(self, stored: State) -> State:
+        return {**super().begin_with(stored), _SEEN: self.net.get_buffer(_SEEN)}
+
     def is_constant(self, name: str) -> bool:
         return super().is_constant(name) and name not in self._head_names  # whose rows are drawn
 
@@ -220,17 +223,15 @@ class ClassLearner(FederatedModule):
     # A visit --------------------------------------------------------------------------------------------------------
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        return self.sample_losses(net, batch.inputs, batch.targets, client.label_counts, client)
+        return self.sample_losses(net, batch, client.label_counts, client)
 
-    def sample_losses(self, net: nn.Module, inputs: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
         """What clients minimise, (B,), on any samples: those of the batch, and others where a method has some.
 
         Args:
-            inputs: (B, ...).
-            targets: (B,).
             label_counts: (C,), of all that the client has.
         """
-        return self.logits_loss(net(inputs), targets, label_counts)
+        return self.logits_loss(net(samples.inputs), samples.targets, label_counts)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
         """Among the classes that compete."""

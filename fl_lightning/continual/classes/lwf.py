@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.continual.classes.learner import ClassLearner, frozen_copy
-from fl_lightning.exchange import Client
+from fl_lightning.continual.classes.distilling import DistillingLearner
+from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import soft_cross_entropy
 from fl_lightning.module import Net
 
 
-class FedLwF(ClassLearner):
+class FedLwF(DistillingLearner):
     """The loss plus ``lambda * -sum_{c<o} p_c log q_c`` over the o old classes, at temperature T, from the second task on.
 
     p is said by the global model at the end of the task before, in evaluation mode, q by the client's.
@@ -30,30 +30,14 @@ class FedLwF(ClassLearner):
     """
 
     def __init__(self, net: Net, distillation: float = 3.0, temperature: float = 2.0, **common: Any) -> None:
-        super().__init__(net, **common)
-        check_range("model.distillation", distillation, at_least=0, hint="0 is fine-tuning")
+        super().__init__(net, distillation=distillation, **common)
         check_range("model.temperature", temperature, above=0, hint="the paper uses 2")
-        self.distillation, self.temperature = distillation, temperature
+        self.temperature = temperature
 
-    def configure_model(self) -> None:
-        super().configure_model()
-        if "teacher" not in self.server_states:
-            self.add_server_state("teacher", frozen_copy(self.net))
-
-    def end_task(self) -> None:
-        super().end_task()
-        teacher = self.server_state("teacher")
-        for name, tensor in frozen_copy(self.net).items():
-            teacher[name].copy_(tensor)
-
-    def broadcast(self, client: int) -> dict[str, Any]:
-        teaches = self.task > 0 and self.distillation > 0
-        return {**super().broadcast(client), **({"teacher": self.server_state("teacher")} if teaches else {})}
-
-    def sample_losses(self, net: nn.Module, inputs: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
-        logits, old = net(inputs), slice(self.num_old)
-        loss = self.logits_loss(logits, targets, label_counts)
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
+        logits, old = net(samples.inputs), slice(self.num_old)
+        loss = self.logits_loss(logits, samples.targets, label_counts)
         if "teacher" not in client.broadcast:
             return loss
-        said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(inputs))
+        said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(samples.inputs))
         return loss + self.distillation * soft_cross_entropy(logits[:, old], said[:, old], self.temperature, reduction="none")

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.continual.classes.distilling import DistillingLearner
 from fl_lightning.continual.classes.generator import Generator, draw_noise
-from fl_lightning.continual.classes.lwf import FedLwF
 from fl_lightning.exchange import Batch, Client, Needs
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.finite import finite_rows
@@ -29,7 +29,7 @@ _GENERATOR_RATE = 1e-3
 _Batches = list[tuple[nn.Module, Tensor]]  # BatchNorm layers and what they got
 
 
-class MFCL(FedLwF):
+class MFCL(DistillingLearner):
     """``CE_new`` on real samples, and on real and generated ones ``head_weight * CE_seen`` with the features held fixed, plus
     ``distillation`` times the mean squared difference of what the teacher's head makes of both models' features.
 
@@ -51,7 +51,7 @@ class MFCL(FedLwF):
         FloatingPointError: at the end of a task, if the generator is not finite.
     """
 
-    needs = FedLwF.needs | Needs(other_samples=True)
+    needs = DistillingLearner.needs | Needs(other_samples=True)
 
     def __init__(
         self,

@@ -95,7 +95,8 @@ class Replay(ClassLearner):
         chosen = random_bits(memory["key"], client.step * len(draws) + draws) % len(memory["targets"])
         inputs = torch.cat([batch.inputs, memory["inputs"][chosen]])
         targets = torch.cat([batch.targets, memory["targets"][chosen]])
-        losses = self.sample_losses(net, inputs, targets, memory["label_counts"], client)
+        count_too = None if batch.real is None else torch.cat([batch.real, torch.ones_like(draws, dtype=torch.bool)])
+        losses = self.sample_losses(net, Batch(inputs, targets, count_too), memory["label_counts"], client)
         # The mean of these over the batch is that over the batch and what is remembered.
         real = count if batch.real is None else batch.real.sum()
         return (real * losses[:count] + losses[count:].sum()) / (real + len(draws))

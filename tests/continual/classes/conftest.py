@@ -70,7 +70,7 @@ class Arriving:
         source = Arrays(inputs[:150], targets[:150], inputs[150:], targets[150:], classes=list("abcdef"))
         common = {"num_clients": NUM_CLIENTS, "clients_per_round": NUM_CLIENTS, "batch_size": BATCH_SIZE}
         common |= {"partition": Dirichlet(1.0), "val_fraction": 0.0, "monitor_test": 1}
-        return FederatedDataModule(source, **{**common, "tasks": tasks, **settings})
+        return FederatedDataModule(**{"source": source, **common, "tasks": tasks, **settings})
 
     def ready_data(self, **settings: object) -> FederatedDataModule:
         """The same for plain loops."""

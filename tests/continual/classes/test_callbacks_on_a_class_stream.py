@@ -8,8 +8,16 @@ import re
 import pytest
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
+from options import NO_PICTURES
 
-from fl_lightning.callbacks import ArrivingClasses, FederatedCallback, PerClassAccuracy, RoundForgetting
+from fl_lightning.callbacks import (
+    ArrivingClasses,
+    Communication,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    RoundForgetting,
+)
 from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.continual import ClassStream, DomainStream, FedAvgOnClasses, ICaRL
 from fl_lightning.data import Dataset, Samples
@@ -107,6 +115,7 @@ def test_domains_have_a_table_and_no_confusion(arriving):
 def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_scalars, raw_records):
     """Per-class accuracy and F_t live, and the pictures of the tasks, which what was logged draws again."""
     callbacks = [PerClassAccuracy(every=1, clients_every=3), RoundForgetting(every=1, clients_every=3), ArrivingClasses()]
+    callbacks += [LabelCounts(rounds=[3]), Communication()]
     logger = TensorBoardLogger(tmp_path, name="", version="")
     data = arriving.new_data(ClassStream(num_tasks=3, class_order="labels"))
     arriving.train(FedAvgOnClasses, data, callbacks=callbacks, logger=logger)
@@ -117,10 +126,17 @@ def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_
     assert {"forgetting/round", "forgetting/from_best", "forgetting/local_mean"} <= scalars.keys()
     tags = {tag for _, tag, _ in raw_records(tmp_path)}
     assert {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "tasks/counts", "class_accuracy/heatmap"} <= tags
-    again = {picture.tag: picture.draw(picture.rounds[-1]) for picture in pictures(read_log(tmp_path))}
+    log = read_log(tmp_path)
+    found = {picture.tag: picture for picture in pictures(log)}
+    again = {tag: picture.draw(picture.rounds[-1]) for tag, picture in found.items()}
     images = {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "class_accuracy/heatmap", "class_accuracy/one_round"}
-    assert images | {"forgetting/drops"} == again.keys() <= tags
-    rows = [label.get_text() for label in again["tasks/classes"].axes[0].get_yticklabels()]
+    assert images | {"forgetting/drops", "label_counts/partition", "label_counts/cohort"} == again.keys() <= tags
+    held = {round: rows[-1].nonzero()[0].tolist() for round, rows in log.tensors["label_counts/first_clients"].items()}
+    assert held == {0: [0, 1], 2: [2, 3], 4: [4, 5]}  # classes of all clients, before each task
+    assert found["label_counts/partition"].chosen([2, 4]) == [2, 4]
+    bars = again["label_counts/cohort"].axes[0].containers
+    assert [label for label, bar in enumerate(bars) if bar[-1].get_width() > 0] == [2, 3]  # of all clients in round 3
+    rows = [label.get_text().split(",")[0] for label in again["tasks/classes"].axes[0].get_yticklabels()]
     assert rows == [f"{name} (rounds {2 * (label // 2) + 1} to {2 * (label // 2) + 2})" for label, name in enumerate("abcdef")]
 
 
@@ -142,14 +158,8 @@ def test_pictures_say_when_a_class_came_and_went(arriving, settings, spans):
 
 def test_on_the_command_line(main, tmp_path):
     """Two tasks of one round each, on from the checkpoint, evaluated and applied."""
-    short = [
-        "--model.rounds_per_task",
-        "1",
-        "--trainer.enable_progress_bar",
-        "false",
-        "--callbacks.client_forgetting.every",
-        "1",
-    ]
+    short = "--model.rounds_per_task 1 --model.net.hidden 16 --data.batch_size 60 --trainer.enable_progress_bar false".split()
+    short += [*NO_PICTURES, "--callbacks.client_forgetting.every", "2"]
     code, out, error = main("fit", "--config", "digits_classes.yaml", *short, "--trainer.max_steps", "2")
     assert code == 0, error
     assert "tasks/accuracy" in out

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fl_lightning.continual import (
+    GLFC,
     MFCL,
     FedAvgOnClasses,
     FedCurvOnClasses,
@@ -24,9 +25,14 @@ METHODS = {
     Replay: {"memory": 8},
     ServerEWC: {},
     ICaRL: {"memory": 8},
+    GLFC: {"memory": 8},
     MFCL: {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3},
 }
-methods = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+methods = pytest.mark.parametrize(
+    "method",
+    [pytest.param(method, marks=pytest.mark.slow if method is GLFC else ()) for method in METHODS],  # its parts are ICaRL's
+    ids=lambda method: method.__name__,
+)
 
 
 @methods

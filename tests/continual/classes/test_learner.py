@@ -14,7 +14,7 @@ from fl_lightning.continual import (
     ServerEWC,
     TaskStream,
 )
-from fl_lightning.data import Dataset, Partition, Samples
+from fl_lightning.data import IID, Arrays, Dataset, Partition, Samples
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -204,6 +204,37 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
         ValueError, match=r"^model.net is Sequential, whose classifier is missing, must be a linear layer with"
     ):
         arriving.train(FedAvgOnClasses, net=nameless)
+
+
+def test_a_batch_of_one_sample_in_a_later_task_is_refused_before_training(arriving):
+    """The second task's 17 samples are four batches of 4 and one sample; the first task's 16 are batches of 4 alone."""
+    targets = torch.tensor([0, 1] * 8 + [2, 3] * 8 + [2])
+    inputs = torch.randn(37, 2, 3, 3, dtype=torch.float64)
+    source = Arrays(inputs[:33], targets, inputs[33:], torch.arange(4), classes=list("abcd"))
+    stream = ClassStream(num_tasks=2, class_order="labels")
+    data = arriving.new_data(stream, source=source, num_clients=1, clients_per_round=1, partition=IID(), batch_size=4)
+    net = arriving.new_net()
+    net.features.append(torch.nn.BatchNorm1d(3).double())
+    net.classifier = torch.nn.Linear(3, 4).double()
+    with pytest.raises(ValueError) as error:
+        arriving.train(FedAvgOnClasses, data, net)
+    assert str(error.value) == (
+        "data.batch_size is 4, which gives client 0 in task 2 a batch of one sample, but BatchNorm in model.net needs more: "
+        "choose another batch size, or a net without"
+    )
+
+
+@pytest.mark.parametrize(("before", "tasks"), [(FedAvg, None), (FedAvgOnClasses, ClassStream(num_tasks=3))])
+def test_a_run_from_old_weights_begins_with_the_first_task(arriving, tmp_path, before, tasks):
+    """Old weights of all six classes, of which the first task's two are seen; in the second task two rows are drawn."""
+    arriving.train(before, arriving.new_data(tasks), rounds=5, checkpoints=tmp_path)
+    method = arriving.train(FedAvgOnClasses, initial_weights=str(tmp_path / "step=5.ckpt"), rounds=3)
+    first, third = (logits.isfinite().all(dim=0).tolist() for logits in method.seen.logits[::2])
+    assert first == [True] * 2 + [False] * 4
+    assert third == [True] * 4 + [False] * 2
+    old = torch.load(tmp_path / "step=5.ckpt")["state_dict"]["net.classifier.bias"]
+    changed = method.net.classifier.bias.detach() != old
+    assert changed.tolist() == [True] * 4 + [False] * 2
 
 
 def test_a_checkpoint_of_other_tasks_is_refused(arriving, tmp_path):

@@ -22,7 +22,7 @@ from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.privacy import DPSGD, UserLevelDP
 
 SMALL = {"MFCL": {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3}}
-SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL")}
+SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL", "GLFC")}
 LEARNERS = {name: kind for name, kind in vars(continual).items() if name in continual.__all__ and kind is not ClassLearner}
 LEARNERS = {"ClassLearner": ClassLearner, **{k: v for k, v in LEARNERS.items() if issubclass(v, ClassLearner)}}
 OURS = ["FedAvg", *sorted(set(methods.__all__) - {"FedAvg"}, key=str.lower)]
@@ -55,7 +55,7 @@ def test_nothing_public_is_left_out():
     settings = COLUMNS.values()
     assert {type(s["loss"]).__name__ for s in settings if "loss" in s} | {"CrossEntropy", "Loss"} == set(losses.__all__)
     assert {"sequential", *(s["engine"] for s in settings if "engine" in s)} == set(ENGINES)
-    assert {"ServerEWC", "FedLwF", "Replay", "ICaRL", "MFCL"} < set(LEARNERS)
+    assert {"ServerEWC", "FedLwF", "Replay", "ICaRL", "GLFC", "MFCL"} < set(LEARNERS)
 
 
 class Began(FederatedCallback):
@@ -129,7 +129,6 @@ def largest_difference(one, other) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("the table of class learners")
 @pytest.mark.parametrize(("row", "column"), CELLS)
 def test_a_setting_makes_its_difference(outcome, row, column):
     """Another engine makes none in float64, to 1e-9; everything else some."""
@@ -169,7 +168,6 @@ def combined(arriving, pairs) -> Callable[[str, str], None]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("the table of class learners")
 @pytest.mark.parametrize(("federation", "learner"), PAIRS)
 def test_a_learner_in_a_federation_learns_all_tasks(combined, federation, learner):
     combined(federation, learner)
@@ -217,7 +215,6 @@ def render(known, pairs) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("the table of class learners")
 def test_the_page_says_what_was_found(outcome, combined, known, pairs):
     """docs/combinations_of_classes.md, word by word."""
     for cell in CELLS:

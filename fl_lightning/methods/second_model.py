@@ -1,0 +1,23 @@
+"""What methods share whose clients train a second model, next to the one that they send."""
+
+from typing import Any
+
+from torch import nn
+
+from fl_lightning.exchange import Client, ClientState, Needs
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule
+
+
+class SecondModel(FederatedModule):
+    """A client keeps and uses ``client.state["model"]``, weights and buffers by name, at its first visit the initial model."""
+
+    needs = Needs(initial_model=True)
+
+    def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        if "model" not in client.state:
+            client.state["model"] = {name: tensor.clone() for name, tensor in self.initial_model.items()}
+        return super().client_start(net, client)
+
+    def personal_model(self, shared: State, state: ClientState) -> State:
+        return {**shared, **state.method.get("model", {})}
