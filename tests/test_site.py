@@ -5,6 +5,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -28,10 +29,13 @@ def test_every_method_has_a_page():
     for name in methods.__all__:
         page = pages[f"docs/methods/{name}.md"]
         assert f"| `{name}` |" in page, name
-        for section in ("## What it does", "## Keys", "## Class"):
+        for section in ("## What it does", "## Keys", "## Results", "## Class"):
             assert section in page, f"{name}: {section}"
     assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
+    declared = "No run of it is recorded here yet. Declared to run it: [personal_dirichlet](../results.md)"
+    assert declared in pages["docs/methods/FedPer.md"]
+    assert "Its numbers stand in [What was measured](../arriving_classes.md)." in pages["docs/methods/FedLwF.md"]
 
 
 def test_equations_of_methods_are_formulas():
@@ -63,6 +67,31 @@ def test_every_config_callback_and_public_name_is_listed():
     modules = [getattr(fl_lightning, name) for name in ("callbacks", "data", "functional", "losses", "models", "privacy")]
     names = [name for module in (fl_lightning, *modules) for name in module.__all__ if name not in vars(fl_lightning)]
     assert [name for name in names if f"`{name}" not in api and f".{name}\n" not in api] == []
+
+
+def test_every_name_that_a_page_imports_has_an_api_page():
+    """Also those of modules without a list of names: whoever adds one to a page adds its module to the API."""
+    from api_pages import api_pages
+
+    import_line = re.compile(r"^from (fl_lightning[\w.]*) import (.+)$", re.MULTILINE)
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+    imported = {name for text in texts for _, names in import_line.findall(text) for name in names.split(", ")}
+    assert {"check_range", "RunContext", "SequentialEngine"} <= imported
+    api = "".join(api_pages().values())
+    assert [name for name in sorted(imported) if f"`{name}" not in api and f".{name}\n" not in api] == []
+
+
+HOSTS = {"semver.org", "github.com", "docs.pytorch.org"}  # that pages may link to
+
+
+def test_external_links_lead_to_listed_hosts():
+    """With https and a host; addresses on the reader's machine lead to none."""
+    pages = [*ROOT.glob("*.md"), *(path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb"))]
+    links = {link for page in pages for link in re.findall(r"https?://[^\s)>\"'`|\\]+", page.read_text())}
+    found = {link: urlsplit(link) for link in links}
+    external = {link: parts for link, parts in found.items() if parts.hostname not in ("localhost", "127.0.0.1")}
+    assert external
+    assert [link for link, parts in external.items() if parts.scheme != "https" or parts.hostname not in HOSTS] == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ import fl_lightning
 # Public without a list of names: what stands in them.
 _WITHOUT_LIST = (
     *("fl_lightning.federated_net", "fl_lightning.metrics", "fl_lightning.export", "fl_lightning.random_streams"),
-    "fl_lightning.engines.rounds",
+    *(
+        "fl_lightning.callbacks.figures",
+        "fl_lightning.checks",
+        "fl_lightning.engines.rounds",
+        "fl_lightning.engines.run_context",
+    ),
+    *("fl_lightning.engines.sequential", "fl_lightning.engines.captured", "fl_lightning.engines.vectorized"),
 )
 
 
@@ -44,7 +50,11 @@ def _module_names() -> list[str]:
     """All modules but those whose names are not for users, or are offered by ``fl_lightning``."""
     inner = ("command_line", "sweep", "state", "training", "module", "__main__", "clients")
     names = [found.name for found in pkgutil.walk_packages(fl_lightning.__path__, "fl_lightning.")]
-    return ["fl_lightning.callbacks", *(name for name in names if name.split(".")[1] not in inner)]
+    return [
+        "fl_lightning.callbacks",
+        "fl_lightning.callbacks.figures",
+        *(name for name in names if name.split(".")[1] not in inner),
+    ]
 
 
 def _names(module: ModuleType) -> list[str]:

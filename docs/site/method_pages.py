@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -15,6 +16,13 @@ from fl_lightning import FederatedModule, continual, methods
 from fl_lightning.command_line.bundled_configs import bundled_files, bundled_rows
 from fl_lightning.command_line.config_files import whole_configs
 
+sys.path.append(str(Path(__file__).parents[2]))  # studies are no part of the package
+
+from studies.catalogue import STUDIES
+from studies.declaration import Study, Sweep
+
+_NO_RUN = "No run of it is recorded here yet."
+_PAGES_OF_RESULTS = ("results.md", "continual.md", "arriving_classes.md", "personal_models.md", "study_digits/report.md")
 _PAGES_ON_METHODS = ("methods.md", "personal_models.md", "continual.md", "arriving_classes.md")
 
 
@@ -118,7 +126,7 @@ def _configs(name: str) -> Iterator[str]:
 
 
 def _results(name: str, root: Path) -> Iterator[str]:
-    """Rows of docs/papers/ with the method's configs that were run."""
+    """Rows of docs/papers/ with the method's configs that were run, else pages whose tables have it."""
     configs = {f"`{config}`" for config in configs_by_method()[name]}
     found = []
     for page in sorted((root / "docs" / "papers").glob("*.md")):
@@ -129,6 +137,40 @@ def _results(name: str, root: Path) -> Iterator[str]:
     if found:
         yield "## Results\n\n" + table(["table", "config", "the paper, and ours"], found)
         yield "[Results](../results.md) has the commands, and more runs.\n"
+        return
+    elsewhere = dict.fromkeys(_measured_on(name, root))
+    text = f"Its numbers stand in {', '.join(elsewhere)}." if elsewhere else _NO_RUN
+    declared = ", ".join(f"[{study.name}]({link})" for study, link in _declared(name, root))
+    yield f"## Results\n\n{text}{f' Declared to run it: {declared}.' if declared else ''}\n"
+
+
+def _measured_on(name: str, root: Path) -> Iterator[str]:
+    """Links to pages whose tables have numbers in a row of the method, or of a config of it."""
+    configs = {config.partition(".")[0].lower() for config in configs_by_method()[name]}
+    keys = {name.lower(), *configs, *(config.removeprefix("digits_classes_") for config in configs)}
+    for page in _PAGES_OF_RESULTS:
+        for _, row, section in _table_rows(root / "docs" / page):
+            words = re.findall(r"[\w-]+", row[0].lower())
+            if keys & {*words} and any(re.match(r"\**-?\d*\.\d", cell) for cell in row[1:]):
+                yield f"[{section}](../{page})"
+
+
+def _declared(name: str, root: Path) -> Iterator[tuple[Study, str]]:
+    """Studies one of whose sweeps runs the method, with links to what they have or to the list of them."""
+    for study in STUDIES.values():
+        pairs = ((sweep, point) for sweep in study.sweeps for point in sweep.points)
+        runs = (_method_of(sweep, point.get("model", "")) for sweep, point in pairs)
+        if name in runs:
+            page = f"results/{study.name}/report.md"
+            yield study, f"../{page if (root / 'docs' / page).is_file() else 'results.md'}"
+
+
+def _method_of(sweep: Sweep, model: str) -> str:
+    """The name of the class that a point gives, else that of the sweep's options or of its config."""
+    options = sweep.settings.options
+    given = model or next((after for option, after in pairwise(options) if option == "--model"), "")
+    found = [name for name, configs in configs_by_method().items() if sweep.settings.config in configs]
+    return given.rpartition(".")[2] or "".join(found[:1])
 
 
 def _table_rows(page: Path) -> Iterator[tuple[list[str], list[str], str]]:

@@ -14,6 +14,7 @@ from fl_lightning.command_line.plain_help import PlainFormatter
 from fl_lightning.report.comparison import compare
 from fl_lightning.report.runs import read_runs
 from fl_lightning.report.safe_text import one_line
+from fl_lightning.report.table_files import write_table
 from fl_lightning.report.tables import Table
 
 _WIDE = 200  # columns where there is no terminal
@@ -24,11 +25,15 @@ def run(arguments: Sequence[str]) -> None:
 
     Raises:
         FileNotFoundError: if a folder is missing or holds no run that can be read.
-        ValueError: if the sides cannot be compared, or one is not given.
+        ValueError: if the sides cannot be compared, one is not given, or ``--out`` is a file.
+        OSError: if a file cannot be written.
     """
     options = parse(_parser(), arguments)
     if options.second is None:
         raise ValueError("SECOND is missing: give two folders, as in fl-lightning compare runs/a runs/b")
+    out = None if options.out is None else Path(options.out)
+    if out is not None and any(folder.exists() and not folder.is_dir() for folder in (out, *out.parents)):
+        raise ValueError(f"--out is {out}, which is a file or lies in one: give a folder")
     sides, remarks = [], []
     for folder in (options.first, options.second):
         runs, said = read_runs([Path(folder)])
@@ -42,6 +47,9 @@ def run(arguments: Sequence[str]) -> None:
         console.print("No setting differs.")
     console.print(_drawn(outcome))
     console.print(outcome.note)
+    if out is not None:
+        for table in (settings, outcome):
+            write_table(table, out)
     for remark in (*remarks, *said):
         print(one_line(remark), file=sys.stderr)
 
@@ -56,6 +64,9 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("first", metavar="FIRST", nargs="?", type=str, help="a run's folder, or one of many runs, at any depth")
     parser.add_argument("second", metavar="SECOND", nargs="?", type=str, help="what it is compared with")
+    parser.add_argument(
+        "--out", type=str | None, help="folder of the tables as CSV and LaTeX; by default they are printed alone"
+    )
     return parser
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fl_lightning.report.costs import megabytes, time_of_rounds
+from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.groups import Group, group_runs
 from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import shortened
-from fl_lightning.report.scores import mean_after_first
 from fl_lightning.report.study import Spread, check_same_data, common_metric, final_value, holm, paired_test
-from fl_lightning.report.tables import DASH, Table, number, signed, spread
+from fl_lightning.report.tables import DASH, Table, interval, number, signed, spread
 
 _PROVENANCE = ("version", "commit")  # of results.json
 _FORGETTING = "forgetting/"
@@ -120,21 +120,28 @@ def _outcome(found: Sequence[Pair], measures: dict[str, Measure]) -> Table:
     scored = [(pair, name, *_scores(pair, measure)) for pair in found for name, measure in measures.items()]
     tested = [paired_test(theirs, ours) for _, _, ours, theirs in scored]
     corrected = holm([math.nan if name == _SECONDS else p for (_, name, *_), (_, p) in zip(scored, tested, strict=True)])
+    has_intervals = any(not math.isnan(differences.interval[0]) for differences, _ in tested)
     rows, records = [], []
     for (pair, name, *sides), (differences, _), p_holm in zip(scored, tested, corrected, strict=True):
         texts = [spread(Spread(tuple(side.values()))) for side in sides]
         change = signed(differences.mean) + (f" ({len(differences.values)})" if differences.values else "")
-        rows.append([*([pair.label or DASH] if len(found) > 1 else []), name, *texts, change, number(p_holm, ".2g")])
+        between = [interval(differences)] if has_intervals else []
+        rows.append([*([pair.label or DASH] if len(found) > 1 else []), name, *texts, change, *between, number(p_holm, ".2g")])
         means = {f"{of}_mean": Spread(tuple(side.values())).mean for of, side in zip(("first", "second"), sides, strict=True)}
-        counted = {"pairs": len(differences.values), "difference": differences.mean, "p_holm": p_holm}
+        low, high = differences.interval
+        counted = {"pairs": len(differences.values), "difference": differences.mean, "low": low, "high": high, "p_holm": p_holm}
         records.append({"runs": pair.label, "measure": name} | means | counted)
     tests = sum(not math.isnan(p) for p in corrected)
+    between = (
+        " its interval is that of the mean difference, by a percentile bootstrap over three or more seeds;" * has_intervals
+    )
     note = (
-        "Mean ± standard deviation over seeds; the second less the first over the seeds that both have, in brackets how many; "
-        "p of Student's paired t test, two-sided, "
+        "Mean ± standard deviation over seeds; the second less the first over the seeds that both have, in brackets how many;"
+        f"{between} p of Student's paired t test, two-sided, "
         + (f"corrected for the {tests} tests of this table by Holm's method." if tests > 1 else "not corrected.")
     )
-    columns = [*(["runs"] if len(found) > 1 else []), "measure", "first", "second", "second - first (pairs)", "p (Holm)"]
+    columns = [*(["runs"] if len(found) > 1 else []), "measure", "first", "second", "second - first (pairs)"]
+    columns += [*(["its 95 % interval"] if has_intervals else []), "p (Holm)"]
     return Table("comparison", "Comparison", note, columns, rows, records)
 
 

@@ -1,6 +1,5 @@
 """The report as files: ``report.html``, ``report.md``, tables as CSV and LaTeX, figures as PNG, SVG and PDF."""
 
-import csv
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from markupsafe import Markup, escape
 
 from fl_lightning.atomic_files import atomic_write
 from fl_lightning.report.figures import INK, PAPER, Drawing
-from fl_lightning.report.latex import latex_table
 from fl_lightning.report.safe_text import markdown, markdown_code, one_line
 from fl_lightning.report.sections import Section
+from fl_lightning.report.table_files import write_table
 from fl_lightning.report.tables import Table
 from fl_lightning.report.template import FIGURE, HTML, TABLE
 
@@ -63,10 +62,7 @@ def write_report(report: Report, out: Path) -> None:
     """
     earlier = _files_named_in(out / "report.md")
     for table in report.tables:
-        with atomic_write(out / "tables" / f"{table.name}.csv") as path:
-            _write_csv(table, path)
-        with atomic_write(out / "tables" / f"{table.name}.tex") as path:
-            path.write_text(latex_table(table), encoding="utf-8")
+        write_table(table, out / "tables")
     pictures = {drawing.name: _write_figure(drawing, out / "figures") for drawing in report.drawings}
     with atomic_write(out / "report.md") as path:
         path.write_text(_markdown(report), encoding="utf-8")
@@ -79,18 +75,6 @@ def write_report(report: Report, out: Path) -> None:
 def _files_named_in(report: Path) -> set[str]:
     text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
     return set(re.findall(r"\]\(((?:figures|tables)/\w+\.(?:png|svg|pdf|csv|tex))\)", text))
-
-
-def _write_csv(table: Table, path: Path) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table.records[0]) if table.records else list(table.columns))
-        writer.writeheader()
-        writer.writerows({key: _csv_value(value) for key, value in record.items()} for record in table.records)
-
-
-def _csv_value(value: object) -> object:
-    """An empty cell for NaN; text, a path and a class among it, in one line."""
-    return ("" if value != value else value) if isinstance(value, int | float) else one_line(str(value))
 
 
 def _write_figure(drawing: Drawing, folder: Path) -> str:

@@ -120,24 +120,25 @@ def _personal(log: Log, round: int) -> Figure:
 
 
 def _labels(log: Log) -> Iterator[Picture]:
-    """Class shares of the federation's first clients, and of cohorts."""
+    """Class shares of the federation's first clients, where tasks arrive before each of them, and of cohorts."""
     begun = _logged(log, "label_counts/first_clients")
     if not begun:
         return
-    first = _tensor(log, "label_counts/first_clients", begun[0])
-    everyone, classes = first[-1:], _names(log, first.shape[1])
 
-    def partition(round: int) -> Figure:
+    def partition(after: int) -> Figure:
+        first = _tensor(log, "label_counts/first_clients", after)
         rows = [*(f"client {client}" for client in range(len(first) - 1)), "all clients"]
-        return figures.label_shares(first, rows, classes, "Labels of the clients")
+        title = f"Labels of the clients from round {after + 1} on" if len(begun) > 1 else "Labels of the clients"
+        return figures.label_shares(first, rows, _names(log, first.shape[1]), title)
 
     def of_cohort(round: int) -> Figure:
         some = _tensor(log, "label_counts/clients", round)
+        first = _tensor(log, "label_counts/first_clients", max((after for after in begun if after < round), default=begun[0]))
         rows = [*(f"client {client}" for client in cohort(log, round) or ()), "cohort", "all clients"]
-        counts = torch.cat([some, some.sum(dim=0, keepdim=True), everyone])
-        return figures.label_shares(counts, rows, classes, f"Labels of the cohort, round {round}")
+        counts = torch.cat([some, some.sum(dim=0, keepdim=True), first[-1:]])
+        return figures.label_shares(counts, rows, _names(log, some.shape[1]), f"Labels of the cohort, round {round}")
 
-    yield Picture("label_counts/partition", begun, partition, of_the_run=True)
+    yield Picture("label_counts/partition", begun, partition, of_the_run=len(begun) == 1)
     counted = [
         round
         for round in _logged(log, "label_counts/clients")
@@ -161,8 +162,7 @@ def _tasks(log: Log) -> Iterator[Picture]:
 
     def classes(round: int) -> Figure:
         values = _tensor(log, "tasks/class_table", round)
-        best = values.nan_to_num(nan=-1.0).cummax(dim=0).values
-        return figures.classes_after_tasks((best - values).T, _arriving(log, values.shape[1]))
+        return figures.classes_after_tasks(values.T, _arriving(log, values.shape[1]))
 
     yield Picture("tasks/accuracy_table", _logged(log, "tasks/table"), table)
     yield Picture("tasks/confusion", _logged(log, "tasks/table", "tasks/counts", "tasks/class_task"), confusion)

@@ -1,4 +1,4 @@
-"""Tables of what the models learned, and how fast, and what they forgot."""
+"""Tables of what the models learned, and how fast."""
 
 import math
 from collections import defaultdict
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.runs import Run
+from fl_lightning.report.marks import best_and_second
 from fl_lightning.report.study import TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, capitalised, interval, mean_and_sd, means_and_sds, number, signed, spread
+from fl_lightning.report.tables import DASH, Table, capitalised, interval, mean_and_sd, number, signed, spread
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
 _TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them
@@ -44,7 +44,8 @@ def final_accuracy(study: Study) -> Table:
         )
     between = ["its 95 % interval"] if has_intervals else []
     columns = ["method", "runs", "final", *between, "last", "best round", "against the baseline (pairs)", "p (Holm)"]
-    bold, underlined = (frozenset((row, 2) for row in _of_rank(study, rank)) for rank in range(2))
+    conditions = [group.condition for group in study.finished]
+    bold, underlined = best_and_second(conditions, {2: [study.final_of(group).mean for group in study.finished]})
     note = _final_note(study, sum(not math.isnan(p) for _, p in tests), has_intervals)
     return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold, underlined)
 
@@ -57,18 +58,6 @@ def _against_baseline(study: Study, group: Group) -> tuple[Spread, float]:
 
 def _last(values: NDArray) -> float:
     return values[-1]
-
-
-def _of_rank(study: Study, rank: int) -> list[int]:
-    """Indices, among finished groups, of the highest final accuracy of each condition; with rank 1 of the next lower one."""
-    conditions = defaultdict(list)
-    for index, group in enumerate(study.finished):
-        conditions[group.condition].append((study.final_of(group).mean, index))
-    found = []
-    for scores in conditions.values():
-        ranked = sorted({score for score, _ in scores}, reverse=True)
-        found += [index for score, index in scores if ranked[rank : rank + 1] == [score]]
-    return found
 
 
 def _final_note(study: Study, tests: int, has_intervals: bool) -> str:
@@ -158,47 +147,3 @@ def ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Grou
     best = ", each at its best learning rate" if key != RATE and study.tries_rates else ""
     note = f"Final accuracy, mean ± standard deviation over seeds{best}."
     return Table(f"ablation_{name.replace(' ', '_')}", f"Final accuracy by {name}", note, columns, rows, records)
-
-
-def forgetting(study: Study, names: dict[str, str]) -> Table:
-    """Means over rounds of what was measured; ``names``: scalar -> what it is called."""
-    rows, records = [], []
-    for group in study.finished:
-        having = {name: [run for run in group.runs if name in run.log.scalars] for name in names}
-        scores = [Spread(tuple(mean_after_first(run, name) for run in having[name])) for name in names]
-        if any(score.values for score in scores):
-            rows.append([group.label, *(spread(score) for score in scores)])
-            records.append({"method": group.label} | means_and_sds(names, scores))
-    note = "Means over all rounds but the first, mean ± standard deviation over seeds."
-    return Table("forgetting", "Forgetting", note, ["method", *names.values()], rows, records)
-
-
-def mean_after_first(run: Run, name: str) -> float:
-    """Round 1 is left out: what the untrained model happened to know is no knowledge to lose."""
-    curve = run.log.scalars[name]
-    later = curve.after(1)
-    return float((later if len(later) else curve).values.mean())
-
-
-def tasks(study: Study) -> Table | None:
-    """What clients that learn tasks one after another know at the end; None for other runs."""
-    names = {
-        "tasks/accuracy": "accuracy",
-        "tasks/forgetting": "forgetting",
-        "tasks/backward_transfer": "backward transfer",
-        "tasks/model_megabytes": "models, MB",
-    }
-    rows, records = [], []
-    for group in study.finished:
-        if not all(TASKS in run.log.scalars for run in group.runs):
-            continue
-        curves = [[run.log.scalars[name] for run in group.runs if name in run.log.scalars] for name in names]
-        scores = [Spread(tuple(float(curve.values[-1]) for curve in of)) for of in curves]
-        rows.append([group.label, str(len(group.runs)), *(spread(score) for score in scores)])
-        records.append({"method": group.label} | means_and_sds(names, scores))
-    note = (
-        "After the last round, means over seeds and, where each client learns tasks, over clients, ± standard deviation over "
-        "seeds. Forgetting is the mean drop from the best accuracy on each earlier task (positive is forgetting), backward "
-        "transfer the change since it was learned (negative is forgetting)."
-    )
-    return Table("tasks", "Task streams", note, ["method", "runs", *names.values()], rows, records) if rows else None

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from fl_lightning.report import costs, figures, scores
+from fl_lightning.report import costs, figures, forgetting, scores
 from fl_lightning.report.events import Curve
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
@@ -49,7 +49,8 @@ def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
 
 
 def drawings_over_rounds(study: Study) -> Iterator[Drawing]:
-    """The figures of all sections but heatmaps."""
+    """The figures of all sections but heatmaps, of runs that go on too."""
+    study = replace(study, unfinished_too=True)
     palette = _palette(study)
     for section in (*_learning(study, palette), *_spent(study, palette)):
         yield from section.drawings
@@ -127,13 +128,13 @@ def _counted(groups: Iterator[Group]) -> str:
 
 
 def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
-    table = scores.tasks(study)
-    if table is None:
+    tables = forgetting.tasks(study)
+    if not tables:
         return
     curves = {"tasks/accuracy": "accuracy on the tasks so far", "tasks/forgetting": "forgetting of earlier tasks"}
     names = [name for name in curves if name != study.metric and _has(study, name)]
     drawn = [_over_rounds(study, palette, name, curves[name]) for name in names]
-    yield Section(table.title, drawn, [table])
+    yield Section(tables[0].title, drawn, tables)
 
 
 def _over_rounds(study: Study, palette: Palette, name: str, label: str) -> Drawing:
@@ -168,7 +169,7 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     if any("forgetting/local" in run.log.histograms for group in study.finished for run in group.runs):
         what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
         drawn.append(_distribution(study, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
-    yield Section("Forgetting", drawn, [scores.forgetting(study, names)])
+    yield Section("Forgetting", drawn, forgetting.forgetting(study, names))
 
 
 def _round_forgetting_name(study: Study) -> tuple[str, int]:

@@ -61,6 +61,7 @@ class Study:
     baseline: Group
     targets: dict[str, float]  # condition -> accuracy whose rounds are counted
     targets_from: str  # where they come from, in words
+    unfinished_too: bool = False  # whether runs that go on count as if they had ended
 
     @property
     def metric_name(self) -> str:
@@ -69,8 +70,8 @@ class Study:
 
     @property
     def finished(self) -> list[Group]:
-        """The groups whose runs came to their end."""
-        return [group for group in self.groups if group.finished]
+        """The groups whose runs came to their end; all with ``unfinished_too``."""
+        return [group for group in self.groups if group.finished or self.unfinished_too]
 
     def accuracy(self, run: Run) -> Curve:
         """The run's accuracy; the untrained round 0 is left out."""

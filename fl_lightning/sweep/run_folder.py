@@ -95,9 +95,10 @@ def final_metrics(results: dict[str, Any]) -> dict[str, float]:
     """The numbers of a ``results.json`` that sweeps compare.
 
     ``test_accuracy`` and ``val_accuracy`` are the final ones, as in reports; the other readings, ``test_accuracy_best`` and the
-    like, forgetting and scores of tasks follow.
+    like, forgetting, personal models and scores of tasks follow.
     """
     measured = [name for name in ("test_accuracy", "val_accuracy") if results[name]]
     final = {name: next(results[name][key] for key in _FINAL if key in results[name]) for name in measured}
     others = {f"{name}_{reading}": results[name][reading] for name in measured for reading in _OTHER_READINGS}
-    return {**final, **others, **results["newest_forgetting"], **results["tasks"]}
+    personal = results.get("personal", {})  # a run of an earlier version has none
+    return {**final, **others, **results["newest_forgetting"], **personal, **results["tasks"]}

@@ -1,5 +1,6 @@
 """Two sides compared: what sets them apart, the numbers of both against sums by hand, and what cannot be compared."""
 
+import csv
 import math
 
 import pytest
@@ -93,6 +94,29 @@ def test_the_command(write_run, main, tmp_path):
     assert "+0.250 (1)" in out
     assert "No setting differs." in main("compare", "runs/seed_0/a", "runs/seed_0/a")[1]
 
+    assert main("compare", "runs/seed_0/a", "runs/seed_0/b", "--out", "both/tables")[0] == 0
+    folder = tmp_path / "both" / "tables"
+    assert {path.name for path in folder.iterdir()} == {
+        f"{n}.{end}" for n in ("settings", "comparison") for end in ("csv", "tex")
+    }
+    with open(folder / "comparison.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["measure"], row["difference"], row["p_holm"]) == ("test/accuracy, final", "0.25", "")
+    lines = (folder / "comparison.tex").read_text().splitlines()
+    assert r"test/accuracy, final & 0.500 & 0.750 & +0.250 (1) & -- \\" in lines
+
+
+def test_the_interval_of_a_difference(write_run, sides):
+    """Of differences 0, 0, 3/8 in 3^3 resamples the mean is 0 in 8 and 3/8 in one, 3.7 %: the percentiles are these."""
+    for seed, value in enumerate((0.5, 0.5, 0.875)):
+        write_run("a", {1: 0.5}, seed=seed)
+        write_run("b", {1: value}, seed=seed, model="FedProx")
+    _, outcome, _ = compare(*sides())
+    assert outcome.columns[-2:] == ["its 95 % interval", "p (Holm)"]
+    assert outcome.rows[0][3:5] == ["+0.125 (3)", "0.000 to 0.375"]
+    assert (outcome.records[0]["low"], outcome.records[0]["high"]) == (0.0, 0.375)
+    assert "by a percentile bootstrap over three or more seeds" in outcome.note
+
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
@@ -101,6 +125,7 @@ def test_the_command(write_run, main, tmp_path):
         (["runs"], "SECOND is missing: give two folders"),
         (["runs", "gone"], "RUNS has gone, which is no folder"),
         (["runs", "runs", "more"], "more"),
+        (["runs", "runs", "--out", "runs/seed_0/a/version_0/config.yaml/x"], "which is a file or lies in one"),
     ],
 )
 def test_a_mistake_is_one_line(write_run, main, arguments, error):

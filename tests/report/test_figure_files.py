@@ -69,6 +69,14 @@ def test_rounds_are_chosen(run, main, tmp_path):
     assert drawn == NAMES | {"forgetting_clients_round_1"}
 
 
+def test_of_a_run_that_goes_on_all_curves_are_drawn(write_run, main, tmp_path):
+    scalars = {"forgetting/round": {1: 0.5, 2: 0.25}, "communication/total_up": {1: 1e6, 2: 2e6}}
+    scalars["communication/total_down"] = scalars["communication/total_up"]
+    folder = write_run("a", {1: 0.25, 2: 0.5}, rounds=100, scalars=scalars)
+    assert main("figures", str(folder), "out", "--format", "svg")[0] == 0
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"accuracy", "forgetting_round", "communication"}
+
+
 def test_numbers_of_the_pictures():
     """Values by hand: a class that comes in round 3 is unknown before, a gain is no drop, task 2 builds on one of client 4."""
     nan = float("nan")
@@ -106,7 +114,7 @@ def test_numbers_of_the_pictures():
         assert np.array_equal(image.get_array().filled(nan), values, equal_nan=True), tag
     assert drawn.keys() - heatmaps.keys() == {"personal/distribution", "label_counts/partition", "label_counts/cohort"}
     rows = [label.get_text() for label in drawn["tasks/classes"].axes[0].get_yticklabels()]
-    assert rows == ["cat (rounds 1 to 2)", "owl"]
+    assert rows == ["cat (rounds 1 to 2), best 0.75", "owl, best 0.50"]
     rows = [label.get_text() for label in drawn["label_counts/cohort"].axes[0].get_yticklabels()]
     assert rows == ["client 3", "cohort", "all clients"]
     assert [bar.get_width() for bar in drawn["label_counts/cohort"].axes[0].patches[:3]] == [0.25, 0.25, 0.5]

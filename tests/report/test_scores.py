@@ -1,8 +1,7 @@
-"""The numbers of the tables on accuracy and forgetting, against sums by hand."""
+"""The numbers of the tables on accuracy, against sums by hand."""
 
 import math
 
-import numpy as np
 import pytest
 
 from fl_lightning.report import scores
@@ -125,21 +124,3 @@ def test_a_rate_at_the_border_is_within(write_run, study):
 def test_without_several_rates_there_is_no_such_table(write_run, study):
     write_run("a", {1: 0.5})
     assert scores.rate_robustness(study()) is None
-
-
-def test_forgetting_leaves_round_1_out(write_run, study):
-    """(.25 + .5) / 2; the drop from the untrained model in round 1 is none."""
-    drops = {"forgetting/round": {1: 1.0, 2: 0.25, 3: 0.5}}
-    write_run("a", {3: 0.5}, scalars=drops)
-    write_run("b", {3: 0.5}, model="FedProx")
-    table = scores.forgetting(study(), {"forgetting/round": "round F_t"})
-    assert table.rows == [["FedAvg", "0.375"]]
-
-
-def test_tasks_are_scored_at_the_end(write_run, study):
-    scalars = {"tasks/forgetting": {2: 0.5, 3: 0.25}, "tasks/model_megabytes": {1: 1.0, 3: 4.0}}
-    for seed, value in enumerate((0.5, 0.75)):
-        write_run("a", {1: 1.0, 3: value}, metric="tasks/accuracy", scalars=scalars, seed=seed)
-    table = scores.tasks(study())
-    assert table.rows == [["FedAvg", "2", "0.625 ± 0.177", "0.250 ± 0.000", "-", "4.000 ± 0.000"]]
-    assert np.isclose(table.records[0]["tasks/accuracy_mean"], 0.625)

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 BASE = ["sweep", "--config", "digits_tce.yaml"]
 LR = ["--set", "model.optimizer.lr=0.1,0.3"]
 

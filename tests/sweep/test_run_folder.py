@@ -54,3 +54,5 @@ def test_the_final_accuracy_under_its_name_and_its_former_one(final):
         "test_accuracy_moving_average": 0.25,
         "forgetting/round": 0.125,
     }
+    personal = {"personal/held_out/mean": 0.75}
+    assert final_metrics(results | {"personal": personal}) == final_metrics(results) | personal

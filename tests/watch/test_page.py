@@ -1,5 +1,6 @@
 """The page in a real browser, without a screen."""
 
+import html
 import re
 import shutil
 import subprocess
@@ -18,24 +19,23 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 
 
+def dumped(address: str, folder: Path, *options: str) -> str:
+    """What a page has become after some seconds of its clock, as HTML."""
+    always = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=7000"]
+    command = [CHROMIUM, *always, *options, f"--user-data-dir={folder / 'browser'}", "--dump-dom", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
 @pytest.fixture
 def page(tmp_path) -> Callable[..., str]:
     """The page as it stands after some seconds of its clock, as HTML."""
 
-    def show(width: int = 1280) -> str:
+    def show(width: int = 1280, *options: str) -> str:
         (tmp_path / "runs").mkdir(exist_ok=True)
         with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as serving:
             threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
             serving.runs.refresh()
-            options = [
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                f"--window-size={width},1200",
-                "--virtual-time-budget=7000",
-            ]
-            command = [CHROMIUM, *options, f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", serving.address]
-            shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+            shown = dumped(serving.address, tmp_path, f"--window-size={width},1200", *options)
             serving.shutdown()
         return shown
 
@@ -95,3 +95,39 @@ def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
 
 def test_a_folder_without_runs(page):
     assert "No runs yet. They appear here as they begin." in page(width=390)
+
+
+# Of a page in a frame as wide as a phone: its width in pixels, its background, and that of its text.
+MEASURED = """(frame => {
+  const { documentElement, body } = frame.contentDocument, style = frame.contentWindow.getComputedStyle(body);
+  document.title = [documentElement.scrollWidth, style.backgroundColor, style.color].join("; ");
+})(document.querySelector("iframe"))"""
+DARK = "<title>390; rgb(20, 23, 26); rgb(230, 233, 236)</title>"
+
+
+def test_who_took_part_on_a_phone_in_the_dark(page, write_run, tmp_path, monkeypatch):
+    """Three clients in two rounds; nothing is wider than the phone, and ink and paper are those of dark mode."""
+    write_run("one", {"test/accuracy": {1: 0.25, 2: 0.5}}, {"clients/round_cohort": {1: [0, 2], 2: [1, 2]}}, rounds=2)
+    shutil.copytree(Path(server.__file__).parent, tmp_path / "page")
+    with (tmp_path / "page" / "page.js").open("a") as script:
+        script.write(f"""if (window === top) {{
+          document.body.insertAdjacentHTML("beforeend", '<iframe src="/" style="width: 390px; border: 0"></iframe>');
+          setTimeout(() => {MEASURED}, 5000);
+        }}""")
+    monkeypatch.setattr(server, "files", lambda package: tmp_path / "page")
+    monkeypatch.delitem(server._HEADERS, "Content-Security-Policy")  # which allows no frame
+    shown = page(1280, "--blink-settings=preferredColorScheme=0")
+    assert DARK in shown
+    assert "who took part, over rounds" in shown
+    assert shown.count("<rect") == 6
+
+
+def test_a_report_on_a_phone_in_the_dark(write_run, main, tmp_path):
+    """Wide tables and figures scroll in their places, and the page does not."""
+    curves = {"test/accuracy": {1: 0.25, 2: 0.5}, "forgetting/round": {2: 0.125}, "class_accuracy/cat": {1: 0.5, 2: 0.5}}
+    write_run("a_run_with_a_long_name", curves, rounds=2)
+    assert main("report", "runs")[0] == 0
+    report = html.escape((tmp_path / "report" / "report.html").read_text())
+    frame = f'<!doctype html><iframe style="width: 390px; border: 0" srcdoc="{report}"></iframe>'
+    (tmp_path / "phone.html").write_text(f"{frame}<script>addEventListener('load', () => {MEASURED})</script>")
+    assert DARK in dumped((tmp_path / "phone.html").as_uri(), tmp_path, "--blink-settings=preferredColorScheme=0")

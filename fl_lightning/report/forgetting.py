@@ -1,0 +1,158 @@
+"""Tables of what the models forgot: means, the best of them, and tests against the baseline."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fl_lightning.report.groups import Group
+from fl_lightning.report.marks import best_and_second
+from fl_lightning.report.runs import Run
+from fl_lightning.report.study import TASKS, Spread, Study, holm, paired_test
+from fl_lightning.report.tables import DASH, Table, interval, mean_and_sd, means_and_sds, number, signed, spread
+
+_MORE_IS_BETTER = ("forgetting/client_mean", TASKS, "tasks/backward_transfer")
+_SIZE = "tasks/model_megabytes"  # no score
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One scalar of runs as a score.
+
+    Attributes:
+        scalar: its tag.
+        label: what a table calls it.
+        of: its score in a run that has logged it.
+    """
+
+    scalar: str
+    label: str
+    of: Callable[[Run, str], float]
+
+    def by_seed(self, group: Group) -> dict[int, float]:
+        """Scores of the runs of a group that have logged it."""
+        return {run.seed: self.of(run, self.scalar) for run in group.runs if self.scalar in run.log.scalars}
+
+    def over_seeds(self, group: Group) -> Spread:
+        """The same as a spread."""
+        return Spread(tuple(self.by_seed(group).values()))
+
+    def rank(self, group: Group) -> float:
+        """The mean with the sign by which more is better; NaN where nothing was logged, or where it is no score."""
+        mean = math.nan if self.scalar == _SIZE else self.over_seeds(group).mean
+        return mean if self.scalar in _MORE_IS_BETTER else -mean
+
+
+def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
+    """Means over rounds of what was measured, and their tests; ``names``: scalar -> what it is called."""
+    measures = [Measure(name, label, mean_after_first) for name, label in names.items()]
+    groups = [group for group in study.finished if any(measure.by_seed(group) for measure in measures)]
+    rows = [[group.label, *(spread(measure.over_seeds(group)) for measure in measures)] for group in groups]
+    note = f"Means over all rounds but the first, mean ± standard deviation over seeds. {_marks_note(study)}"
+    table = Table(
+        "forgetting",
+        "Forgetting",
+        note,
+        ["method", *names.values()],
+        rows,
+        [_record(group, measures) for group in groups],
+        *_marks(groups, measures, first=1),
+    )
+    return [table, *_tests(study, table, groups, measures)]
+
+
+def mean_after_first(run: Run, name: str) -> float:
+    """Round 1 is left out: what the untrained model happened to know is no knowledge to lose."""
+    curve = run.log.scalars[name]
+    later = curve.after(1)
+    return float((later if len(later) else curve).values.mean())
+
+
+def tasks(study: Study) -> list[Table]:
+    """What clients that learn tasks one after another know at the end, and tests of what they forgot; none for other runs."""
+    names = {
+        TASKS: "accuracy",
+        "tasks/forgetting": "forgetting",
+        "tasks/backward_transfer": "backward transfer",
+        _SIZE: "models, MB",
+    }
+    measures = [Measure(name, label, _last) for name, label in names.items()]
+    groups = [group for group in study.finished if all(TASKS in run.log.scalars for run in group.runs)]
+    if not groups:
+        return []
+    rows = [
+        [group.label, str(len(group.runs)), *(spread(measure.over_seeds(group)) for measure in measures)] for group in groups
+    ]
+    note = (
+        "After the last round, means over seeds and, where each client learns tasks, over clients, ± standard deviation over "
+        "seeds. Forgetting is the mean drop from the best accuracy on each earlier task (positive is forgetting), backward "
+        f"transfer the change since it was learned (negative is forgetting). {_marks_note(study, 'the best')}"
+    )
+    table = Table(
+        "tasks",
+        "Task streams",
+        note,
+        ["method", "runs", *names.values()],
+        rows,
+        [_record(group, measures) for group in groups],
+        *_marks(groups, measures, first=2),
+    )
+    return [table, *_tests(study, table, groups, measures[1:3])]  # accuracy's are those of the final accuracy
+
+
+def _last(run: Run, name: str) -> float:
+    return float(run.log.scalars[name].values[-1])
+
+
+def _record(group: Group, measures: Sequence[Measure]) -> Mapping[str, object]:
+    scalars = [measure.scalar for measure in measures]
+    return {"method": group.label} | means_and_sds(scalars, [measure.over_seeds(group) for measure in measures])
+
+
+def _marks(groups: Sequence[Group], measures: Sequence[Measure], first: int) -> tuple[frozenset, frozenset]:
+    """The best and the second of the columns from ``first`` on."""
+    columns = {column: [measure.rank(group) for group in groups] for column, measure in enumerate(measures, first)}
+    return best_and_second([group.condition for group in groups], columns)
+
+
+def _marks_note(study: Study, best: str = "the least forgetting") -> str:
+    condition = " under each condition" if any(group.condition for group in study.groups) else ""
+    return f"Bold is {best}{condition}, underlined the second."
+
+
+def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequence[Measure]) -> list[Table]:
+    """Intervals of the means, and paired tests against the baseline; no table where there is neither."""
+    scored = [(group, measure, *_against_baseline(study, group, measure)) for group in groups for measure in measures]
+    scored = [one for one in scored if one[1].by_seed(one[0])]
+    corrected = holm([p for *_, p in scored])
+    spreads = [measure.over_seeds(group) for group, measure, *_ in scored]
+    if all(math.isnan(value) for value in (*corrected, *(values.interval[0] for values in spreads))):
+        return []
+    rows, records = [], []
+    for (group, measure, differences, p), p_holm, values in zip(scored, corrected, spreads, strict=True):
+        change = signed(differences.mean) + (f" ({len(differences.values)})" if differences.values else "")
+        rows.append([group.label, measure.label, spread(values), interval(values), change, number(p_holm, ".2g")])
+        records.append(
+            {"method": group.label, "measure": measure.scalar}
+            | mean_and_sd("score", values)
+            | dict(zip(("low", "high"), values.interval, strict=True))
+            | {"pairs": len(differences.values), "difference": differences.mean, "p": p, "p_holm": p_holm}
+        )
+    columns = ["method", "measure", "mean", "its 95 % interval", "against the baseline (pairs)", "p (Holm)"]
+    note = _tests_note(study, sum(not math.isnan(p) for p in corrected))
+    return [Table(f"{table.name}_tests", f"{table.title}: intervals and tests", note, columns, rows, records)]
+
+
+def _against_baseline(study: Study, group: Group, measure: Measure) -> tuple[Spread, float]:
+    """Differences by seed and the p value, not corrected; none and NaN for the baseline."""
+    other = study.counterpart(group)
+    return paired_test(measure.by_seed(group), measure.by_seed(other)) if other else (Spread(()), math.nan)
+
+
+def _tests_note(study: Study, tests: int) -> str:
+    corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
+    return (
+        "Mean ± standard deviation over seeds; the interval is that of the mean, by a percentile bootstrap over three or more "
+        f"seeds. The baseline is {study.baseline.label}: the mean difference over the seeds that both have, in brackets how "
+        f"many those are, and p of Student's paired t test, two-sided, {corrected}. {DASH} where there are too few seeds, no "
+        "baseline under the same condition, or no variation."
+    )
