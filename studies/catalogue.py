@@ -1,7 +1,7 @@
 """All studies by name."""
 
 from studies.declaration import Study
-from studies.declared import arriving_classes, digits, fedreg, fedweit, flashback, forgetting, tce
+from studies.declared import arriving_classes, digits, fedreg, fedweit, flashback, forgetting, personal, tce
 
-_MODULES = (digits, tce, fedweit, fedreg, flashback, forgetting, arriving_classes)
+_MODULES = (digits, tce, fedweit, fedreg, flashback, forgetting, arriving_classes, personal)
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}

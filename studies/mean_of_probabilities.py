@@ -1,4 +1,4 @@
-"""An ablation of FedDF for docs/results.md: ``--model mean_of_probabilities.MeanOfProbabilities`` from this folder."""
+"""An ablation of FedDF (docs/results/flashback.md): ``--model mean_of_probabilities.MeanOfProbabilities``, from this folder."""
 
 import torch
 from torch import Tensor

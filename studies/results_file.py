@@ -12,8 +12,8 @@ import numpy as np
 from fl_lightning import __version__
 from fl_lightning.atomic_files import atomic_write
 from fl_lightning.report.costs import time_of_rounds
+from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.runs import Run, read_run
-from fl_lightning.report.scores import mean_after_first
 from fl_lightning.sweep.points import Point, as_options, point_name
 from fl_lightning.sweep.run_folder import final_metrics
 from fl_lightning.sweep.study import Record, SweepStudy

@@ -1,4 +1,4 @@
-"""Run the comparisons of docs/results.md: ``python studies/run.py STUDY OUT [option of fl-lightning ...]``.
+"""Run the comparisons of the pages of docs/results: ``python studies/run.py STUDY OUT [option of fl-lightning ...]``.
 
 Every run goes to ``OUT/seed_S/CONFIG``. A run that was stopped goes on from its checkpoint when the same command is given
 again, and one that has finished is left alone; the options go to each run, such as ``--data.root DIR``. In the end the table of
@@ -42,7 +42,7 @@ _DEFENCES += ("fedavg_dp_sgd_1", "fedprox_dp_sgd_0.1", "fedavg_user_level")
 _ON_TASKS = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
 _ON_TASKS += ("fedprox_apd", "fedweit")
 
-# Cosine distance: by squared distance FedReg looks like a defence (docs/results.md).
+# Cosine distance: by squared distance FedReg looks like a defence (docs/results/fedreg.md).
 _ATTACK = ("--distance", "cosine", "--lr", "0.1", "--tv", "0.001", "--labels", "known", "--iterations", "2000")
 # Client 1's first digit is known so well at the end that its update under modified gradients is 0.
 _ATTACKED = {"digits": "[0,2,3,4]", "mnist": "[0,2,3,4,5,6,7,8]"}

@@ -1,4 +1,4 @@
-"""The studies of docs/results.md: one command each."""
+"""The studies of the pages of docs/results: one command each."""
 
 import importlib
 import re
@@ -29,7 +29,7 @@ def test_studies_run_bundled_configs(studies):
 
 
 def test_documented_studies_exist(studies):
-    text = (ROOT / "docs" / "results.md").read_text()
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "results").glob("*.md"))
     names = set(re.findall(r"python studies/run\.py (\w+) OUT", text)) - {"STUDY"}
     assert names <= set(studies.STUDIES)
     assert len(names) > 5

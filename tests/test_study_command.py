@@ -19,7 +19,6 @@ from fl_lightning.command_line.bundled_configs import bundled_configs
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 
-pytestmark = pytest.mark.usefixtures("one_parser")
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ STUDIES = [
             _sweep("replay", "replay", losses=_LOSSES),
             _sweep("icarl", "icarl"),
             _sweep("mfcl", "mfcl"),
+            _sweep("glfc", "glfc"),
         ),
         measures={
             "tasks/accuracy": "A_10",
