@@ -1,8 +1,9 @@
 """What several test files share: a quiet trainer, a toy federation, the command line as a real process."""
 
-import functools
 import gc
 import os
+
+import no_garbage_yet  # noqa: F401
 
 # Before torch counts processors: nets are tiny, and tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,20 +16,41 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from asked_once import answers
 from fork_server import CommandLine
-from lightning.pytorch.trainer.connectors import callback_connector
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: the garbage collector need not look at it with every test."""
+    """What is imported and collected stays: the garbage collector need not look at it, nor at the rest with every test."""
     gc.freeze()
+    gc.set_threshold(5_000, 10, 10)
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which the tests of an installed package do without
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup`` tests that share runs or unpacked archives run in one process, any other where it may.
+
+    The file tells, as the name of a group does not arrive: pytest 9.2 no longer reads the ids that pytest-xdist 3.8 changes.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SomeFilesWhole(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if Path(path).name.startswith(("test_table_of_", "test_real_data")) else nodeid
+
+    return SomeFilesWhole(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +60,10 @@ def _cache_of_the_test(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _packages_read_once():
-    """Every trainer reads the entry points of all packages for callbacks, which takes longer than many a toy round."""
+def _asked_once():
     with pytest.MonkeyPatch.context() as patch:
-        read_once = functools.cache(callback_connector._load_external_callbacks)
-        patch.setattr(callback_connector, "_load_external_callbacks", read_once)
+        for answer in answers():
+            patch.setattr(*answer)
         yield
 
 
@@ -159,24 +180,6 @@ def run_in(tmp_path_factory) -> Callable[..., Path]:
         return folder
 
     return run
-
-
-@pytest.fixture(scope="module")
-def one_parser() -> Iterator[None]:
-    """Build the parser of a subcommand once for many command lines, and not anew for each, which takes longer than most."""
-    build, built = cli.FederatedCLI.setup_parser, {}
-
-    def build_once(self: cli.FederatedCLI, *arguments) -> None:
-        key = type(self), sys.argv[1]
-        if key not in built:
-            before = set(vars(self))
-            build(self, *arguments)
-            built[key] = {name: value for name, value in vars(self).items() if name not in before}
-        vars(self).update(built[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli.FederatedCLI, "setup_parser", build_once)
-        yield
 
 
 @pytest.fixture

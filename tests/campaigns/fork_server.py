@@ -17,10 +17,12 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 from unittest import mock
 
+_PROGRAM = "fl_lightning.command_line.cli"
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        *("fl_lightning.command_line.cli", "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
+        "no_garbage_yet",
+        *(_PROGRAM, "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
         *("opacus", "sklearn.datasets", "sklearn.model_selection", "optuna"),  # imported where they are used
         "first_use",
     ]
@@ -45,17 +47,30 @@ def start(folder: Path, *arguments: str) -> BaseProcess:
 class CommandLine:
     """``fl-lightning`` in a folder, with what tests ask of a ``subprocess.Popen``.
 
-    Lightning's launcher starts the other processes of ``--trainer.devices`` from forks too, and a sweep its runs.
+    Lightning's launcher starts the other processes of ``--trainer.devices`` from forks too, a sweep its runs and torchrun its
+    workers.
 
     Args:
         arguments: of the command line.
         folder: in which it runs; its output lies in ``out``, in separate files.
         environment: all of it.
+        torchrun: torchrun's options, where it starts the command line.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, out: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        out: Path,
+        environment: Mapping[str, str],
+        torchrun: Sequence[str] | None = None,
+    ) -> None:
         self._arguments, self._files = arguments, [out.with_suffix(kind) for kind in (".out", ".err")]
-        self._process = _start(arguments, folder, *self._files, dict(environment))
+        if torchrun is None:
+            self._process = _start(arguments, folder, *self._files, dict(environment))
+        else:
+            given = str(folder), tuple(map(str, self._files)), dict(environment)
+            self._process = fork(_torchrun, [*torchrun, "-m", _PROGRAM, *arguments], *given)
         self.pid = self._process.pid
 
     @property
@@ -124,6 +139,25 @@ class SweepRun:
     poll = returncode.fget
 
 
+class Worker:
+    """A process that torchrun starts, with what it asks of a ``subprocess.Popen``."""
+
+    def __init__(
+        self, args: Sequence[str], env: Mapping[str, str], stdout: None, stderr: None, start_new_session: bool
+    ) -> None:
+        outputs = tuple(os.readlink(f"/proc/self/fd/{stream.fileno()}") for stream in (sys.stdout, sys.stderr))
+        arguments = list(args[args.index(_PROGRAM) + 1 :])
+        self._process = fork(_worker, arguments, os.getcwd(), outputs, dict(env))
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        return self.poll()
+
+
 # In the place of the worker's subprocess: sweeps fork their runs.
 FORKED_RUNS = SimpleNamespace(Popen=SweepRun, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
 
@@ -133,17 +167,38 @@ def _start(arguments: Sequence[str], folder: Path, out: Path, error: Path, envir
 
 
 def _main(arguments: list[str], folder: str, outputs: tuple[str, str], environment: dict[str, str]) -> None:
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
-        with open(path, "a") as file:
-            os.dup2(file.fileno(), stream.fileno())
+    _write_to(folder, outputs)
     if "--trainer.devices" in arguments:
         _fork_for_launcher(int(arguments[arguments.index("--trainer.devices") + 1]) - 1)
     if arguments[0] == "sweep":
         from fl_lightning.sweep import worker
 
         worker.subprocess = FORKED_RUNS
+    _run(arguments, environment)
+
+
+def _write_to(folder: str, outputs: tuple[str, str]) -> None:
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
+        with open(path, "a") as file:
+            os.dup2(file.fileno(), stream.fileno())
+
+
+def _torchrun(arguments: list[str], folder: str, outputs: tuple[str, str], environment: dict[str, str]) -> None:
+    _write_to(folder, outputs)
+    os.environ.clear()
+    os.environ.update(environment)
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    subprocess_handler.Popen = Worker
+    run.main(arguments)
+
+
+def _worker(arguments: list[str], folder: str, outputs: tuple[str, str], environment: dict[str, str]) -> None:
+    os.setsid()
+    _write_to(folder, outputs)
     _run(arguments, environment)
 
 

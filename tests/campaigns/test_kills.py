@@ -28,7 +28,7 @@ RUN = [
 TASKS = [
     *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.rounds_per_task 2".split(),
     *"--trainer.max_steps 10 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
-    *"--callbacks.task_attention.every 0".split(),
+    *"--callbacks.task_attention.every 0 --model.local_epochs null --model.local_steps 3".split(),
     *QUIET,
 ]
 KINDS = {

@@ -18,11 +18,10 @@ from options import NO_PICTURES
 
 from fl_lightning.callbacks import Dashboard, RunSummary
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = ["fit", "--config", "digits_tce.yaml"]
-SMALL = [*DIGITS, "--model.net", "MLP", "--data.clients_per_round", "5", *NO_PICTURES]
+NET = ["--model.net", "MLP", "--model.net.hidden", "[8]"]
+SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +389,7 @@ def test_other_loggers(main, tmp_path, logger):
     for _ in range(2):
         code, _, error = main(*SMALL, "--trainer.max_steps", "2", "--trainer.logger", *logger)
         assert code == 0, error
-    code, _, error = main("test", "--config", "digits_tce.yaml", "--model.net", "MLP", "--ckpt_path", "last")
+    code, _, error = main("test", "--config", "digits_tce.yaml", *NET, "--ckpt_path", "last")
     assert code == 0, error
     for name in ("checkpoints/last.ckpt", "results.json", "config.yaml"):
         assert (tmp_path / "runs" / "digits_tce" / "version_1" / name).exists(), name

@@ -11,8 +11,6 @@ from PIL import Image
 from fl_lightning.command_line.partition import report_partition
 from fl_lightning.data import Dirichlet, FederatedDataModule, Fixed
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 DIGITS = ["--config", "digits_tce.yaml"]
 FIXED = ["--data.partition", "Fixed", "--data.partition.clients", "partition.json"]
 

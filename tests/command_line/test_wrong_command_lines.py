@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 FIT = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1", "--trainer.enable_progress_bar", "false"]
 
 # Options that a key needs, and values of the right type that are out of range. Whole numbers, then numbers.
