@@ -148,7 +148,7 @@ def test_a_round_is_one_transfer(started, monkeypatch, engine):
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: read.append(tuple(self.shape)) or tolist(self))
     report = built.engine.run(1, built.cohort(1), keep_models=False).report
-    assert read == [(5, 7)]
+    assert read == [(5, 3)]
     assert report.num_updates == 5
 
 

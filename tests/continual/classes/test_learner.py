@@ -200,9 +200,7 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
     with pytest.raises(ValueError, match=r"^model.personal is \['features.\*'\], but KeepsFeatures evaluates one model"):
         arriving.train(KeepsFeatures)
     nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
-    with pytest.raises(
-        ValueError, match=r"^model.net is Sequential, whose classifier is missing, must be a linear layer with"
-    ):
+    with pytest.raises(ValueError, match=r"^model.net is Sequential, whose classifier is missing, must be a linear layer with"):
         arriving.train(FedAvgOnClasses, net=nameless)
 
 
@@ -233,7 +231,7 @@ def test_a_run_from_old_weights_begins_with_the_first_task(arriving, tmp_path, b
     assert first == [True] * 2 + [False] * 4
     assert third == [True] * 4 + [False] * 2
     old = torch.load(tmp_path / "step=5.ckpt")["state_dict"]["net.classifier.bias"]
-    changed = method.net.classifier.bias.detach() != old
+    changed = ~method.net.classifier.bias.detach().isclose(old, rtol=1e-12, atol=0)  # a mean of equal rows rounds
     assert changed.tolist() == [True] * 4 + [False] * 2
 
 
