@@ -15,11 +15,13 @@ from fl_lightning.report.costs import time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.runs import Run, read_run
 from fl_lightning.sweep.points import Point, as_options, point_name
+from fl_lightning.sweep.points import Run as SweepRun
 from fl_lightning.sweep.run_folder import final_metrics
 from fl_lightning.sweep.study import Record, SweepStudy
 from studies.declaration import SWEEP, Study, Sweep
 
 _FIXED = (SWEEP, "seed", "ended", "version", "commit", "source", "command", "error")
+_ENDED = ("done", "failed")
 _MEGABYTE = 1e6
 _CURE = "move it away, and measure again"
 
@@ -53,27 +55,38 @@ def command(sweep: Sweep, point: Point, seed: int) -> str:
 
 
 class Collector:
-    """Reads the folders of a study's runs, each finished run once.
+    """The runs of a study that have ended: reads their folders, each finished run once.
 
     Args:
         out: folder of the study.
+        recorded: runs that are done without a folder there: those of the results file, which may come from another machine.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, recorded: Sequence[Result] = ()) -> None:
         self._out = out
+        self._recorded = recorded
         self._read: dict[Path, Run] = {}
 
-    def records(self, sweep: Sweep) -> list[Record]:
-        """How the runs of a sweep stand that has been entered."""
-        return SweepStudy(sweep_folder(self._out, sweep)).records()
+    def recorded_runs(self, sweep: Sweep) -> list[SweepRun]:
+        """The runs of a sweep that need no folder."""
+        return [SweepRun(result.point, result.seed) for result in self._recorded if result.sweep == sweep.name]
+
+    def left(self, sweep: Sweep) -> int:
+        """How many runs of an entered sweep have not ended."""
+        return sum(record.stands not in _ENDED for record in self._records(sweep))
 
     def results(self, sweep: Sweep) -> list[Result]:
-        """The runs of a sweep that have ended.
+        """The runs of an entered sweep that have ended: the recorded ones, then those of the folder.
 
         Raises:
             ValueError: if one is of another version of the package.
         """
-        return [self._result(sweep, record) for record in self.records(sweep) if record.stands in ("done", "failed")]
+        found = [self._result(sweep, record) for record in self._records(sweep) if record.stands in _ENDED]
+        names = {result.name for result in found}
+        return [result for result in self._recorded if result.sweep == sweep.name and result.name not in names] + found
+
+    def _records(self, sweep: Sweep) -> list[Record]:
+        return SweepStudy(sweep_folder(self._out, sweep)).records()
 
     def _result(self, sweep: Sweep, record: Record) -> Result:
         point, seed = record.run.point, record.run.seed
@@ -131,6 +144,15 @@ def write_results(study: Study, results: Sequence[Result], path: Path) -> None:
         for result in results:
             fixed = {name: getattr(result, name) for name in _FIXED}
             writer.writerow({**fixed, **result.point, **result.scalars})
+
+
+def recorded_results(study: Study, path: Path) -> list[Result]:
+    """The runs that are done by a results file; none where there is no file.
+
+    Raises:
+        ValueError: in one line, if it is no such file, or of other settings.
+    """
+    return [result for result in read_results(study, path) if result.ended == "done"] if path.exists() else []
 
 
 def read_results(study: Study, path: Path) -> list[Result]:

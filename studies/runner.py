@@ -8,11 +8,12 @@ from typing import Self
 
 from fl_lightning.command_line.sweep import EnteredSweep, enter, work
 from fl_lightning.report.costs import duration
+from fl_lightning.sweep.points import Run
 from fl_lightning.sweep.table import Row
 from fl_lightning.sweep.worker import Stop
 from studies.declaration import Study, Sweep
 from studies.page import PAGE, write_page
-from studies.results_file import Collector, Result, read_results, sweep_folder, write_results
+from studies.results_file import Collector, Result, read_results, recorded_results, sweep_folder, write_results
 
 RESULTS_FILE = "runs.csv"
 
@@ -47,6 +48,8 @@ class _Lines:
 def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> list[int]:
     """Run a study, or what is left of it, and write its results file, page and figure, also where it is stopped.
 
+    What the results file has is done, whatever the folder of the runs holds: a study goes on from it on another machine.
+
     Args:
         study: what to run.
         out: the folder of its runs.
@@ -63,9 +66,9 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"OUT is {out}, which is a file: give a folder")
-    collector = Collector(out)
+    collector = Collector(out, recorded_results(study, results / RESULTS_FILE))
     with Stop() as stop:
-        entered = [_enter(sweep, out, jobs, data, retry_failed) for sweep in study.sweeps]
+        entered = [_enter(sweep, out, jobs, data, retry_failed, collector.recorded_runs(sweep)) for sweep in study.sweeps]
         ended = _write(study, collector, results)  # before the first run: what cannot be written is said now
         with _Lines(lambda: remaining(study, collector, jobs)) as screen:
             for sweep in entered if jobs else []:
@@ -85,7 +88,7 @@ def remaining(study: Study, collector: Collector, jobs: int) -> str:
     for sweep in study.sweeps:
         results = collector.results(sweep)
         times = [result.scalars["seconds"] for result in results if result.ended == "done"]
-        left.append((len(collector.records(sweep)) - len(results), times))
+        left.append((collector.left(sweep), times))
         seconds += times
     count = sum(number for number, _ in left)
     said = f"{study.name}: {len(seconds)} of {study.total} runs done, {count} remain"
@@ -97,11 +100,13 @@ def remaining(study: Study, collector: Collector, jobs: int) -> str:
     return f"{said}, about {duration(work / max(jobs, 1))} with {max(jobs, 1)} at once"
 
 
-def _enter(sweep: Sweep, out: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> EnteredSweep:
+def _enter(
+    sweep: Sweep, out: Path, jobs: int, data: Sequence[str], retry_failed: bool, left_out: Sequence[Run]
+) -> EnteredSweep:
     settings = sweep.settings
     folder = sweep_folder(out, sweep)
     options = (*settings.options, *data)
-    return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed))
+    return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed), left_out)
 
 
 def _write(study: Study, collector: Collector, folder: Path) -> list[Result]:

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 
 
-
 @pytest.fixture(autouse=True)
 def _studies_can_be_imported(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
@@ -162,6 +161,25 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
     (tmp_path / "results" / "small" / "report.md").unlink()
     assert command("small", "out", "--jobs", "0")[:2] == (0, "small: 2 of 2 runs done, 0 remain\nResults: results/small\n")
     assert (tmp_path / "results" / "small" / "report.md").read_text() == page
+
+
+def test_what_the_results_file_has_is_not_run_again(command, small, results, tmp_path):
+    """On a machine without the folders of earlier runs; a failed run is none that is done."""
+    from studies.results_file import read_results, write_results
+
+    path = tmp_path / "results" / "small" / "runs.csv"
+    one, two = results("CrossEntropy", 1, test_accuracy=0.1 + 0.2, seconds=7.5), results("TruncatedCrossEntropy", 1)
+    write_results(small, [one, replace(two, ended="failed", error="out of memory", version="", commit="", source="")], path)
+    code, out, error = command("small", "new", "--jobs", "0")
+    assert (code, error) == (0, "")
+    assert "small: 1 of 2 runs done, 1 remain, about 7.5 s with 1 at once" in out
+    assert read_results(small, path) == [one]
+    assert [folder.name for folder in (tmp_path / "new").glob("loss=*")] == []
+
+    write_results(small, [one, replace(two, scalars={"test_accuracy": 0.5, "seconds": 8.0})], path)
+    before = path.read_bytes()
+    assert command("small", "newer")[:2] == (0, "small: 2 of 2 runs done, 0 remain\nResults: results/small\n")
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,12 @@ class EnteredSweep:
     config: Path  # what all runs share, kept in the folder
 
 
-def enter(settings: Settings) -> EnteredSweep:
+def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
     """Begin a sweep in its folder, or go on with it; nothing runs yet.
+
+    Args:
+        settings: what the command line asks for.
+        left_out: runs of a grid that the folder does not need, since their results are known.
 
     Raises:
         ValueError: in one line, if the settings or the folder do not fit.
@@ -59,7 +63,7 @@ def enter(settings: Settings) -> EnteredSweep:
         _check_validation(settings, config)
         text = Path(path).read_text(encoding="utf-8")
     study = SweepStudy(settings.out, settings.prune, config.trainer.max_steps // _WARM_UP)
-    return EnteredSweep(settings, study, _queue(study, settings, text))
+    return EnteredSweep(settings, study, _queue(study, settings, text, left_out))
 
 
 def work(sweep: EnteredSweep, screen: Screen, stop: Stop) -> None:
@@ -77,7 +81,7 @@ def _check_validation(settings: Settings, config: Namespace) -> None:
         raise ValueError("--prune goes by what runs log, and trainer.logger is false: leave it out, or name a logger")
 
 
-def _queue(study: SweepStudy, settings: Settings, config: str) -> Path:
+def _queue(study: SweepStudy, settings: Settings, config: str, left_out: Collection[Run]) -> Path:
     """Begin the sweep in its folder or go on with it; gives the path of the config, which is kept there.
 
     Raises:
@@ -93,7 +97,8 @@ def _queue(study: SweepStudy, settings: Settings, config: str) -> Path:
         study.describe(description)
         if settings.search == "grid":
             choices = [axis for axis in settings.axes if isinstance(axis, Choices)]
-            study.queue(Run(point, seed) for seed in settings.seeds for point in grid(choices))
+            runs = [Run(point, seed) for seed in settings.seeds for point in grid(choices)]
+            study.queue(run for run in runs if run not in left_out)
         if settings.retry_failed:
             study.queue_failed()
     return shared

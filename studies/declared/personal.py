@@ -47,7 +47,6 @@ def _study(name: str, partition: str, options: str) -> Study:
             "forgetting/personal_since_visit/mean": "forgotten since a client's last visit",
             "MB_up": "MB up",
             "MB_down": "MB down",
-            "seconds": "seconds",
         },
         baseline={SWEEP: "local_only"},
     )
