@@ -38,7 +38,7 @@ def test_methods_on_task_streams(name):
     """Two tasks of a round each."""
     settings = {"num_classes": 2, "data": {"tasks": TaskStream(classes_per_task=2), "augment": ()}}
     cpu = fit("cpu", name, engine="sequential", **settings)
-    for engine in ("sequential", "vectorized"):
+    for engine in ENGINES:
         assert_same(fit("gpu", name, engine=engine, **settings), cpu)
 
 
@@ -48,9 +48,10 @@ def test_methods_on_arriving_classes(name):
     both(name=name, data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
 
 
-def test_methods_on_arriving_domains():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_methods_on_arriving_domains(engine):
     data = {"domains": ["ink", "paint"], "tasks": DomainStream(), "val_fraction": 0.0, "augment": ()}
-    both(name="ServerEWC", data=data)
+    both(name="ServerEWC", engine=engine, data=data)
 
 
 @pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
@@ -65,7 +66,7 @@ def test_optimizers(optimizer):
 
 
 @pytest.mark.parametrize("storage", ["device", "stream"])
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_storage(storage, engine):
     both(engine=engine, data={"storage": storage})
 
@@ -109,9 +110,7 @@ def test_callbacks_of_some_methods(name):
     both(watch=lambda: [getattr(callbacks, name)(**settings)], **OF_SOME_METHODS[name])
 
 
-@pytest.mark.parametrize(
-    ("defence", "engine"), [(DPSGD, "sequential"), (UserLevelDP, "sequential"), (UserLevelDP, "vectorized")]
-)
+@pytest.mark.parametrize(("defence", "engine"), [(DPSGD, "sequential"), *((UserLevelDP, engine) for engine in ENGINES)])
 def test_defences(defence, engine):
     settings = {"server_weighting": "uniform", "loss": torch.nn.CrossEntropyLoss()}
     settings |= {"privacy": defence(noise_multiplier=1.0), "watch": lambda: [callbacks.PrivacyBudget()]}
