@@ -17,6 +17,7 @@ from fl_lightning.metrics import PersonalScores, accuracy_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.random_streams import numpy_stream
 from fl_lightning.training.fine_tuning import FineTuning
+from fl_lightning.transfers import on_device
 
 
 class PersonalAccuracy(FederatedCallback):
@@ -159,10 +160,9 @@ class PersonalAccuracy(FederatedCallback):
             return
         tested = scores.samples > 0
         scalars["without_samples"] = (~tested).sum()
-        if visited := sorted(self._visited):
-            scalars["visited_mean"] = scores.accuracy[visited].nanmean()
-        has_visited = torch.zeros_like(tested)
-        has_visited[visited] = True
+        has_visited = on_device([client in self._visited for client in range(len(tested))], tested.device, torch.bool)
+        if self._visited:
+            scalars["visited_mean"] = scores.accuracy.where(has_visited, torch.nan).nanmean()
         scalars["never_visited"] = 1 - has_visited[tested].double().mean()
         module.log_round({f"personal/{group}/{kind}{key}": value for key, value in scalars.items()}, round)
 
