@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from options import NO_PICTURES
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "docs" / "site"
@@ -29,7 +30,7 @@ def test_every_method_has_a_page():
     for name in methods.__all__:
         page = pages[f"docs/methods/{name}.md"]
         assert f"| `{name}` |" in page, name
-        for section in ("## What it does", "## Keys", "## Results", "## Class"):
+        for section in ("## What it does", "## Keys", "## Configs", "## Results", "## Class"):
             assert section in page, f"{name}: {section}"
     assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
@@ -38,13 +39,25 @@ def test_every_method_has_a_page():
     assert "Its numbers stand in [What was measured](../arriving_classes.md)." in pages["docs/methods/FedLwF.md"]
 
 
+@pytest.mark.slow
+def test_methods_without_a_config_run_by_the_command_of_their_page(main):
+    from method_pages import command_without_config, configs_by_method, documented_methods
+
+    for name, method in documented_methods().items():
+        if not configs_by_method()[name]:
+            program, *arguments = command_without_config(name, method, ROOT).split()
+            assert program == "fl-lightning"
+            code, _, error = main(*arguments, "--trainer.max_steps", "1", *NO_PICTURES)
+            assert code == 0, f"{name}: {error}"
+
+
 def test_equations_of_methods_are_formulas():
-    """On most pages, between dollars, which a browser sets; what is left as code is no equation."""
+    """On every page, between dollars, which a browser sets; what is left as code is no equation."""
     from method_pages import method_pages
 
     pages = {path: text.partition("## Keys")[0] for path, text in method_pages(ROOT).items()}
     shown = {path: re.findall(r"\$([^$]+)\$", text) for path, text in pages.items()}
-    assert sum(map(bool, shown.values())) > len(pages) / 2
+    assert [path for path, formulas in shown.items() if not formulas] == []
     assert r"F_k(w) + \frac{\mu}{2} \Vert w - w_t \Vert^2" in shown["docs/methods/FedProx.md"]
     assert [formula for formulas in shown.values() for formula in formulas if formula.count("{") != formula.count("}")] == []
     texts = {path: text.partition("## What it does")[2].partition("## ")[0] for path, text in pages.items()}

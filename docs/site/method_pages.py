@@ -50,7 +50,7 @@ def _page(name: str, method: type[FederatedModule], root: Path) -> str:
         *(f"## What it does\n\n{text}\n" for text in _paragraphs_on(name, root)),
         *([f"## Paper and departures\n\n{restructured(paper.strip())}"] if paper.strip() else []),
         f"## Keys\n\n{_keys(method)}",
-        *_configs(name),
+        *_configs(name, method, root),
         *_results(name, root),
         f"## Class\n\n{restructured(f'.. autoclass:: {_module_of(name)}.{name}')}",
     ]
@@ -111,18 +111,29 @@ def configs_by_method() -> dict[str, list[str]]:
     return found
 
 
-def _configs(name: str) -> Iterator[str]:
+def _configs(name: str, method: type[FederatedModule], root: Path) -> Iterator[str]:
     rows = bundled_rows()
     names = configs_by_method()[name]
     pieces = [f"`{name}`" for name in names if name not in rows]
-    if names:
-        yield "## Configs\n"
+    yield "## Configs\n"
+    if not names:
+        yield f"None names it. On digits, which need no download:\n\n```\n{command_without_config(name, method, root)}\n```\n"
     if pieces:
         yield f"To combine with a config of the data: {', '.join(pieces)}.\n"
     found = [rows[name] for name in names if name in rows]
     if found:
         lines = ([f"`{row.name}`", row.paper.partition(":")[0], row.table, row.text] for row in found)
         yield table(["config", "paper", "table", "row"], lines)
+
+
+def command_without_config(name: str, method: type[FederatedModule], root: Path) -> str:
+    """A run on digits of a method that no config names, with the options that its paragraph in docs/methods.md gives."""
+    needs = method.needs
+    config = "digits_fedweit" if needs.task_streams else "digits_classes" if needs.arriving_classes else "digits_tce"
+    said = re.search(rf"`(--model {name}\b[^`]*)`", "".join(_paragraphs_on(name, root)))
+    if said:
+        return f"fl-lightning fit --config {config}.yaml {said[1]}"
+    return f"fl-lightning fit --config {config}.yaml --model {_module_of(name)}.{name}"
 
 
 def _results(name: str, root: Path) -> Iterator[str]:
