@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.headline import headline
 from benchmarks.measurements import (
     COMPARED,
     Table,
@@ -24,6 +25,7 @@ from benchmarks.measurements import (
 from benchmarks.programs import PROGRAMS, ProgramFailed
 from benchmarks.report import circumstances, markdown, write_json
 from benchmarks.run_on_gpu import run_on_gpu
+from fl_lightning.checks import check_range
 
 MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     **{name: partial(compare, name) for name in ("W1", "W2", "W3", "W4")},
@@ -58,16 +60,28 @@ def parse_options() -> Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of every program")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"), help="file for all samples, written anew")
     parser.add_argument("--gpu", action="store_true", help="instead of all else, the rounds of cifar10_tce.yaml on one GPU")
+    parser.add_argument("--headline", action="store_true", help="with --gpu: engines, device tests, full runs, in pieces")
+    parser.add_argument("--minutes", type=float, default=10, help="of --headline, which goes on when it is given again")
+    parser.add_argument("--runs", type=Path, default=Path("runs/headline"), help="folder of the full runs of --headline")
+    parser.add_argument("--data.source", metavar="SOURCE", help="how --headline reads CIFAR-10; default that of its configs")
+    parser.add_argument("--data.root", metavar="DIR", help="where it lies")
     parser.add_argument("--engine", default="auto", help="of --gpu")
     parser.add_argument("--analysis", action="store_true", help="with --gpu: evaluation, callbacks and logger as in the config")
-    return parser.parse_args()
+    options = parser.parse_args()
+    given = {name: getattr(options, name) for name in ("data.source", "data.root")}
+    options.data = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return options
 
 
 def main() -> None:
     """Measure what the command line asks for; each table is printed and added to the JSON file."""
     options = parse_options()
+    if options.headline and not options.gpu:
+        sys.exit("benchmarks --headline: it is measured on a GPU: give --gpu too")
     if options.gpu and not torch.cuda.is_available():
         sys.exit("benchmarks --gpu: there is no CUDA device here")
+    if options.headline:
+        sys.exit(run_headline(options))
     measurements = {"gpu": run_on_gpu} if options.gpu else {name: MEASUREMENTS[name] for name in options.workloads}
     about, tables = circumstances(options), []
     print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)
@@ -82,6 +96,16 @@ def main() -> None:
             continue
         print(markdown(tables[-1]), flush=True)
         write_json(options.out, about, tables)  # after every table: a long run may be cut off
+
+
+def run_headline(options: Namespace) -> int:
+    """The exit code; what does not fit is one line."""
+    try:
+        check_range("--minutes", options.minutes, at_least=0)
+        return headline(options)
+    except (OSError, ValueError) as error:
+        print(f"benchmarks --gpu --headline: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """All studies by name."""
 
 from studies.declaration import Study
-from studies.declared import arriving_classes, digits, fedreg, fedweit, flashback, forgetting, personal, tce
+from studies.declared import arriving_classes, digits, fedreg, fedweit, flashback, forgetting, headline, personal, tce
 
-_MODULES = (digits, tce, fedweit, fedreg, flashback, forgetting, arriving_classes, personal)
+_MODULES = (digits, tce, fedweit, fedreg, flashback, forgetting, arriving_classes, personal, headline)
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}

@@ -1,17 +1,105 @@
-"""What a results file of the benchmarks says of the machine."""
+"""What a results file of the benchmarks says of the machine, and the command for a GPU on the pretended one."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
+from options import NO_PICTURES
+from pretended import pretended_gpu
+
+from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule
+
+ROOT = Path(__file__).parents[1]
 
 
-def test_a_results_file_names_the_instruction_set(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1])  # benchmarks is no part of what is installed
+@pytest.fixture(autouse=True)
+def _benchmarks_can_be_imported(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)  # they are no part of what is installed
+
+
+def test_a_results_file_names_the_instruction_set(tmp_path):
     from benchmarks.measurements import Table
     from benchmarks.report import circumstances, write_json
 
     write_json(tmp_path / "results.json", circumstances(Namespace(threads=1)), [Table("W1", [{"s": 1.0}])])
     about = json.loads((tmp_path / "results.json").read_text())
     assert about["cpu capability"] == torch.backends.cpu.get_cpu_capability()
+
+
+def _small_federation():
+    images, labels = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8), torch.arange(60) % 4
+    source = Arrays(images, labels, images[:8], labels[:8])
+    return FederatedDataModule(source, num_clients=4, clients_per_round=2, batch_size=4, partition=Dirichlet(alpha=5.0))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The files that the command writes."""
+    for name in ("benchmarks/RESULTS.md", "docs/results.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def small_headline(monkeypatch):
+    """Two rounds of a small net with each engine, a device test on the pretended GPU and none, and one short run on digits."""
+    from benchmarks import headline, run_on_gpu
+    from fl_lightning.models import MLP
+    from studies.declaration import Sweep
+
+    arguments = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[8]", *NO_PICTURES]
+    arguments += ["--trainer.max_steps", "2", "--trainer.val_check_interval", "1", "--trainer.accelerator", "cpu"]
+    sweep = Sweep("cross entropy, group norm", " ".join(arguments))
+    monkeypatch.setattr(headline, "_STUDY", replace(headline._STUDY, sweeps=(sweep,)))
+    monkeypatch.setattr(headline, "_ROUNDS", 2)
+    monkeypatch.setattr(headline, "_REAL", {})
+    monkeypatch.setattr(headline, "_tests", lambda: ["test_methods_on_arriving_domains", "test_no_such"])
+    monkeypatch.setattr(run_on_gpu, "federation", _small_federation)
+    monkeypatch.setattr(run_on_gpu, "ResNet18", lambda *shape, norm: MLP(*shape, hidden=(8,)))
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    return headline.headline
+
+
+@pytest.mark.slow
+def test_the_headline_is_measured_in_pieces(small_headline, checkout, capsys):
+    """Out of time it ends and goes on from there; what was measured once is not measured again."""
+    options = Namespace(out=checkout / "headline.json", runs=checkout / "runs", minutes=0, data=[])
+    before = (checkout / "benchmarks" / "RESULTS.md").read_text()
+    with pretended_gpu():
+        assert small_headline(options, checkout) == 143
+        assert "0 of 6 measurements are done, and no full run: the same command goes on from here" in capsys.readouterr().err
+        options.minutes = 10
+        assert small_headline(options, checkout) == 0
+        measured = options.out.read_bytes()
+        assert small_headline(options, checkout) == 0
+    found = json.loads(measured)["measured"]
+    assert options.out.read_bytes() == measured
+    assert [found[f"engine {name}"]["rounds"] for name in ("sequential", "vectorized", "captured", "auto")] == [2] * 4
+    tests = [row for name, row in found.items() if "::" in name]
+    assert tests[0] == {"device": "pretended GPU", "passed": 3, "failed": []}
+    assert tests[1]["error"].startswith("ERROR: not found: ")
+
+    page = (checkout / "benchmarks" / "RESULTS.md").read_text()
+    section = re.search(r"## On a GPU: measured\n(.*?)(?=\n## )", page, re.DOTALL)[0]
+    assert page.replace(f"{section}\n", "") == before
+    assert re.search(r"^\| captured \| pretended GPU \| 2 \|", section, re.MULTILINE)
+    assert "| test_methods_on_arriving_domains | pretended GPU | 3 | none |" in section
+    assert "| [headline](results/headline/report.md) |" in (checkout / "docs" / "results.md").read_text()
+    assert "Of 1 runs 1 are done." in (checkout / "docs" / "results" / "headline" / "report.md").read_text()
+
+
+def test_without_a_gpu_it_is_one_line():
+    for arguments, said in ((["--gpu", "--headline"], "there is no CUDA device here"), (["--headline"], "give --gpu too")):
+        ended = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("benchmarks -")
+        assert said in ended.stderr
+        assert ended.stderr.count("\n") == 1
