@@ -142,9 +142,14 @@ def _markdown_table(table: Table) -> str:
     lines = [_markdown_row(map(markdown, table.columns)), "| --- " + "| ---: " * (len(table.columns) - 1) + "|"]
     for number, row in enumerate(table.rows):
         cells = enumerate(map(markdown, row))
-        lines.append(_markdown_row(f"**{cell}**" if (number, column) in table.bold else cell for column, cell in cells))
+        lines.append(_markdown_row(_marked(cell, (number, column), table) for column, cell in cells))
     files = f"([CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex))"
     return "\n".join(lines) + f"\n\n{markdown(table.note)} {files}".replace("\n\n (", "\n\n(")
+
+
+def _marked(cell: str, position: tuple[int, int], table: Table) -> str:
+    """Bold, or underlined by the tag for it that sites with Markdown leave in."""
+    return f"**{cell}**" if position in table.bold else f"<ins>{cell}</ins>" if position in table.underlined else cell
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

@@ -5,6 +5,8 @@ import math
 import pytest
 
 from fl_lightning.report import scores
+from fl_lightning.report.page import Report, write_report
+from fl_lightning.report.tables import Table
 
 
 def records(table):
@@ -124,3 +126,14 @@ def test_a_rate_at_the_border_is_within(write_run, study):
 def test_without_several_rates_there_is_no_such_table(write_run, study):
     write_run("a", {1: 0.5})
     assert scores.rate_robustness(study()) is None
+
+
+def test_the_best_and_the_second_are_marked_in_both_pages(tmp_path):
+    """In Markdown, too, in which only a tag underlines."""
+    cells = {"bold": frozenset({(0, 1)}), "underlined": frozenset({(1, 1)})}
+    table = Table("final", "Final", "A note.", ["method", "final"], [["a", "0.9"], ["b", "0.8"], ["c", "0.7"]], [], **cells)
+    write_report(Report("Title", [], [], [table], [], []), tmp_path)
+    rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert rows == ["| a | **0.9** |", "| b | <ins>0.8</ins> |", "| c | 0.7 |"]
+    page = (tmp_path / "report.html").read_text()
+    assert [f"<td>{cell}</td>" in page for cell in ("<strong>0.9</strong>", "<u>0.8</u>", "0.7")] == [True] * 3
