@@ -40,15 +40,16 @@ def test_every_method_has_a_page():
 
 
 @pytest.mark.slow
-def test_methods_without_a_config_run_by_the_command_of_their_page(main):
+def test_methods_without_a_config_run_by_the_command_of_their_page(command_line):
+    """Each in a process of its own, where no test has defined a class of the same name."""
     from method_pages import command_without_config, configs_by_method, documented_methods
 
     for name, method in documented_methods().items():
         if not configs_by_method()[name]:
             program, *arguments = command_without_config(name, method, ROOT).split()
             assert program == "fl-lightning"
-            code, _, error = main(*arguments, "--trainer.max_steps", "1", *NO_PICTURES)
-            assert code == 0, f"{name}: {error}"
+            run = command_line(*arguments, "--trainer.max_steps", "1", *NO_PICTURES)
+            assert run.returncode == 0, f"{name}: {run.stderr}"
 
 
 def test_equations_of_methods_are_formulas():
