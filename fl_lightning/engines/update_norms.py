@@ -5,7 +5,7 @@ update changes: by the names of an upload, ``origins`` has the global tensors th
 there is a change as it is, and integers, as counters are, do not count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,11 +19,14 @@ _CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the 
 @torch.no_grad()
 def update_norm(sent: Mapping[str, State], origins: Mapping[str, State], device: torch.device | None = None) -> Tensor:
     """Euclidean norm of what one client's update changes, (1,) float64; 0 on ``device`` where nothing can change."""
-    parts = [part for change in _changes(sent, origins) for part in _blocks(_as_it_lies(change), dim=0)]
-    if not parts:
-        return torch.zeros(1, dtype=torch.float64, device=device)
+    pairs = [pair for name, tensors in sent.items() for pair in _pairs(tensors, origins.get(name, {}))]
+    large = [pair for pair in pairs if _is_large(pair[0])]
+    changes = _changes([pair for pair in pairs if not _is_large(pair[0])])
     # One call for all, which counts where visits are short.
-    norms = torch._foreach_norm(parts, 2, torch.float64)  # pyright: ignore[reportPrivateImportUsage]
+    norms = torch._foreach_norm(changes, 2, torch.float64) if changes else []  # pyright: ignore[reportPrivateImportUsage]
+    norms = [*norms, *(norm for new, old in large for norm in _norms_of_blocks(new, old))]
+    if not norms:
+        return torch.zeros(1, dtype=torch.float64, device=device)
     return torch.linalg.vector_norm(torch.stack(norms), dim=0, keepdim=True)
 
 
@@ -32,35 +35,40 @@ def update_norms(
     sent: Mapping[str, State], origins: Mapping[str, State], num_clients: int, device: torch.device | None = None
 ) -> Tensor:
     """Norms of M clients' updates, (M,) float64, from tensors (M, ...); 0 on ``device`` where nothing can change."""
-    changes = [change.reshape(num_clients, -1) for change in _changes(sent, origins)]
+    pairs = [pair for name, tensors in sent.items() for pair in _pairs(tensors, origins.get(name, {}))]
+    changes = [change.reshape(num_clients, -1) for change in _changes(pairs)]
     if not changes:
         return torch.zeros(num_clients, dtype=torch.float64, device=device)
-    on_cpu = changes[0].device.type == "cpu"
-    parts = [part for change in changes for part in _blocks(change, dim=1)] if on_cpu else joined(changes)
+    on_cpu, width = changes[0].device.type == "cpu", max(_CPU_BLOCK // num_clients, 1)
+    parts = [part for change in changes for part in change.split(width, dim=1)] if on_cpu else joined(changes)
     return torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).norm(dim=0)
 
 
-def _changes(sent: Mapping[str, State], origins: Mapping[str, State]) -> list[Tensor]:
-    changes: list[Tensor] = []
-    for name, tensors in sent.items():
-        floats = {key: tensor for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel() > 0}
-        origin = origins.get(name, {})
-        moved = [key for key in floats if key in origin]
-        if moved:
-            new, old = [floats[key] for key in moved], [origin[key] for key in moved]
-            changes += torch._foreach_sub(new, old)  # pyright: ignore[reportPrivateImportUsage]
-        changes += [tensor for key, tensor in floats.items() if key not in origin]
-    return changes
+def _pairs(tensors: State, origin: State) -> list[tuple[Tensor, Tensor | None]]:
+    """New values and those before, None of what is a change as it is."""
+    floats = {key: tensor for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel() > 0}
+    return [(tensor, origin.get(key)) for key, tensor in floats.items()]
 
 
-def _as_it_lies(tensor: Tensor) -> Tensor:
-    """Its values in the order of memory, so that large ones of convolutions need no copy; small ones as they are."""
-    if tensor.device.type != "cpu" or tensor.numel() <= _CPU_BLOCK:
-        return tensor
-    return tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True)).reshape(-1)
+def _changes(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
+    moved = [(new, old) for new, old in pairs if old is not None]
+    differences = []
+    if moved:
+        differences = torch._foreach_sub(*map(list, zip(*moved, strict=True)))  # pyright: ignore[reportPrivateImportUsage]
+    return [*differences, *(new for new, old in pairs if old is None)]
 
 
-def _blocks(tensor: Tensor, dim: int) -> tuple[Tensor, ...]:
-    if tensor.device.type != "cpu" or tensor.numel() <= _CPU_BLOCK:
-        return (tensor,)
-    return tensor.split(max(_CPU_BLOCK * tensor.shape[dim] // tensor.numel(), 1), dim)
+def _is_large(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.numel() > _CPU_BLOCK
+
+
+def _norms_of_blocks(new: Tensor, old: Tensor | None) -> list[Tensor]:
+    """Norms of parts of a change, whose values are taken in the order in which the new ones lie in memory."""
+    order = sorted(range(new.ndim), key=new.stride, reverse=True)
+    parts = (tensor.permute(order).reshape(-1).split(_CPU_BLOCK) for tensor in (new, old) if tensor is not None)
+    return [_norm(now, *before) for now, *before in zip(*parts, strict=True)]
+
+
+def _norm(new: Tensor, old: Tensor | None = None) -> Tensor:
+    change = (new if old is None else new - old).double()
+    return torch.dot(change, change).sqrt()

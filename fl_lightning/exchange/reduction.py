@@ -172,12 +172,13 @@ class Reduction:
         finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
         counted = (admissible & finite).to(self._device)
         was_counted = counted.double()
+        shown = None if are_known_to_count(counted) else counted[:, None]  # a factor of 0 is not enough: 0 times NaN is NaN
         for (name, tensors), of_clients in zip(sent.items(), weights, strict=True):
             total, factors = self._totals[name], was_counted * of_clients
             total.weight.add_(factors.sum())
             parts = total.flat[:-1].split([tensor.shape[1] for tensor in tensors])
             for part, tensor in zip(parts, tensors, strict=True):
-                _add_weighted(part, tensor, factors, counted)
+                _add_weighted(part, tensor, factors, shown)
         return counted
 
     def keep(self, client: int, gathered: dict[str, State]) -> None:
@@ -250,6 +251,11 @@ def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device
     return finite_rows(tensors, num_clients, device).all(dim=0)
 
 
+def are_known_to_count(counted: Tensor) -> bool:
+    """Whether the host sees at once that all of (M,) clients count: on a processor, where it has nothing to wait for."""
+    return counted.is_cpu and bool(counted.all())
+
+
 def joined(columns: Sequence[Tensor]) -> list[Tensor]:
     """M clients' values, (M, values) each, joined to one such tensor a type, as on a GPU every operation costs a launch."""
     ends = accumulate(column.numel() for column in columns)
@@ -258,13 +264,16 @@ def joined(columns: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat([column for _, column in group], dim=1) for _, group in groups]
 
 
-def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, counted: Tensor) -> None:
-    """Add M clients' values, (M, values), times their factors, (M,), to ``total`` in place."""
+def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, shown: Tensor | None) -> None:
+    """Add M clients' values, (M, values), times their factors, (M,), to ``total`` in place.
+
+    Args:
+        shown: whose values count, (M, 1); None: everybody's.
+    """
     width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
     for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):
-        # A factor of 0 is not enough: 0 times NaN is NaN.
-        shown = torch.where(counted[:, None], block, 0)
+        values = block if shown is None else torch.where(shown, block, 0)
         if len(columns) == 1:
-            part.addcmul_(shown[0], factors)
+            part.addcmul_(values[0], factors)
         else:
-            part.addmv_(shown.double().t(), factors)
+            part.addmv_(values.double().t(), factors)

@@ -30,10 +30,11 @@ def test_nothing_sent_is_no_change():
 
 @pytest.mark.parametrize("value", [1e30, 3e38, 1e-30])
 def test_squares_neither_overflow_nor_vanish(value):
-    """Of 100 float32 values, whose squares would."""
-    sent = {"weights": {"w": torch.full((1, 100), value)}}
-    for norm in (update_norms(sent, {}, 1), update_norm(sent, {})):
-        assert norm.item() == pytest.approx(10 * value, rel=1e-6)
+    """Of 100 float32 values, and of more than are taken at a time, whose squares would."""
+    for count in (100, 90_000):
+        sent = {"weights": {"w": torch.full((1, count), value)}}
+        for norm in (update_norms(sent, {}, 1), update_norm(sent, {})):
+            assert norm.item() == pytest.approx(count**0.5 * value, rel=1e-6)
 
 
 @pytest.mark.parametrize("num_clients", [1, 3])
@@ -48,5 +49,6 @@ def test_large_tensors_in_any_layout(num_clients, layout):
     origin = start.contiguous(memory_format=layout)
     norms = update_norms({"weights": {"w": laid_out}}, {"weights": {"w": origin}}, num_clients)
     assert norms.tolist() == pytest.approx(expected, rel=1e-6)
-    alone = update_norm({"weights": {"w": sent[0].contiguous(memory_format=layout)}}, {"weights": {"w": origin}})
-    assert alone.item() == pytest.approx(expected[0], rel=1e-6)
+    for received in (origin, start):  # the latter lies otherwise under channels last
+        alone = update_norm({"weights": {"w": sent[0].contiguous(memory_format=layout)}}, {"weights": {"w": received}})
+        assert alone.item() == pytest.approx(expected[0], rel=1e-6)
