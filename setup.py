@@ -39,7 +39,7 @@ def packages() -> list[str]:
 def main() -> None:
     """Build, with the commit written into the package."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    commit = runpy.run_path(str(ROOT / "fl_lightning" / "provenance.py"))["commit"]()
+    commit = runpy.run_path(str(ROOT / "fl_lightning" / "run" / "provenance.py"))["commit"]()
     if commit is not None:
         (ROOT / "fl_lightning" / "commit.txt").write_text(f"{commit}\n", encoding="utf-8")
     repository = os.environ.get("FL_LIGHTNING_REPOSITORY", "").rstrip("/")

@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import random_images
-from fl_lightning.continual import FedProxOnTasks, FedWeIT, TaskLearner, TaskStream
+from fl_lightning import FederatedModule, FedProx
 from fl_lightning.data import Arrays, FederatedDataModule
-from fl_lightning.exchange.client_state import num_bytes
 from fl_lightning.models import LeNet
+from fl_lightning.protocol.client_state import num_bytes
+from fl_lightning.tasks import FedWeIT, TaskLearner, TaskStream, WeightedTransfer
 
 ROUNDS_PER_TASK, REPETITIONS, MIB = 3, 3, 2**20
 SPARSE = 0.011  # l1 at which these short tasks leave about as much of A as twenty rounds on Overlapped-CIFAR-100 do
@@ -41,7 +42,9 @@ class RoundTimes(pl.Callback):
         self.seconds.append(process_time() - self.start)
 
 
-def train(method: TaskLearner, num_clients: int, num_tasks: int, images_per_task: int, *callbacks: pl.Callback) -> pl.Trainer:
+def train(
+    fitted: FederatedModule, num_clients: int, num_tasks: int, images_per_task: int, *callbacks: pl.Callback
+) -> pl.Trainer:
     """All tasks of five classes each, on random images."""
     labels = torch.arange(num_clients * num_tasks * images_per_task) % (5 * num_tasks)
     data = FederatedDataModule(
@@ -55,27 +58,28 @@ def train(method: TaskLearner, num_clients: int, num_tasks: int, images_per_task
         settings = trainer_settings(analysis=False, folder=folder)
         settings["callbacks"].extend(callbacks)
         trainer = pl.Trainer(max_steps=10**6, accelerator="cpu", **settings)
-        trainer.fit(method, datamodule=data)
+        trainer.fit(fitted, datamodule=data)
     return trainer
 
 
-def learner(kind: type[TaskLearner], **settings: Any) -> TaskLearner:
+def method(kind: type[FederatedModule], learner: type[TaskLearner], **settings: Any) -> FederatedModule:
     """As the paper's configs have it, one epoch a round."""
-    defaults = {"local_epochs": 1, "evaluate_every": 10**6, "engine": "sequential", "rounds_per_task": ROUNDS_PER_TASK}
-    return kind(LeNet, optimizer=lambda weights: torch.optim.Adam(weights, lr=1e-3 / 3), **{**defaults, **settings})
+    tasks = learner(**{"evaluate_every": 10**6, "rounds_per_task": ROUNDS_PER_TASK, **settings})
+    common = {"local_epochs": 1, "engine": "sequential", "server_weighting": "uniform"}
+    return kind(LeNet, optimizer=lambda weights: torch.optim.Adam(weights, lr=1e-3 / 3), tasks=tasks, **common)
 
 
 def round_times() -> dict[str, Any]:
     """Both methods in turns: seconds of the processor for rounds of the second and third task but those that end one."""
-    samples: dict[str, list[float]] = {"FedProxOnTasks": [], "FedWeIT": []}
+    samples: dict[str, list[float]] = {"FedProx": [], "FedWeIT": []}
     for _ in range(REPETITIONS):
-        for kind, settings in ((FedProxOnTasks, {}), (FedWeIT, {"l1": SPARSE})):
+        for kind, learner, settings in ((FedProx, TaskLearner, {}), (FedWeIT, WeightedTransfer, {"l1": SPARSE})):
             times = RoundTimes()
-            train(learner(kind, **settings), 3, 3, 400, times)
+            train(method(kind, learner, **settings), 3, 3, 400, times)
             inside = [s for i, s in enumerate(times.seconds) if i >= ROUNDS_PER_TASK and (i + 1) % ROUNDS_PER_TASK]
             samples[kind.__name__] += inside
     seconds = {name: median(values) for name, values in samples.items()}
-    return {**seconds, "ratio": seconds["FedWeIT"] / seconds["FedProxOnTasks"], "samples": samples}
+    return {**seconds, "ratio": seconds["FedWeIT"] / seconds["FedProx"], "samples": samples}
 
 
 class Held(pl.Callback):
@@ -85,11 +89,11 @@ class Held(pl.Callback):
         self.rounds: list[dict[str, float]] = []
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: FedWeIT, *_: Any) -> None:
-        states = module.client_states.checkpoint()["states"].values()
+        states = module.stored.states.checkpoint()["states"].values()
         held = {
             "clients": sum(map(num_bytes, states)) / MIB,
-            "knowledge base": sum(part.nbytes for part in tree_leaves(module.knowledge_base)) / MIB,
-            "reported": 4 * int(module.model_values.sum()) / MIB,
+            "knowledge base": sum(part.nbytes for part in tree_leaves(module.tasks.knowledge_base)) / MIB,
+            "reported": 4 * int(module.tasks.model_values.sum()) / MIB,
         }
         held["ratio"] = (held["clients"] + held["knowledge base"]) / held["reported"]
         self.rounds.append({name: round(value, 3) for name, value in held.items()})
@@ -98,8 +102,8 @@ class Held(pl.Callback):
 
 def memory() -> dict[str, Any]:
     """Two rounds a task, in the midst and at the end; clients build on four others, as in the paper's cohorts of five."""
-    held, method = Held(), learner(FedWeIT, rounds_per_task=2, l1=SPARSE, num_foreign=4)
-    trainer = train(method, 100, 10, 20, held)
+    held, fedweit = Held(), method(FedWeIT, WeightedTransfer, rounds_per_task=2, l1=SPARSE, num_foreign=4)
+    trainer = train(fedweit, 100, 10, 20, held)
     with TemporaryDirectory() as folder:
         path, start = Path(folder, "last.ckpt"), perf_counter()
         trainer.save_checkpoint(path)

@@ -18,7 +18,7 @@ from benchmarks.protocol import Driver, option_parser
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import Workload, load, random_images, random_labels
 from fl_lightning import FederatedDataModule, FederatedModule
-from fl_lightning.exchange.client_state import num_bytes
+from fl_lightning.protocol.client_state import num_bytes
 
 _ENDLESS = 10**9  # rounds; the driver says when it is over
 _TEST_SAMPLES = 10_000
@@ -72,8 +72,8 @@ class RoundTimer(pl.Callback):
 def kept(method: FederatedModule) -> dict[str, float]:
     """What a client and the server keep between rounds in addition to the global model, in nets."""
     size = num_bytes(dict(method.net.named_parameters()))
-    clients = method.client_states.clients()
-    state = method.client_states.read(clients[0]).num_bytes() if clients else 0
+    clients = method.stored.states.clients()
+    state = method.stored.states.read(clients[0]).num_bytes() if clients else 0
     server = num_bytes(dict(method.named_buffers(recurse=False))) + num_bytes(dict(method.server_states.named_buffers()))
     return {"client_state": state / size, "server_state": server / size}
 

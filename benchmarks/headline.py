@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
+from tempfile import TemporaryDirectory
 from threading import Timer
 from time import monotonic
 from typing import Any
@@ -23,13 +24,15 @@ import torch
 from benchmarks.measurements import Table
 from benchmarks.programs import ROOT
 from benchmarks.report import circumstances, markdown
-from benchmarks.run_on_gpu import run_on_gpu
-from fl_lightning.atomic_files import atomic_write
+from fl_lightning.state.atomic_files import atomic_write
 from studies.catalogue import STUDIES
+from studies.declared.headline import PRECISION
 from studies.runner import run_study
 
 _ENGINES = ("sequential", "vectorized", "captured", "auto")
 _ROUNDS = 30  # of each engine
+_SECONDS = 600  # of an engine and of a device test, at most
+_GPU = (sys.executable, "-m", "benchmarks", "--gpu")
 _TESTS = "tests/pretended_gpu/test_every_part.py"
 _REAL = {"FL_LIGHTNING_REAL_GPU": "1"}  # the device tests take the GPU that is there for the pretended one
 _STUDY = STUDIES["headline"]
@@ -75,30 +78,54 @@ def headline(options: Namespace, root: Path = ROOT) -> int:
 
 def _parts() -> dict[str, Callable[[], Row]]:
     engines = {f"engine {name}": partial(_engine, name) for name in _ENGINES}
-    return {**engines, **{f"{_TESTS}::{name}": partial(_device_test, name) for name in _tests()}}
+    return {**engines, **{name: partial(_device_test, name) for name in _tests()}}
 
 
 def _tests() -> list[str]:
-    return re.findall(r"^def (test_\w+)", (ROOT / _TESTS).read_text(encoding="utf-8"), re.MULTILINE)
+    """The ids of all device tests, each of which is a part of its own: a test of all methods would take hours."""
+    listed = _pytest("--collect-only", _TESTS)
+    if listed.returncode != 0:
+        raise ValueError(f"{_TESTS} cannot be collected: {listed.stdout[-200:]}{listed.stderr[-200:]}")
+    return re.findall(rf"^{_TESTS}::.+$", listed.stdout, re.MULTILINE)
+
+
+def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return _ended([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow", *arguments])
+
+
+def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **_REAL}, capture_output=True, text=True, timeout=_SECONDS)
+
+
+def _too_long() -> Row:
+    return {"error": f"it took longer than {_SECONDS} s"}
 
 
 def _engine(name: str) -> Row:
-    """An engine that cannot run the round is a row too."""
-    try:
-        (row,) = run_on_gpu(Namespace(engine=name, rounds=_ROUNDS, analysis=False)).rows
-    except (RuntimeError, ValueError) as error:  # out of memory among them
-        return {"error": " ".join(str(error).split())}
-    return row
+    """An engine that cannot run the rounds, or not in time, is a row too."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "row.json"
+        try:
+            ended = _ended([*_GPU, "--engine", name, "--rounds", str(_ROUNDS), "--out", str(out)])
+        except subprocess.TimeoutExpired:
+            return _too_long()
+        if ended.returncode != 0:
+            return {"error": (ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1]}
+        return json.loads(out.read_text(encoding="utf-8"))["tables"][0]["rows"][0]
 
 
 def _device_test(name: str) -> Row:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow", f"{_TESTS}::{name}"]
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **_REAL}, capture_output=True, text=True)
+    try:
+        ended = _pytest(name)
+    except subprocess.TimeoutExpired:
+        return _too_long()
     counts = {what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|error)", ended.stdout[-200:])}
     if not counts:
         said = re.search(r"^ERROR.*", ended.stderr + ended.stdout, re.MULTILINE)
         return {"error": said[0] if said else f"pytest ended with exit code {ended.returncode}"}
-    return {"passed": counts.get("passed", 0), "failed": re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)}
+    row = {"passed": counts.get("passed", 0), "failed": re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)}
+    out_of_memory = re.search(r"^E +(\S*MemoryError.*)", ended.stdout, re.MULTILINE)
+    return {**row, "error": out_of_memory[1]} if out_of_memory else row
 
 
 def _until(deadline: float) -> ExitStack:
@@ -114,15 +141,16 @@ def _tables(found: Mapping[str, Row]) -> str:
     engines = [{"engine": name.split()[1], **row} for name, row in found.items() if name.startswith("engine ")]
     columns = dict.fromkeys(column for row in engines for column in row)
     rows = [{column: row.get(column, "") for column in columns} for row in engines]
-    text = [markdown(Table(f"A round of cifar10_tce.yaml, by engine: {_ROUNDS} rounds in bf16-mixed", rows))] if rows else []
+    text = [markdown(Table(f"A round of cifar10_tce.yaml, by engine: {_ROUNDS} rounds in {PRECISION}", rows))] if rows else []
     tests = [
         {
             "test": name.partition("::")[2],
             "device": row["device"],
             "passed": row.get("passed", 0),
-            "failed": ", ".join(f"`{one.partition('::')[2]}`" for one in row.get("failed", ())) or row.get("error", "none"),
+            "failed": ", ".join([*(f"`{one.partition('::')[2]}`" for one in row.get("failed", ())), *said]) or "none",
         }
         for name, row in found.items()
+        for said in [[row["error"]] if "error" in row else []]
         if name.startswith(_TESTS)
     ]
     text += [markdown(Table(f"Tests that a GPU ends as the CPU does, {_TESTS}", tests))] if tests else []

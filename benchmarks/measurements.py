@@ -20,8 +20,7 @@ from benchmarks.methods import METHODS
 from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
 from benchmarks.protocol import Weights
 from benchmarks.workloads import Workload, load
-from fl_lightning.attacks.inversion import Inversion, Inverter
-from fl_lightning.attacks.observed_update import Observation, PixelRange
+from fl_lightning.attacks import Inversion, Inverter, Observation, PixelRange
 from fl_lightning.losses import CrossEntropy
 
 _ANALYSIS = {"all off": PROGRAMS["ours"], "analysis on": f"{PROGRAMS['ours']} --analysis"}

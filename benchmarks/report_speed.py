@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from torch.utils.tensorboard import SummaryWriter
 
-from fl_lightning.command_line.report import run
+from fl_lightning.callbacks import RecordLogger
+from fl_lightning.report.commands import report
 
 EVERY_ROUND = [f"train/{name}" for name in ("loss", "nonfinite_clients")]
 EVERY_ROUND += [f"communication/{name}" for name in ("down", "up", "total_down", "total_up")]
@@ -35,12 +35,12 @@ def write_run(folder: Path, number: int, rounds: int) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     values = np.random.default_rng(number).random((rounds + 1, len(EVALUATED)))
-    with SummaryWriter(folder) as writer:
-        for round in range(1, rounds + 1):
-            for name, value in zip(EVERY_ROUND, values[round], strict=False):
-                writer.add_scalar(name, value, round)
-            for name, value in zip(EVALUATED, values[round], strict=True) if round % 4 == 0 else ():
-                writer.add_scalar(name, value, round)
+    record = RecordLogger(folder)
+    for round in range(1, rounds + 1):
+        record.log_metrics(dict(zip(EVERY_ROUND, values[round], strict=False)), round)
+        if round % 4 == 0:
+            record.log_metrics(dict(zip(EVALUATED, values[round], strict=True)), round)
+    record.finalize("success")
 
 
 def main(folder: Path, runs: int = 200, rounds: int = 4000) -> None:
@@ -49,7 +49,7 @@ def main(folder: Path, runs: int = 200, rounds: int = 4000) -> None:
         if not (folder / "runs" / f"run_{number}").exists():
             write_run(folder / "runs" / f"run_{number}", number, rounds)
     start, cpu = time.perf_counter(), time.process_time()
-    run([str(folder / "runs"), "--out", str(folder / "report")])
+    report([folder / "runs"], out=folder / "report")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     seconds = time.perf_counter() - start
     print(f"{seconds:.0f} s, of which {time.process_time() - cpu:.0f} s on a core; {peak:.2f} GiB at most")

@@ -1,4 +1,7 @@
-"""The run of cifar10_tce.yaml on one GPU, on random images of CIFAR-10's shape: how long do its 4,000 rounds take?"""
+"""The run of cifar10_tce.yaml on one GPU, on random images of CIFAR-10's shape: how long do its 4,000 rounds take?
+
+Its arithmetic is that of the full runs, ``python -m studies headline``: precision, TF32 and cuDNN as there.
+"""
 
 from argparse import Namespace
 from functools import partial
@@ -15,6 +18,8 @@ from fl_lightning import FedAvg, FederatedDataModule
 from fl_lightning.data import Arrays, Dirichlet, RandomCrop, RandomHorizontalFlip
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import ResNet18
+from fl_lightning.processes.gpu_arithmetic import choose_arithmetic
+from studies.declared.headline import PRECISION
 
 _ROUNDS = 4_000
 _TRAINING_SAMPLES, _TEST_SAMPLES = 50_000, 10_000
@@ -66,7 +71,10 @@ def run_on_gpu(options: Namespace) -> Table:
         local_steps=3,
         engine=options.engine,
     )
-    clock, device = Clock(), {"accelerator": "cuda", "devices": 1, "precision": "bf16-mixed"}
+    clock, device = Clock(), {"accelerator": "cuda", "devices": 1, "precision": PRECISION}
+    choose_arithmetic("high", benchmark=None, deterministic=False)
+    torch.cuda.empty_cache()  # of a run before it
+    torch.cuda.reset_peak_memory_stats()
     with TemporaryDirectory() as folder:
         settings = trainer_settings(options.analysis, folder)
         settings["callbacks"].append(clock)
@@ -82,5 +90,5 @@ def run_on_gpu(options: Namespace) -> Table:
         "peak device MiB": torch.cuda.max_memory_allocated() / 2**20,
     }
     watched = "with" if options.analysis else "without"
-    notes = [f"bf16-mixed, engine {options.engine}, {watched} evaluation and callbacks."]
+    notes = [f"{PRECISION}, engine {options.engine}, {watched} evaluation and callbacks."]
     return Table("cifar10_tce.yaml on a GPU", [row], notes)

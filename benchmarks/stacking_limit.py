@@ -35,7 +35,7 @@ def _compare(width: int, samples: int) -> None:
     trainer = pl.Trainer(max_steps=1, max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
                          enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
     trainer.fit(method, datamodule=from_arrays(inputs, targets, clients, batch_size=samples))
-    engines = {name: ENGINES[name](method, method.run_context()) for name in ("sequential", "vectorized")}
+    engines = {name: ENGINES[name](method, method.engine.context) for name in ("sequential", "vectorized")}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(_ROUNDS):
         for name, engine in engines.items():

@@ -5,7 +5,8 @@ from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
 from fl_lightning.callbacks.described_logger import DescribedTensorBoardLogger
-from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.callbacks.inline_figures import InlineFigures
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease
@@ -19,7 +20,7 @@ from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 from fl_lightning.callbacks.task_attention import TaskAttention
-from fl_lightning.training.record_logger import RecordLogger
+from fl_lightning.run.record_logger import RecordLogger
 
 __all__ = [
     "ArrivingClasses",
@@ -42,4 +43,7 @@ __all__ = [
     "RunSummary",
     "TaskAccuracy",
     "TaskAttention",
+    "heatmap",
+    "log_figure",
+    "log_tensors",
 ]

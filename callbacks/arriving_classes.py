@@ -9,7 +9,6 @@ from torch import Tensor
 from fl_lightning.callbacks.class_names import class_names, class_rounds
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
-from fl_lightning.exchange import ClassProgress
 from fl_lightning.functional import (
     average_forgetting,
     backward_transfer,
@@ -21,6 +20,7 @@ from fl_lightning.functional import (
 )
 from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import ClassProgress, predict_in_batches
 
 
 class ArrivingClasses(FederatedCallback):
@@ -47,12 +47,13 @@ class ArrivingClasses(FederatedCallback):
         self._accuracies: dict[int, float] = {}  # position -> A_t
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        progress = module.class_progress()
+        progress = module.tasks.class_progress()
         if progress is None or not progress.is_over or not module.data.evaluation.monitors_test:
             return
         data, task = module.data, progress.task
         num_tasks, num_classes = data.class_streams.num_tasks, len(data.classes)
-        logits, targets = module.predict_logits(data.evaluation.test_inputs()), data.evaluation.test_targets()
+        logits = predict_in_batches(module.net, data.eval_batch_size, data.evaluation.test_inputs())
+        targets = data.evaluation.test_targets()
         if len(self._table) == 0:
             self._table = torch.full((num_tasks, num_tasks), float("nan"), dtype=torch.float64)
             self._class_table = torch.full((num_tasks, num_classes), float("nan"), dtype=torch.float64)
@@ -61,7 +62,7 @@ class ArrivingClasses(FederatedCallback):
         self._class_table[task] = counts.diagonal() / counts.sum(dim=1)
         self._accuracies[task] = float(counts.trace() / counts.sum())
         scalars = self._scalars(progress, data.class_streams.class_task, counts)
-        nearest = module.nearest_mean_logits(data.evaluation.test_inputs())
+        nearest = module.tasks.nearest_mean_logits(data.evaluation.test_inputs())
         if nearest is not None:
             scalars["tasks/nearest_mean_accuracy"] = (nearest.argmax(dim=1) == targets).double().mean()
         module.log_round(scalars, round)

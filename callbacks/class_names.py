@@ -11,7 +11,7 @@ from fl_lightning.module import FederatedModule
 
 def class_names(module: FederatedModule) -> list[str]:
     """Names of the classes in label order; of arriving ones as ``3 (rounds 7 to 12)``, between which clients have samples."""
-    names, progress = list(module.data.classes), module.class_progress()
+    names, progress = list(module.data.classes), module.tasks.class_progress()
     if progress is None:
         return names
     return with_rounds(names, class_rounds(module.data.class_streams.positions_of_classes(), progress.rounds_per_task))

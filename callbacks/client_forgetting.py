@@ -5,10 +5,10 @@ from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import three_panels
-from fl_lightning.exchange import CohortModels
 from fl_lightning.functional import client_forgetting
 from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import CohortModels
 
 
 class ClientForgetting(FederatedCallback):

@@ -6,8 +6,8 @@ import torch
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_tensors
-from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import RoundReport
 
 
 class Communication(FederatedCallback):
@@ -35,7 +35,7 @@ class Communication(FederatedCallback):
         self._positions: list[int] = []  # of the clients in their streams as the round begins; none without tasks
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        progress = module.task_progress()
+        progress = module.tasks.task_progress()
         self._positions = [] if progress is None else list(progress.positions)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
@@ -65,7 +65,7 @@ class Communication(FederatedCallback):
 
     def state_dict(self) -> dict[str, Any]:
         state = {"total_down": self.total_down, "total_up": self.total_up, "of_tasks": dict(self.of_tasks)}
-        # Before the first round there is no cohort, and in checkpoints of earlier versions none either.
+        # Before the first round there is no cohort.
         return state if self._cohort is None else {**state, "cohort": self._cohort}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
-from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
-from fl_lightning.training.trainer_settings import callbacks_of
+from fl_lightning.protocol import RoundReport
+from fl_lightning.run.trainer_settings import callbacks_of
 
 # Category -> chart -> tags as regular expressions. TensorBoard draws a chart's tags for every run that is selected. One
 # layout for all runs: those of several are merged, and equal charts become one.

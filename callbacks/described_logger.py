@@ -10,8 +10,8 @@ from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAt
 from torch.utils.tensorboard import FileWriter, SummaryWriter
 from torch.utils.tensorboard.summary import scalar
 
-from fl_lightning.atomic_files import naming_folder
 from fl_lightning.callbacks.tags import metadata, overview_tag
+from fl_lightning.state.atomic_files import naming_folder
 
 _FLUSHED_AFTER = 5  # seconds, for those who watch; torch's default is 120
 

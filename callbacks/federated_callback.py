@@ -8,18 +8,19 @@ from lightning.pytorch import Trainer
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fl_lightning.callbacks.loggers import write_distribution, write_figure, write_tensors
+from fl_lightning.callbacks.loggers import write_distribution, write_figure
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
-from fl_lightning.training.round_callback import RoundCallback
+from fl_lightning.run.record_logger import RecordLogger
+from fl_lightning.run.round_callback import RoundCallback
 
 
 class FederatedCallback(RoundCallback):
     """A callback with hooks at the seams of a round, in rounds of choice. It reads, and never changes weights or losses.
 
     Args:
-        every: do the costly part in rounds that are a multiple of this; 0 for never, not in the last round either.
-        rounds: do it in exactly these rounds instead.
+        every: do the costly part in rounds that are a multiple of this; 0 for none, not in the last round either.
+        rounds: do it in these rounds too; with ``every`` 0 in exactly these.
 
     Raises:
         ValueError: if ``every`` or a round is negative.
@@ -32,18 +33,16 @@ class FederatedCallback(RoundCallback):
         super().__init__()
         check_range(f"{self.key}.every", every, at_least=0)
         check_each(f"{self.key}.rounds", rounds or (), at_least=0)
-        self.every, self.rounds = every, None if rounds is None else frozenset(rounds)
+        self.every, self.rounds = every, frozenset(rounds or ())
 
     def due(self, round: int) -> bool:
         """Whether this round is one of the chosen ones."""
-        if self.rounds is not None:
-            return round in self.rounds
-        return self.every > 0 and round % self.every == 0
+        return round in self.rounds or (self.every > 0 and round % self.every == 0)
 
     @property
     def chooses(self) -> bool:
         """Whether any round may be one of the chosen ones."""
-        return self.every > 0 if self.rounds is None else bool(self.rounds)
+        return self.every > 0 or bool(self.rounds)
 
     def due_or_last(self, round: int, is_last: bool) -> bool:
         """Whether this round is a chosen one, or the last of a run in which some are chosen."""
@@ -58,8 +57,8 @@ class FederatedCallback(RoundCallback):
         saved = checkpoint["callbacks"].get(self.state_key)
         if saved and (missing := sorted(self.state_dict().keys() - saved.keys())):
             raise ValueError(
-                f"ckpt_path was written by an earlier version: its state of the callback {type(self).__name__} lacks "
-                f"{', '.join(missing)}: go on with that version, or begin a new run from its weights with model.initial_weights"
+                f"ckpt_path lacks {', '.join(missing)} of the callback {type(self).__name__}, as where another version wrote "
+                "it: go on with that version, or begin a new run from its weights with model.initial_weights"
             )
 
 
@@ -78,8 +77,7 @@ def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) ->
 
 
 def log_tensors(trainer: Trainer, tensors: dict[str, Tensor], round: int) -> None:
-    """Keep the numbers behind a figure, in float32: no tracker shows them, reports and ``fl-lightning figures`` read them."""
-    if trainer.is_global_zero:
-        on_host = {name: tensor.detach().cpu().float() for name, tensor in tensors.items()}
-        for logger in trainer.loggers:
-            write_tensors(logger, on_host, round)
+    """Record the numbers behind a figure, in float32, from which reports and ``fl-lightning figures`` draw it again."""
+    for logger in trainer.loggers:
+        if isinstance(logger, RecordLogger):
+            logger.log_tensors(tensors, round)

@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from fl_lightning.extras import needing_extra
+from fl_lightning.checks.extras import needing_extra
 
 
 class InlineFigures(Logger):

@@ -5,8 +5,8 @@ from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import label_shares
-from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import RoundReport
 
 _CLIENTS_IN_PICTURE = 10  # as in the paper's figure
 
@@ -31,14 +31,14 @@ class LabelCounts(FederatedCallback):
             self._draw_first_clients(trainer, module, 0)
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        progress = module.class_progress()
+        progress = module.tasks.class_progress()
         if progress is not None and round > 1 and (round - 1) % progress.rounds_per_task == 0:
             self._draw_first_clients(trainer, module, round - 1)
 
     def _draw_first_clients(self, trainer: Trainer, module: FederatedModule, after: int) -> None:
         if not self.chooses:
             return
-        data, progress, whose = module.data, module.class_progress(), "the clients"
+        data, progress, whose = module.data, module.tasks.class_progress(), "the clients"
         if progress is not None:
             whose = f"the clients in task {progress.task + 1}"
         elif data.tasks is not None:

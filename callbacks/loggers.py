@@ -1,4 +1,4 @@
-"""How a logger of each class takes figures, distributions and the numbers behind figures.
+"""How a logger of each class takes figures and distributions.
 
 A logger of another class takes figures if it has a method ``log_figure(tag, figure, round)``, as
 :class:`~fl_lightning.callbacks.InlineFigures` has. One without gets scalars and hyper-parameters alone, and a warning says so.
@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.tags import metadata
-from fl_lightning.training.record_logger import RecordLogger
+from fl_lightning.run.record_logger import RecordLogger
+from fl_lightning.state.atomic_files import atomic_write
 
 _DPI = 150  # of figures as files
 _warned: WeakSet[Logger] = WeakSet()
@@ -84,7 +84,7 @@ def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
 
 @write_figure.register
 def _(logger: RecordLogger, tag: str, figure: Figure, round: int) -> None:
-    """Nothing: the numbers behind it are recorded, see :func:`write_tensors`."""
+    """Nothing: the numbers behind it are recorded."""
 
 
 @write_figure.register
@@ -98,24 +98,8 @@ def file_name(tag: str, round: int) -> str:
 
 
 @singledispatch
-def write_tensors(logger: Logger, tensors: dict[str, Tensor], round: int) -> None:
-    """Give a logger numbers on the CPU by tag, for reports; trackers have no use for them."""
-
-
-@write_tensors.register
-def _(logger: TensorBoardLogger, tensors: dict[str, Tensor], round: int) -> None:
-    for tag, tensor in tensors.items():
-        logger.experiment.add_tensor(tag, tensor, round)
-
-
-@write_tensors.register
-def _(logger: RecordLogger, tensors: dict[str, Tensor], round: int) -> None:
-    logger.log_tensors(tensors, round)
-
-
-@singledispatch
 def write_distribution(logger: Logger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    """Give a logger values (n,) to be counted between edges (bins + 1,), for TensorBoard's histograms and for reports."""
+    """Give a logger values (n,) to be counted between edges (bins + 1,), for reports and TensorBoard's histograms."""
 
 
 @write_distribution.register

@@ -6,11 +6,11 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.exchange import CohortModels, RoundReport, Shown
-from fl_lightning.hooks import overridden
+from fl_lightning.evaluation.refits import refit_by_fedavg
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
-from fl_lightning.training.refits import refit_by_fedavg
+from fl_lightning.protocol import CohortModels, RoundReport
+from fl_lightning.protocol.hooks import overridden
 
 
 class LossIncrease(FederatedCallback):
@@ -44,7 +44,7 @@ class LossIncrease(FederatedCallback):
         self._previous: list[int] = []  # clients of the round before
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if self.fedavg and not overridden(module, Shown.pseudo_data):
+        if self.fedavg and not overridden(module, FederatedModule.pseudo_data):
             raise ValueError(
                 f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared with "
                 "FedReg alone: leave fedavg out"
@@ -68,7 +68,7 @@ class LossIncrease(FederatedCallback):
         means = {"before": before.mean()}
         fits = {"": models}
         if self.fedavg:
-            fits["_fedavg"] = refit_by_fedavg(module, module.run_context(), round, models.clients)
+            fits["_fedavg"] = refit_by_fedavg(module, module.engine.context, round, models.clients)
         for name, fitted in fits.items():
             after = mean_losses(fitted.predict(inputs))
             after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)

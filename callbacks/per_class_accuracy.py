@@ -10,9 +10,9 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import CohortModels
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import CohortModels, predict_in_batches
 
 
 class PerClassAccuracy(FederatedCallback):
@@ -53,7 +53,7 @@ class PerClassAccuracy(FederatedCallback):
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if self._within is None:
             return
-        logits = module.predict_logits(module.data.evaluation.test_inputs())
+        logits = predict_in_batches(module.net, module.data.eval_batch_size, module.data.evaluation.test_inputs())
         after = class_accuracy(logits, module.data.evaluation.test_targets(), len(module.data.classes))
         rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
         values = torch.cat([self._within, after[None]])
@@ -64,9 +64,9 @@ class PerClassAccuracy(FederatedCallback):
         self._within = None
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluations:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluation.scores:
             return
-        round, scores = trainer.global_step, module.evaluations["test"].class_accuracy
+        round, scores = trainer.global_step, module.evaluation.scores["test"].class_accuracy
         self._history[round] = scores.cpu()
         measured = {
             name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()

@@ -11,13 +11,13 @@ from torch import Tensor
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import accuracy_of_clients
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import CohortModels, EvaluationName, RoundReport
+from fl_lightning.evaluation.fine_tuning import FineTuning
 from fl_lightning.functional import worst_decile
+from fl_lightning.functional.random_streams import numpy_stream
+from fl_lightning.functional.transfers import on_device
 from fl_lightning.metrics import PersonalScores, accuracy_by_owner
 from fl_lightning.module import FederatedModule
-from fl_lightning.random_streams import numpy_stream
-from fl_lightning.training.fine_tuning import FineTuning
-from fl_lightning.transfers import on_device
+from fl_lightning.protocol import CohortModels, EvaluationName, RoundReport
 
 
 class PersonalAccuracy(FederatedCallback):
@@ -98,32 +98,31 @@ class PersonalAccuracy(FederatedCallback):
         self._measured = dict(zip(models.clients, after.tolist(), strict=True))
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        counted = [] if report.undone else [client for client in report.clients if client not in report.nonfinite]
-        self._visited.update(counted)
-        for client in counted:
+        self._visited.update(report.counted)
+        for client in report.counted:
             self._last_visit.pop(client, None)
-        self._last_visit |= {client: self._measured[client] for client in counted if client in self._measured}
+        self._last_visit |= {client: self._measured[client] for client in report.counted if client in self._measured}
         self._measured = {}
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         round = trainer.global_step
-        for name, scores in module.personal_evaluations.items():
+        for name, scores in module.evaluation.personal.items():
             self._log(module, _group(module, name), scores, round)
-        if "val" in module.personal_evaluations and self._last_visit:
-            now = module.personal_evaluations["val"].accuracy.cpu()
+        if "val" in module.evaluation.personal and self._last_visit:
+            now = module.evaluation.personal["val"].accuracy.cpu()
             changes = torch.stack([now[client] - then for client, then in self._last_visit.items()])
             module.log_round({"forgetting/personal_since_visit": changes.nanmean()}, round)
-        if module.personal_evaluations and self.due_or_last(round, round == trainer.max_steps):
-            name = next(reversed(module.personal_evaluations))
-            accuracy = module.personal_evaluations[name].accuracy
+        if module.evaluation.personal and self.due_or_last(round, round == trainer.max_steps):
+            name = next(reversed(module.evaluation.personal))
+            accuracy = module.evaluation.personal[name].accuracy
             log_tensors(trainer, {"clients/personal_accuracy": accuracy}, round)
             figure = accuracy_of_clients(accuracy, f"Personal models, {_group(module, name)} samples, round {round}")
             log_figure(trainer, "personal/distribution", figure, round)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        everyone = self.fine_tune or module.fine_tuned
+        everyone = self.fine_tune or bool(module.fine_tuned)
         new = self._new_clients(module) if module.keeps_models or everyone else []
         clients = list(range(module.data.num_clients)) if everyone else new
         names = self._names(module)
@@ -132,14 +131,14 @@ class PersonalAccuracy(FederatedCallback):
         round = trainer.global_step
         unvisited = frozenset(range(module.data.num_clients)) - self._visited
         tuning = FineTuning(module, module.data, round, self.fine_tuning_epochs, self.fine_tuning_steps, unvisited)
-        after = module.personal_scores(names, clients, tuning)
+        after = module.evaluation.personal_scores(trainer, names, clients, tuning)
         if everyone:
-            before = module.personal_scores(names, clients)
+            before = module.evaluation.personal_scores(trainer, names, clients)
             for name in names:
                 self._log(module, _group(module, name), before[name], round)
                 self._log(module, _group(module, name), after[name], round, "fine_tuned_")
         if new:
-            begun = module.personal_scores(names, new, replace(tuning, steps=0))
+            begun = module.evaluation.personal_scores(trainer, names, new, replace(tuning, steps=0))
             means = {"new_clients_mean": begun, "new_clients_fine_tuned_mean": after}
             for name, (key, scores) in product(names, means.items()):
                 mean = scores[name].accuracy[new].nanmean()

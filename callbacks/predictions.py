@@ -9,8 +9,9 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.module import FederatedModule
+from fl_lightning.processes.process_group import ProcessGroup
+from fl_lightning.state.atomic_files import atomic_write
 
 
 class PredictionWriter(BasePredictionWriter):
@@ -28,7 +29,8 @@ class PredictionWriter(BasePredictionWriter):
         self, trainer: Trainer, module: FederatedModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         """Gather the batches of all processes, which took turns, and write them in the order of the test set."""
-        by_rank: list[list[torch.Tensor]] = module.ranks.gather([batch.cpu() for batch in predictions])
+        parts = ProcessGroup.of(trainer).gather({str(turn): batch.cpu() for turn, batch in enumerate(predictions)})
+        by_rank = [list(part.values()) for part in parts]
         if not trainer.is_global_zero:
             return
         in_order = [rank[turn] for turn in range(max(map(len, by_rank))) for rank in by_rank if turn < len(rank)]

@@ -5,8 +5,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import RoundReport
 
 
 class PrivacyBudget(FederatedCallback):
@@ -36,7 +36,7 @@ class PrivacyBudget(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if module.privacy is None:
             return
-        drawn = module.participation_in(round)
+        drawn = module.data.participation.among(module.tasks.num_there(round))
         charges = module.privacy.charges(module, drawn, module.data.batch_sizes, report.clients)
         for client, (rate, count) in charges.items():
             releases = self._releases.setdefault(client, {})

@@ -13,8 +13,8 @@ from rich.table import Column
 from rich.text import Text
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.exchange import RoundReport
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import RoundReport
 
 _LINES = 50  # that a run prints where there is no terminal, evenly over its rounds,
 _SECONDS = 10  # but not more often than this
@@ -24,7 +24,7 @@ _SILENCE = 600  # nor less often than this, in seconds
 class _View(Protocol):
     """What shows the rounds done."""
 
-    def update(self, round: int, scores: str) -> None: ...
+    def update(self, round: int, scores: str, waits: bool) -> None: ...
 
     def print(self, *args: Any) -> None: ...
 
@@ -35,7 +35,8 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
     """Rounds done of total, validation accuracy, round forgetting, rounds per second and time left.
 
     A bar in a terminal, and in a notebook that has ipywidgets. Elsewhere, as in ``fit > log``, lines: about fifty over the run,
-    at most one in ten seconds and at least one in ten minutes (or a round, where that takes longer), and one at the end.
+    at most one in ten seconds and at least one in ten minutes (or a round, where that takes longer), and one at the end. Scores
+    are those of the round, or of the newest round that was evaluated, which is then named.
     """
 
     def __init__(self) -> None:
@@ -73,10 +74,10 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._round = round
-        self._update(module)
+        self._update(module, waits=module.evaluation.follows(trainer, round))
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        self._update(module)
+        self._update(module, waits=False)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         self._stop()
@@ -84,9 +85,12 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
     def on_exception(self, trainer: Trainer, module: FederatedModule, exception: BaseException) -> None:
         self._stop()
 
-    def _update(self, module: FederatedModule) -> None:
+    def _update(self, module: FederatedModule, waits: bool) -> None:
         if self._view is not None:
-            self._view.update(self._round, _scores(module.newest))
+            scores = _scores(module.newest)
+            if scores and 0 <= module.evaluation.round < self._round:
+                scores += f" after round {module.evaluation.round}"
+            self._view.update(self._round, scores, waits)
 
     def _stop(self) -> None:
         if self._view is not None:
@@ -114,7 +118,7 @@ class _Bar:
         self._task = self._progress.add_task("", total=total, completed=start, scores="")
         self._progress.start()
 
-    def update(self, round: int, scores: str) -> None:
+    def update(self, round: int, scores: str, waits: bool) -> None:
         self._progress.update(self._task, completed=round, scores=scores)
 
     def print(self, *args: Any) -> None:
@@ -131,12 +135,13 @@ class _Lines:
         self._round = self._last_round = start
         self._scores = self._last_scores = ""
 
-    def update(self, round: int, scores: str) -> None:
+    def update(self, round: int, scores: str, waits: bool) -> None:
+        """``waits``: for the evaluation of the round, which is about to begin."""
         self._round, self._scores = round, scores
         silence = time.monotonic() - self._last_time
         first = self._last_round == self._start
         due = first or round - self._last_round >= self._total / _LINES or silence >= _SILENCE
-        if silence >= _SECONDS and due and round < self._total:  # the last round's line waits for its evaluation
+        if silence >= _SECONDS and due and not waits and round < self._total:  # the last round is always evaluated
             self._say()
 
     def print(self, *args: Any) -> None:

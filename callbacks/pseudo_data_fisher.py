@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Client, RoundReport, Shown, Visit
+from fl_lightning.evaluation.refits import refit
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.hooks import overridden
+from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.module import FederatedModule
-from fl_lightning.random_streams import torch_stream
-from fl_lightning.training.refits import refit
+from fl_lightning.protocol import Client, RoundReport, Visit
+from fl_lightning.protocol.hooks import overridden
 
 
 class PseudoDataFisher(FederatedCallback):
@@ -49,7 +49,7 @@ class PseudoDataFisher(FederatedCallback):
         self._cohorts: list[list[int]] = []  # clients of the last rounds, newest last
 
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
-        if not overridden(module, Shown.pseudo_data):
+        if not overridden(module, FederatedModule.pseudo_data):
             raise ValueError(
                 f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but FedReg alone makes pseudo data: "
                 "leave the callback out"
@@ -59,7 +59,7 @@ class PseudoDataFisher(FederatedCallback):
         if not self.due(round) or not self._cohorts:
             return
         earlier = sorted(set().union(*self._cohorts))
-        fitted = refit(module, module.run_context(), round, self._some_of_cohort(module, round), max_steps=1)
+        fitted = refit(module, module.engine.context, round, self._some_of_cohort(module, round), max_steps=1)
         rows = [_correlations(module, net, client, earlier) for client, net in fitted]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)

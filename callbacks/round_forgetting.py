@@ -10,10 +10,10 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_distribution, log_figure
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import CohortModels
 from fl_lightning.functional import forgetting_from_best, round_forgetting
 from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import CohortModels
 
 
 class RoundForgetting(FederatedCallback):
@@ -60,9 +60,9 @@ class RoundForgetting(FederatedCallback):
         log_distribution(trainer, "forgetting/local", local, round)
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluations:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluation.scores:
             return
-        round, accuracy = trainer.global_step, module.evaluations["test"].class_accuracy.cpu()
+        round, accuracy = trainer.global_step, module.evaluation.scores["test"].class_accuracy.cpu()
         if self._previous is not None:
             gap, before = round - self._previous[0], self._previous[1]
             name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from fl_lightning.module import FederatedModule
-from fl_lightning.training.trainer_settings import callbacks_of
+from fl_lightning.run.trainer_settings import callbacks_of
 
 
 def reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
@@ -15,7 +15,7 @@ def reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
     if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
         return None
     reasons = list(filter(None, map(_reason_of, callbacks_of(trainer))))
-    if module.needs.task_streams and not reasons:
+    if module.needs.data.task_streams and not reasons:
         reasons = ["every client has learned all of its tasks"]
     why = "; ".join(reasons) or "a callback set trainer.should_stop"
     return f"Ended after round {trainer.global_step} of {trainer.max_steps}: {why}"

@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning import __version__
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice, check_each
-from fl_lightning.exchange import RoundReport
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
-from fl_lightning.provenance import commit
+from fl_lightning.protocol import RoundReport
+from fl_lightning.run.provenance import commit
+from fl_lightning.state.atomic_files import atomic_write
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
@@ -56,7 +56,11 @@ class RunSummary(FederatedCallback):
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
         self._undone: list[int] = []  # rounds whose server step was undone
+        self._lost: list[int] = []  # rounds of which nothing counts, as more than half of the updates were not finite
         self._largest: dict[str, float] | None = None  # of all finite updates: its norm, who sent it and when
+        self._newest: dict[str, float] | None = None  # the same of the newest round that counts
+        self._before_lost: dict[str, float] | None = None  # the same of the round before the newest lost rounds
+        self._far: dict[str, float] | None = None  # the newest that was far larger than what is usual
         self._bytes = {"down": 0, "up": 0}
         self._commit: str | None = None
 
@@ -68,16 +72,23 @@ class RunSummary(FederatedCallback):
         self._bytes["up"] += report.bytes_up
         if report.undone:
             self._undone.append(round)
-        largest = report.largest_norm
-        if largest is not None and (self._largest is None or largest[0] > self._largest["norm"]):
-            self._largest = {"norm": largest[0], "client": largest[1], "round": round}
+        if report.lost:
+            self._lost.append(round)
+            self._before_lost = self._newest
+        elif (largest := report.largest_norm) is not None:
+            update = {"norm": largest[0], "client": largest[1], "round": round}
+            if report.far_above(None if self._newest is None else self._newest["norm"]) is not None:
+                self._far = update
+            self._newest = self._newest if report.undone else update
+            if self._largest is None or largest[0] > self._largest["norm"]:
+                self._largest = update
         for client in report.nonfinite:
             self._left_out[client] = self._left_out.get(client, 0) + 1
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        for name in module.evaluated:
+        for name in module.evaluation.names:
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
@@ -118,8 +129,12 @@ class RunSummary(FederatedCallback):
             "model_megabytes": 4e-6 * sum(weights.numel() for weights in module.net.parameters()),
             "inputs": module.data.samples.input_record._asdict(),
             "rounds_undone": self._undone,
+            "rounds_lost": self._lost,
+            "rounds_without_update": module.lost_rounds.count,
+            "update_before_lost_rounds": self._before_lost,
             "clients_left_out": {str(client): rounds for client, rounds in sorted(self._left_out.items())},
             "largest_update": self._largest,
+            "far_update": self._far,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,13 +142,16 @@ class RunSummary(FederatedCallback):
             "curves": self._curves,
             "left_out": self._left_out,
             "undone": self._undone,
+            "lost": (self._lost, self._newest, self._before_lost),
             "largest": self._largest,
+            "far": self._far,
             "bytes": self._bytes,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
-        self._undone, self._largest = state_dict["undone"], state_dict["largest"]
+        self._undone, self._largest, self._far = state_dict["undone"], state_dict["largest"], state_dict["far"]
+        self._lost, self._newest, self._before_lost = state_dict["lost"]
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:
@@ -190,7 +208,8 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in (results["newest_forgetting"] | results["tasks"]).items():
         if not name.endswith("_positive"):
-            table.add_row(name, f"{value:z.4f}{_sign(name)}")
+            last = ", last" * name.startswith("forgetting/")  # reports have the mean over rounds
+            table.add_row(f"{name}{last}", f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:
         table.add_row("privacy", privacy["defence"])
         if privacy["epsilon"] is not None:
@@ -205,11 +224,20 @@ def _print_table(results: dict[str, Any]) -> None:
     if undone := results["rounds_undone"]:
         what = f"{len(undone)}, last round {undone[-1]}: the server's step made the model non-finite"
         table.add_row("rounds undone", what)
-    if (largest := results["largest_update"]) and (undone or results["clients_left_out"]):
-        # A client that is left out may be honest, and have received what another made of the model.
-        who = f"norm {largest['norm']:.3g}, of client {largest['client']} in round {largest['round']}"
-        table.add_row("largest finite update", who)
+    if lost := results["rounds_lost"]:
+        table.add_row("rounds lost", f"{len(lost)}, last round {lost[-1]}: more than half of the updates were not finite")
+    if (without := results["rounds_without_update"]) > 0:
+        table.add_row("last rounds of no use", f"{without}: the model is that of the round before them")
+    # A client that is left out may be honest, and have received what another made of the model.
+    if before := results["update_before_lost_rounds"]:
+        table.add_row("largest update before them", _named(before))
+    if (largest := results["largest_update"]) and (undone or results["clients_left_out"] or results["far_update"]):
+        table.add_row("largest finite update", _named(largest))
     Console().print(table)
+
+
+def _named(update: dict[str, float]) -> str:
+    return f"norm {update['norm']:.3g}, of client {update['client']} in round {update['round']}"
 
 
 def _sign(name: str) -> str:

@@ -32,8 +32,7 @@ _BYTES = "Weights, buffers and whatever else a method sends."
 
 # The first pattern that fits the whole tag counts.
 DESCRIPTIONS = {
-    r"test/accuracy|Overview/test_accuracy": f"Accuracy of the global model on the test set{_OR_OWN} "
-    "No model is chosen by it.",
+    r"test/accuracy|Overview/test_accuracy": f"Accuracy of the global model on the test set{_OR_OWN} No model is chosen by it.",
     r"val/accuracy|Overview/validation_accuracy": "Accuracy of the global model on clients' joined validation samples"
     f"{_OR_OWN}",
     r"(test|val)/loss": "Mean cross entropy of the same models on plain logits, whatever the loss of the training is.",
@@ -83,6 +82,7 @@ DESCRIPTIONS = {
     "for its clients' positions in equal parts.",
     r"train/loss": "Mean loss of the local steps, mean over the clients of the round.",
     r"train/nonfinite_clients": "Clients of the round that were left out because their update was not finite.",
+    r"train/lost": "1 in a round of which nothing counts, as more than half of its updates were not finite, else 0.",
     r"train/undone": "1 in a round whose server step made the model non-finite and was undone, else 0.",
     r"privacy/epsilon": "Epsilon spent so far, at the delta of the defence.",
     r"tasks/accuracy|Overview/accuracy_on_tasks": "Accuracy on the tasks begun: of clients' "
@@ -102,8 +102,7 @@ DESCRIPTIONS = {
     "samples.",
     r"tasks/backward_transfer": "Change of the accuracy on each earlier task since it was learned. Negative is forgetting.",
     r"tasks/model_megabytes": "Size of all clients' models in float32, without zeros, in 10^6 bytes.",
-    r"tasks/accuracy_table": "Mean accuracy over clients, or of the global model: a row after each task, a column on "
-    "each.",
+    r"tasks/accuracy_table": "Mean accuracy over clients, or of the global model: a row after each task, a column on each.",
     r"tasks/attention/.*": "How much a client's tasks build on tasks of others.",
     r"final/.*_last_rounds_mean": f"The number that runs are compared by: {FINAL_IS}.",
     r"final/.*": "A reading of the accuracy curve at the end of the run, as in results.json.",

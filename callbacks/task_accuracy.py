@@ -8,13 +8,13 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
-from fl_lightning.exchange import TaskProgress
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import TaskProgress
+from fl_lightning.state.atomic_files import atomic_write
 
 
 class TaskAccuracy(FederatedCallback):
@@ -47,7 +47,7 @@ class TaskAccuracy(FederatedCallback):
         check_each(f"{self.key}.clients", self.clients, at_least=0, at_most=module.data.num_clients - 1)
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        progress = module.task_progress()
+        progress = module.tasks.task_progress()
         if progress is None:
             return
         table = progress.accuracy.cpu()
@@ -60,7 +60,7 @@ class TaskAccuracy(FederatedCallback):
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
         log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
-        folder, progress = module.run_folder or log_dir, module.task_progress()
+        folder, progress = module.run_folder or log_dir, module.tasks.task_progress()
         if progress is None or folder is None or not trainer.is_global_zero:
             return
         table, streams = progress.accuracy.cpu(), module.data.streams

@@ -9,8 +9,8 @@ from torch import Tensor
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import attention_table
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import LearnedTask
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import LearnedTask
 
 
 class TaskAttention(FederatedCallback):
@@ -41,17 +41,17 @@ class TaskAttention(FederatedCallback):
         self.num_clients, self.layer = num_clients, layer
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if self.layer is not None and (layers := list(module.attention_tensors())):
+        if self.layer is not None and (layers := list(module.tasks.attention_tensors())):
             check_choice(f"{self.key}.layer", self.layer, layers, hint="null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        tensors = module.attention_tensors()
+        tensors = module.tasks.attention_tensors()
         if not tensors or not self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
         names = list(map(shortened, tasks.names))
-        for client in module.client_states.clients()[: self.num_clients]:
-            table, columns = attention(module.client_states.read(client).tasks, tasks.num_tasks, chosen)
+        for client in module.stored.states.clients()[: self.num_clients]:
+            table, columns = attention(module.stored.states.read(client).tasks, tasks.num_tasks, chosen)
             if columns:
                 local = [names[task] for task in tasks.order[client].tolist()]
                 foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]

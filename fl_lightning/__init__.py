@@ -12,7 +12,19 @@ from lazy_loader import attach
 __version__ = "0.1.0"
 
 _HERE = Path(__file__).parent
-_EXCHANGE = ["Batch", "Client", "ClientState", "Gathered", "Needs", "Reduction", "Update", "Upload", "Visit", "Weighted"]
+_PROTOCOL = [
+    "Batch",
+    "Client",
+    "ClientState",
+    "DataNeeds",
+    "Gathered",
+    "Needs",
+    "Reduction",
+    "Update",
+    "Upload",
+    "Visit",
+    "Weighted",
+]
 
 
 def _methods() -> list[str]:
@@ -24,17 +36,17 @@ def _methods() -> list[str]:
 # torch and Lightning take seconds to import: only what is asked for is, and the command line can answer --help before.
 __getattr__, __dir__, __all__ = attach(
     __name__,
-    ["callbacks", "continual", "data", "functional", "losses", "methods", "models", "privacy", "report"],
+    ["callbacks", "data", "functional", "losses", "methods", "models", "privacy", "report", "tasks"],
     {
         "algorithm": ["FederatedAlgorithm"],
         "data": ["FederatedDataModule"],
-        "exchange": _EXCHANGE,
-        "methods": [*_methods(), "Moon", "Scaffold"],
+        "protocol": _PROTOCOL,
+        "methods": _methods(),
         "module": ["FederatedModule", "Net"],
-        "training.strategy": ["FederatedStrategy"],
+        "processes.strategy": ["FederatedStrategy"],
+        "run.arguments": ["CommonArguments"],
     },
 )
-
 
 
 class _TopLevelFolders(MetaPathFinder):

@@ -11,31 +11,17 @@ def main() -> int:
     """Entry point of ``fl-lightning`` and ``python -m fl_lightning``; returns the exit code."""
     if ends_on_ctrl_c := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in a background job it does not
         signal.signal(signal.SIGINT, _stop)
-    from fl_lightning.command_line.closed_output import ending_quietly
-
-    return ending_quietly(lambda: _answer(ends_on_ctrl_c))
-
-
-def _answer(ends_on_ctrl_c: bool) -> int:
-    from fl_lightning.command_line.subcommands import quick_answer
-
-    try:
-        answer = quick_answer(sys.argv[1:])
-    except ValueError as error:
-        print(f"fl-lightning: error: {error}", file=sys.stderr)
-        return 1
-    if answer is not None:
-        print(answer)
-        return 0
     gc.disable()  # imports make many objects and hardly any garbage
     from fl_lightning.command_line import cli
 
-    gc.freeze()
-    gc.enable()
-    if ends_on_ctrl_c:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def imported() -> None:
+        gc.freeze()
+        gc.enable()
+        if ends_on_ctrl_c:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
     try:
-        return cli.main()
+        return cli.ending_quietly(lambda: cli.main(imported=imported))
     finally:
         gc.unfreeze()  # what is frozen when the process ends is not freed, and triton reports it as leaked
 

@@ -1,43 +1,52 @@
 """FederatedAlgorithm: what a federated method does in a round, whoever runs it.
 
-The hooks stand in the order in which a round calls them; with their defaults they are FedAvg. Nothing here knows a trainer: an
-engine runs clients through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
+The hooks stand in the order in which a round calls them, those of a client in :class:`LocalTraining`, those of the server in
+:class:`FederatedAlgorithm`; with their defaults they are FedAvg. Nothing here knows a trainer: an engine runs clients through
+the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import (
+from fl_lightning.checks import check_choice, check_patterns, check_range
+from fl_lightning.functional.aggregation import State, cast_mean, less_mean
+from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
+from fl_lightning.models.federated_net import (
+    BatchNormBuffers,
+    FederatedNet,
+    Net,
+    UnbuiltNet,
+    global_tensors,
+    keep_initial_model,
+)
+from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
+from fl_lightning.protocol import (
     Batch,
     Client,
     ClientState,
     Federation,
+    Learner,
     Needs,
     Reduction,
-    Shown,
+    Site,
     Update,
     Upload,
     Visit,
     Weighted,
 )
-from fl_lightning.federated_net import INITIAL_MODEL, BatchNormBuffers, FederatedNet, Net
-from fl_lightning.functional.aggregation import State, cast_mean, less_mean
-from fl_lightning.hooks import overridden, refuse_former_hooks
-from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
-from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
-from fl_lightning.random_streams import seeded_layers
+from fl_lightning.protocol.hooks import follow_keywords, overridden
 
 ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
 
 
-class FederatedAlgorithm(FederatedNet, Shown):
-    """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
+class LocalTraining(FederatedNet):
+    """What a federated method does at a client.
 
     Args:
         net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
@@ -52,37 +61,26 @@ class FederatedAlgorithm(FederatedNet, Shown):
             with their clients, and the global model keeps the initial ones; ``reset``, every visit starts from those, and they
             are averaged.
         seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
+        tasks: how the tasks of ``data.tasks`` are learned, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default there
+            are none.
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range, or ``tasks`` does not combine with the method.
     """
 
-    fine_tuned: bool = False
-    """Whether clients use the global model after some epochs on their samples, and keep nothing of them."""
-
-    leaves_mean: bool = False
-    """Of a class that overrides ``aggregate``: whether the mean of weights passes through it unchanged and unread. Clients of a
-    combination may then send a part of their weights. Derived classes that override ``aggregate`` declare it again."""
-
-    adds_to_gradients: bool = False
-    """Of a class that overrides ``client_gradients``: whether it adds to what the default gives, and never calls the net. A
-    combination may then complete the net in ``client_loss`` alone. Declared again like ``leaves_mean``."""
+    fine_tuned: Sequence[str] = ()
+    """Name patterns (``fnmatch``) of weights that clients train too before they use the global model, without keeping it; by
+    default they use it as it is."""
 
     needs: Needs = Needs()
-    """What the method needs of the engine; of a class, or of an object whose arguments decide."""
-
-    also_called: Mapping[str, str] = {}
-    """Second names of arguments, for classes that are combined with one that has an argument of the first name."""
+    """What the method needs of the engine and the data; of a class, or of an object where its arguments decide."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        refuse_former_hooks(cls)
-        if "aggregate" in vars(cls):
-            cls.leaves_mean = vars(cls).get("leaves_mean", False)
-        if "client_gradients" in vars(cls):
-            cls.adds_to_gradients = vars(cls).get("adds_to_gradients", False)
         if "needs" not in vars(cls):
-            cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, FederatedAlgorithm)))
+            cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, LocalTraining)))
+        if "__init__" in vars(cls):
+            follow_keywords(cls.__init__)
 
     def __init__(
         self,
@@ -96,116 +94,21 @@ class FederatedAlgorithm(FederatedNet, Shown):
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
         seed: int = 0,
+        tasks: Learner | None = None,
     ) -> None:
         super().__init__(net, batch_norm_buffers, seed)
-        self.loss, self.optimizer = as_loss(loss), optimizer_builder("model.optimizer", optimizer)
+        self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
-        self.round = 0
-        self.present_cohort: list[Visit] = []
-        self._federation: Federation | None = None
-        self._check_settings()
+        self.round = 0  # the present one
+        self.present_cohort: list[Visit] = []  # until the next round, as cohort may say otherwise after the server's step
+        self.federation: Site | None = None  # none where trained weights are used elsewhere
+        _check_settings(self)
+        self.tasks = Learner() if tasks is None else tasks
+        self.tasks.belong_to(self)
+        self.needs = self.needs | self.tasks.needs
 
-    def _check_settings(self) -> None:
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise ValueError(
-                f"model.local_steps is {self.local_steps} and model.local_epochs is {self.local_epochs}: "
-                "give one and set the other to null"
-            )
-        for name in ("local_steps", "local_epochs"):
-            value = getattr(self, name)
-            if value is not None:
-                check_range(f"model.{name}", value, at_least=1)
-                check_range(f"model.{name}", value, at_most=_MOST_STEPS)
-        check_range("model.learning_rate_decay", self.learning_rate_decay, above=0, at_most=1, hint="1 is no decay")
-        if self.clip_local_gradients is not None:
-            check_range("model.clip_local_gradients", self.clip_local_gradients, above=0, hint="null is no limit")
-        check_choice("model.server_weighting", self.server_weighting, ServerWeighting)
-
-    # Before the first round -----------------------------------------------------------------------------------------
-
-    def join(self, federation: Federation) -> None:
-        """Take part in a federation without a trainer: build the net for its data, and check that they fit."""
-        self._federation = federation
-        self.configure_model()
-        self.check_data()
-
-    @property
-    def data(self) -> Federation:
-        """The federation.
-
-        Raises:
-            ValueError: if there is none yet.
-        """
-        if self._federation is None:
-            raise ValueError(f"{type(self).__name__} has no data yet: call join(federation), or fit it with a trainer")
-        return self._federation
-
-    @property
-    def has_data(self) -> bool:
-        """Whether there is a federation, which there is not where trained weights are used elsewhere."""
-        return self._federation is not None
-
-    def configure_model(self) -> None:
-        """Build the net from the data's shape and classes, with initial weights from the seed."""
-        if not hasattr(self, "net"):
-            if not self.has_data:
-                raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            self.make_net(self.data.input_shape, len(self.data.classes))
-        if not hasattr(self, "_trained_names"):
-            with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
-                self.adapt_net()
-        self._note_trained_weights()
-        if self.personal and not self.needs.task_streams:
-            self._check_personal()
-        if self.needs.initial_model and INITIAL_MODEL not in self.server_states:
-            self.keep_initial_model()
-
-    def check_data(self) -> None:
-        """Refuse by name data that the method cannot do with, before the first round.
-
-        Raises:
-            ValueError: with the cure.
-        """
-
-    def begin_round(self, round: int) -> list[Visit]:
-        """Begin a round (counted from 1); returns its cohort.
-
-        It is kept in ``present_cohort`` until the next round, as :meth:`cohort` may say otherwise after the server's step.
-        """
-        self.round = round
-        self.start_round(round)
-        self.present_cohort = self.cohort(round)
-        return self.present_cohort
-
-    # Hooks, in the order of a round ---------------------------------------------------------------------------------
-
-    def adapt_net(self) -> None:
-        """Change the net once it is built, before anything is made of it."""
-
-    def begin_with(self, stored: State) -> State:
-        """What the net begins with where a run takes over the global net of a checkpoint, by name; by default that net.
-
-        A method whose :meth:`adapt_net` adds to the net says here what the addition begins with.
-        """
-        return stored
-
-    def start_round(self, round: int) -> None:
-        """Work at the server before a round (counted from 1), such as where one task has ended and the next one begins.
-
-        Unlike :meth:`after_server_step` it comes after the evaluation of the round before.
-        """
-
-    def cohort(self, round: int) -> list[Visit]:
-        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
-        return [Visit(client) for client in self.sampled_clients(round)]
-
-    def broadcast(self, client: int) -> dict[str, Any]:
-        """What goes down to a client in addition to the weights, tensors by name or by group and name.
-
-        Counted as bytes, read as ``client.broadcast``.
-        """
-        return {}
+    # Hooks of a visit, in their order -------------------------------------------------------------------------------
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Prepare a client's fit; ``net`` holds the received weights. The result is ``client.carry``, constant in the fit."""
@@ -224,7 +127,7 @@ class FederatedAlgorithm(FederatedNet, Shown):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value a sample, (B,); the mean over the batch is not a method's business."""
-        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts)
+        return self.tasks.client_loss(net, batch, client)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         """A scalar that depends on no data, added to the mean loss once a step."""
@@ -232,9 +135,7 @@ class FederatedAlgorithm(FederatedNet, Shown):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the mean loss plus the penalty by the trainable weights, in order, and the mean loss."""
-        return client.estimate(
-            net, batch, client, lambda: self.client_loss(net, batch, client), lambda: self.client_penalty(net, client)
-        )
+        return self.tasks.client_gradients(net, batch, client)
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One local step; returns the loss before it."""
@@ -265,6 +166,180 @@ class FederatedAlgorithm(FederatedNet, Shown):
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
         """What stays with a client after a visit, of ``client.state``, its weights, its optimizer's moments and its tasks."""
         return state
+
+    # Of a client's model and samples --------------------------------------------------------------------------------
+
+    def personal_model(self, shared: State, state: ClientState) -> State:
+        """A client's personal model: weights and buffers by name; those that are missing are the shared ones.
+
+        Args:
+            shared: the newest global ones or, as a visit ends, those in the client's net.
+            state: what the client keeps, nothing before its first visit.
+        """
+        return {**shared, **state.weights}
+
+    def newcomer_model(self, shared: State) -> State:
+        """What a client that joins after the last round fine-tunes; by default its personal model before any visit."""
+        return self.personal_model(shared, ClientState())
+
+    def pseudo_data(self, client: Client) -> State:
+        """Samples that a client made to rehearse, ``inputs`` (M, ...) and soft ``labels`` (M, C); only of methods with some."""
+        return {}
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        """What of clients' samples enters a round in addition to the gradients of ``client_loss``, which get DP-SGD's noise."""
+        of_loss = ("the label counts in the loss",) if self.loss.uses_label_counts else ()
+        return (*of_loss, *self.tasks.released_without_noise)
+
+    def observed_change(self, upload: Upload, client: Client) -> State:
+        """How far a client's trained weights moved from those it received, as the server can tell from its upload."""
+        sent, trained = upload["weights"].tensors, self.trained_weights(self.net)
+        return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
+
+    # How much a client does -----------------------------------------------------------------------------------------
+
+    def update_weight(self, client: Client) -> float:
+        """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
+        return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
+
+    def num_local_steps(self, client: int) -> int:
+        """Local steps of a visit."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
+
+    def expected_work(self, client: int) -> float:
+        """Samples that a visit goes through, by which clients are split among processes."""
+        return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
+
+    # What hooks ask for ---------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Federation:
+        """The federation.
+
+        Raises:
+            ValueError: if there is none yet.
+        """
+        return joined(self)
+
+    def gradients_of_model(self, model: State, net: nn.Module, batch: Batch, client: Client) -> tuple[State, Tensor]:
+        """Gradients of the mean of ``client_loss`` at another model, by the names of its weights, and that mean.
+
+        Under DP-SGD they are clipped sample by sample, with noise.
+
+        Args:
+            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in the place
+                of the net's. Names that are missing are the net's.
+        """
+        weights, present = self.trained_weights(net), dict(net.named_buffers())
+        buffers = {name: tensor for name, tensor in model.items() if name in present}
+        at = [model.get(name, weight) for name, weight in weights.items()]
+        gradients, loss = client.estimate(
+            net, batch, client, lambda: self.client_loss(net, batch, client), at=at, buffers=buffers or None
+        )
+        model |= buffers
+        return dict(zip(weights, gradients, strict=True)), loss
+
+    def total_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        """``client_penalty``, and that of the learner of tasks."""
+        penalty, of_tasks = self.client_penalty(net, client), self.tasks.client_penalty(net, client)
+        return penalty + of_tasks if isinstance(of_tasks, Tensor) else penalty
+
+    def is_personal(self, name: str) -> bool:
+        return super().is_personal(name) or self.tasks.is_personal(name)
+
+
+class FederatedAlgorithm(LocalTraining):
+    """A federated method. With its defaults it is FedAvg (McMahan et al., AISTATS 2017, arXiv 1602.05629).
+
+    The arguments are those of :class:`LocalTraining`.
+    """
+
+    # Before the first round -----------------------------------------------------------------------------------------
+
+    def join(self, federation: Site) -> None:
+        """Take part in a federation or at a site, without a trainer: build the net for its data, and check that they fit.
+
+        Raises:
+            ValueError: if they do not fit, or the federation lacks what only some methods need: public samples, or tasks.
+        """
+        of_data = {
+            "public": self.needs.data.public_samples,
+            "tasks": self.needs.data.task_streams or self.needs.data.arriving_classes,
+        }
+        for part, is_needed in of_data.items():
+            if is_needed and not hasattr(federation, part):
+                raise ValueError(
+                    f"{type(self).__name__} needs {part}, which {type(federation).__name__} does not have: join a "
+                    "FederatedDataModule, or use another method"
+                )
+        self.federation = federation
+        self.configure_model()
+        self.check_data()
+
+    def configure_model(self) -> None:
+        """Build the net from the data's shape and classes, with initial weights from the seed."""
+        if isinstance(self.net, UnbuiltNet):
+            if self.federation is None:
+                raise ValueError("net is built from the data, and there is none here: give the built net instead")
+            self.make_net(self.data.input_shape, len(self.data.classes))
+        if not self.trained_names:
+            with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
+                self.adapt_net()
+                self.tasks.adapt_net(self.net)
+        self.settle_net(self.tasks.is_drawn_anew)
+        if self.personal and not self.needs.data.task_streams:
+            _check_personal(self)
+        if self.needs.initial_model:
+            keep_initial_model(self, anew=False)
+        self.tasks.configure()
+
+    def adapt_net(self) -> None:
+        """Change the net once it is built, before anything is made of it."""
+
+    def begin_with(self, stored: State) -> State:
+        """What the net begins with where a run takes over the global net of a checkpoint, by name; by default that net.
+
+        A method whose :meth:`adapt_net` adds to the net says here what the addition begins with.
+        """
+        return stored
+
+    def check_data(self) -> None:
+        """Refuse by name data that the method cannot do with, before the first round.
+
+        Raises:
+            ValueError: with the cure.
+        """
+        self.tasks.check_data()
+
+    # Hooks of the server, in the order of a round -------------------------------------------------------------------
+
+    def begin_round(self, round: int) -> list[Visit]:
+        """Begin a round (counted from 1); returns its cohort."""
+        self.round = round
+        self.start_round(round)
+        self.tasks.begin_round(round)
+        self.present_cohort = self.tasks.visits(self.cohort(round))
+        return self.present_cohort
+
+    def start_round(self, round: int) -> None:
+        """Work at the server before a round (counted from 1), such as where one task has ended and the next one begins.
+
+        Unlike :meth:`after_server_step` it comes after the evaluation of the round before.
+        """
+
+    def cohort(self, round: int) -> list[Visit]:
+        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
+        return [Visit(client) for client in self.sampled_clients(round)]
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        """What goes down to a client in addition to the weights, tensors by name or by group and name.
+
+        Counted as bytes, read as ``client.broadcast``.
+        """
+        return {}
 
     def aggregate(self, reduced: Reduction) -> Update:
         """From the clients' weighted means to what the server does."""
@@ -299,97 +374,53 @@ class FederatedAlgorithm(FederatedNet, Shown):
     def after_undo(self) -> None:
         """Put back what the server holds outside of weights, buffers and its optimizer, which are as before the round again."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to learn, which ends a fit before its last round."""
-        return False
-
-    # What hooks ask for ---------------------------------------------------------------------------------------------
+    # What hooks and evaluation ask for ------------------------------------------------------------------------------
 
     def sampled_clients(self, round: int) -> list[int]:
         """The clients that are drawn for a round (counted from 1), ascending."""
-        return self.data.cohort(round)
-
-    def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor) -> Tensor:
-        """The loss of what a net says of samples, one value each, (B,).
-
-        Args:
-            logits: (B, C).
-            targets: (B,).
-            label_counts: (C,), of all that the client has.
-        """
-        return self.loss(logits, targets, label_counts)
-
-    def loss_gradients(
-        self, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None, buffers: State | None = None
-    ) -> tuple[Sequence[Tensor], Tensor]:
-        """Gradients of the mean of ``client_loss`` alone, and that mean; under DP-SGD clipped sample by sample, with noise.
-
-        Args:
-            at: trainable weights to take them at, in order; None: the net's.
-            buffers: that the net holds meanwhile, by name; the dict has what became of them afterwards. None: the net's.
-        """
-        return client.estimate(net, batch, client, lambda: self.client_loss(net, batch, client), at=at, buffers=buffers)
-
-    def gradients_of_model(self, model: State, net: nn.Module, batch: Batch, client: Client) -> tuple[State, Tensor]:
-        """Likewise of a second model: gradients by the names of its weights, and the mean loss.
-
-        Args:
-            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in the place
-                of the net's. Names that are missing are the net's.
-        """
-        weights, present = self.trained_weights(net), dict(net.named_buffers())
-        buffers = {name: tensor for name, tensor in model.items() if name in present}
-        at = [model.get(name, weight) for name, weight in weights.items()]
-        gradients, loss = self.loss_gradients(net, batch, client, at, buffers or None)
-        model |= buffers
-        return dict(zip(weights, gradients, strict=True)), loss
-
-    # What engines ask for -------------------------------------------------------------------------------------------
-
-    def update_weight(self, client: Client) -> float:
-        """A client's weight in the mean over clients, at least 0; a round in which all weigh 0 is lost."""
-        return float(client.num_train) if self.server_weighting == "n_weighted" else 1.0
-
-    def local_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A client's optimizer over its trainable weights; fused where torch has that and nothing else was asked for."""
-        return fused(self.optimizer(parameters))
-
-    def num_local_steps(self, client: int) -> int:
-        """Local steps of a visit."""
-        if self.local_steps is not None:
-            return self.local_steps
-        return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
-
-    def expected_work(self, client: int) -> float:
-        """Samples that a visit goes through, by which clients are split among processes."""
-        return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
-
-    # What evaluation asks for ---------------------------------------------------------------------------------------
+        there = self.tasks.num_there(round)
+        return self.data.cohort(round) if there is None else joined(self).participation.among(there).cohort(round)
 
     @property
     def keeps_models(self) -> bool:
         """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
         keeps_some = self.needs.client_weights or bool(overridden(self, FederatedAlgorithm.personal_model))
-        return not self.needs.task_streams and (keeps_some or not self.has_global_model)
+        return not self.needs.data.task_streams and (keeps_some or not self.has_global_model)
 
-    def personal_model(self, shared: State, state: ClientState) -> State:
-        """A client's personal model: weights and buffers by name; those that are missing are the shared ones.
 
-        Args:
-            shared: the newest global ones or, as a visit ends, those in the client's net.
-            state: what the client keeps: nothing before its first visit, when its model is the global one.
-        """
-        return {**shared, **state.weights}
+def joined(method: LocalTraining) -> Any:
+    """A method's federation.
 
-    # What defences and attacks ask for ------------------------------------------------------------------------------
+    Raises:
+        ValueError: if there is none yet.
+    """
+    if method.federation is None:
+        raise ValueError(f"{type(method).__name__} has no data yet: call join(federation), or fit it with a trainer")
+    return method.federation
 
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        """What of clients' samples enters a round in addition to the gradients of ``client_loss``, which get DP-SGD's noise."""
-        return ("the label counts in the loss",) if self.loss.uses_label_counts else ()
 
-    def observed_change(self, upload: Upload, client: Client) -> State:
-        """How far a client's trained weights moved from those it received, as the server can tell from its upload."""
-        sent, trained = upload["weights"].tensors, self.trained_weights(self.net)
-        return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
+def _check_settings(method: LocalTraining) -> None:
+    if method.local_steps is not None and method.local_epochs is not None:
+        raise ValueError(
+            f"model.local_steps is {method.local_steps} and model.local_epochs is {method.local_epochs}: "
+            "give one and set the other to null"
+        )
+    for name in ("local_steps", "local_epochs"):
+        value = getattr(method, name)
+        if value is not None:
+            check_range(f"model.{name}", value, at_least=1)
+            check_range(f"model.{name}", value, at_most=_MOST_STEPS)
+    check_range("model.learning_rate_decay", method.learning_rate_decay, above=0, at_most=1, hint="1 is no decay")
+    if method.clip_local_gradients is not None:
+        check_range("model.clip_local_gradients", method.clip_local_gradients, above=0, hint="null is no limit")
+    check_choice("model.server_weighting", method.server_weighting, ServerWeighting)
+
+
+def _check_personal(method: LocalTraining) -> None:
+    names = [name for name, _ in (*method.net.named_parameters(), *method.net.named_buffers())]
+    check_patterns("model.personal", method.personal, names)
+    if all(map(method.is_personal, global_tensors(method))):
+        raise ValueError(
+            f"model.personal is {list(method.personal)}, which leaves no weight of model.net to share: use "
+            "fl_lightning.LocalOnly to train every client alone"
+        )

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
-from fl_lightning.module import FederatedModule
+from fl_lightning.module import FederatedModule, restore_weights
+from fl_lightning.run.saved_run import build_run, run_config
+from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.checkpoint import read_checkpoint
-from fl_lightning.training.saved_run import build_run, run_config
 
 
 class Classifier(nn.Module):
@@ -61,7 +61,7 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
     """
     checkpoint = read_checkpoint(ckpt_path)
     run = build_run(run_config(Path(ckpt_path))[1], FederatedModule, FederatedDataModule)
-    run.model.restore_weights(checkpoint)
+    restore_weights(run.model, checkpoint)
     return Classifier(run.model.net, run.data.augment, recorded_inputs(checkpoint)).eval()
 
 

@@ -84,16 +84,22 @@ class TorchLoss(Loss):
             raise ValueError(f"model.loss is the class {loss.__name__}, must be an object of it: write {loss.__name__}()")
         if not isinstance(loss, TorchLosses):
             raise ValueError(
-                f"model.loss is {loss!r}, must be of fl_lightning.losses, torch.nn.CrossEntropyLoss or NLLLoss: derive another "
-                "from fl_lightning.losses.Loss"
+                f"model.loss is {loss!r}, must be of fl_lightning.losses, torch.nn.CrossEntropyLoss or NLLLoss: write the "
+                "task as classification with one class a sample, or derive a loss from fl_lightning.losses.Loss"
             )
         changed = {
-            "weight": loss.weight is not None,
-            "reduction": loss.reduction != "mean",
-            "ignore_index": loss.ignore_index != -100,
+            "weight": (
+                loss.weight is not None,
+                "or derive a loss from fl_lightning.losses.Loss that multiplies each sample's value",
+            ),
+            "reduction": (loss.reduction != "mean", "and choose model.optimizer.lr for the mean"),
+            "ignore_index": (loss.ignore_index != -100, "and take the samples of that label out of the data"),
         }
-        for name in (name for name, is_changed in changed.items() if is_changed):
-            raise ValueError(f"model.loss is {loss!r} with a {name}, which clients cannot follow: leave {name} out")
+        for name, cure in ((name, cure) for name, (is_changed, cure) in changed.items() if is_changed):
+            raise ValueError(
+                f"model.loss is {loss!r} with {name}, but a loss must give one value a sample, of which clients take the mean: "
+                f"leave {name} out, {cure}"
+            )
         self.loss = copy.deepcopy(loss)
         self.loss.reduction = "none"
 

@@ -4,56 +4,60 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 :class:`fl_lightning.algorithm.FederatedAlgorithm`, which this class runs under Lightning.
 """
 
-import inspect
-import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities.parsing import collect_init_args
+from torch import Tensor
 
-from fl_lightning.algorithm import FederatedAlgorithm, Net
+from fl_lightning.algorithm import FederatedAlgorithm, Net, joined
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.participation import Participation
+from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
-from fl_lightning.engines.engine_choice import Choice, EngineName, by_measurement, by_rule, first_visits, start_engine
+from fl_lightning.engines.engine_choice import EngineName, StartedEngine, choose_engine, first_visits, start_engine
 from fl_lightning.engines.freed_memory import keep_freed_memory
+from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.exchange import CohortFit, EvaluationName, Federation, RoundReport, Update, Visit
-from fl_lightning.exchange.protection import Protection
-from fl_lightning.metrics import PersonalScores
-from fl_lightning.optimizers import OptimizerBuilder, check_schedule, optimizer_builder
+from fl_lightning.evaluation.evaluation import Evaluation
+from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
+from fl_lightning.optimizers import OptimizerBuilder, check_schedule, optimizer_builder, step_schedules
 from fl_lightning.privacy import Privacy
-from fl_lightning.random_streams import seeded_layers
-from fl_lightning.state.checkpoint import AtomicCheckpointIO, read_checkpoint
-from fl_lightning.training.checkpointing import CheckpointedModule
-from fl_lightning.training.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
-from fl_lightning.training.lost_rounds import what_blew_up
-from fl_lightning.training.personal_evaluation import Adapt, PersonalModels
-from fl_lightning.training.process_group import ProcessGroup
-from fl_lightning.training.refused_data import check_batches_of_one, check_cohorts, check_tasks
-from fl_lightning.training.round_callback import round_callbacks
-from fl_lightning.training.run_record import RunRecord
-from fl_lightning.training.run_settings import run_settings
-from fl_lightning.training.saved_run import build_run, run_config
-from fl_lightning.training.trainer_settings import check_trainer
-from fl_lightning.training.undoable_step import UndoableStep
-from fl_lightning.training.warm_start import take_initial_weights
+from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
+from fl_lightning.processes.process_group import ProcessGroup
+from fl_lightning.protocol import Batch, Site, Update
+from fl_lightning.protocol.protection import Protection
+from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
+from fl_lightning.run.lost_rounds import LostRounds
+from fl_lightning.run.record import RunRecord, run_folder
+from fl_lightning.run.refused_data import (
+    check_batches_of_one,
+    check_cohorts,
+    check_outputs,
+    check_same_tasks,
+    check_tasks,
+    tasks_in_short,
+)
+from fl_lightning.run.round_callback import round_callbacks
+from fl_lightning.run.saved_run import build_run, run_config
+from fl_lightning.run.server_step import OptimizerAlone, ServerStep
+from fl_lightning.run.settings import RunSettings, Settings
+from fl_lightning.run.stored_states import StoredStates
+from fl_lightning.run.trainer_settings import check_trainer
+from fl_lightning.run.training_scalars import is_logged, training_scalars
+from fl_lightning.run.warm_start import check_same_net, take_initial_weights
+from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, read_checkpoint, without_part
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
-StorageOfStates = Literal["memory", "disk"]
+_LOCAL_FITS = "the clients' local fits"
 
 
-class FederatedModule(FederatedAlgorithm, CheckpointedModule):
+class FederatedModule(FederatedAlgorithm, LightningModule):
     """A federated method under Lightning's trainer. With its defaults it is FedAvg (McMahan et al., AISTATS 2017).
 
     Args:
@@ -67,13 +71,14 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         initial_weights: path of a checkpoint whose global net a new run begins with, weights and buffers; nothing else of that
             run goes on. By default the net is drawn, or as given.
-        common: of :class:`fl_lightning.algorithm.FederatedAlgorithm`.
+        common: of :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
     engine: Engine
+    _server: ServerStep
 
     def __init__(
         self,
@@ -84,28 +89,24 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         client_state: StorageOfStates = "memory",
         privacy: Privacy | None = None,
         initial_weights: str | None = None,
-        **common: Any,
+        **common: Unpack[AlgorithmArguments],
     ) -> None:
         super().__init__(net, **common)
-        self.given_arguments = _given_arguments(inspect.currentframe())
         self.automatic_optimization = False
         self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
-        self.lr_scheduler, self.engine_name, self.client_state = lr_scheduler, engine, client_state
+        self.lr_scheduler, self.client_state = lr_scheduler, client_state
+        self.engine_name: EngineName = engine
         self.privacy, self.initial_weights = privacy, initial_weights
         self.run_folder: Path | None = None
-        self._check_run_settings()
-
-    def _check_run_settings(self) -> None:
-        if self.lr_scheduler is not None and not callable(self.lr_scheduler):
-            raise ValueError(
-                f"model.lr_scheduler is {self.lr_scheduler!r}, must build a schedule from an optimizer: "
-                "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
-            )
-        check_choice("model.engine", self.engine_name, EngineName)
-        check_choice("model.client_state", self.client_state, StorageOfStates)
-        reason = self._protection().one_by_one
-        if reason is not None and self.engine_name not in ("auto", "sequential"):
-            raise ValueError(f"model.engine is {self.engine_name}, but {reason}: set model.engine to sequential")
+        self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
+        self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
+        self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
+        self.stored = StoredStates()
+        self.lost_rounds = LostRounds()
+        self.evaluation = Evaluation(self, self.stored, self.log_round)
+        self.settings = RunSettings(self, self.given)
+        self._settings: Settings = {}  # of the fit
+        _check_settings(self)
 
     def write_to(self, folder: Path) -> None:
         """Name the folder that this run alone writes to, as the command line does; by default that of its logger."""
@@ -113,23 +114,8 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
 
     @property
     def data(self) -> FederatedDataModule:
-        """The data module of the run.
-
-        Raises:
-            TypeError: if the trainer was given none, or one of another kind.
-        """
-        if self._trainer is None:
-            return super().data  # pyright: ignore[reportReturnType]
-        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        if not isinstance(data, FederatedDataModule):
-            raise TypeError(
-                f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
-            )
-        return data
-
-    @property
-    def has_data(self) -> bool:
-        return self._trainer is not None or super().has_data
+        """The data module of the run."""
+        return joined(self)  # torch's compiler does not follow super() of a property
 
     # The round ------------------------------------------------------------------------------------------------------
 
@@ -139,118 +125,100 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         watchers = round_callbacks(self.trainer)
         for watcher in watchers:
             watcher.on_round_start(self.trainer, self, round)
-        with self._saying_what_fits_need(round):
+        with saying_what_to_change(f"round {round}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
             fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
         if fit.models is not None:
             with saying_what_to_change(f"round {round}, what callbacks ask of clients' models", FEWER_AT_A_TIME):
                 for watcher in watchers:
                     watcher.on_cohort_fit_end(self.trainer, self, round, fit.models)
         with saying_what_to_change(f"round {round}, the server's step", FEWER_ON_DEVICE):
-            report = self._serve(round, fit)
-        if round == self.trainer.max_steps or self.is_over:
+            report = self._server.take(fit, self.data.participation.among(self.tasks.num_there(round)), self.stored.states)
+        if round == self.trainer.max_steps or self.tasks.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
-        self._lost_rounds.add(report, any(visit.sends for visit in visits))
-        for scheduler in self._schedulers():
-            scheduler.step()
+        self.lost_rounds.add(report, any(visit.sends for visit in visits))
+        step_schedules(self.lr_schedulers())
         for watcher in watchers:
             watcher.on_aggregate_end(self.trainer, self, round)
-        self._log_training(report)
+        scalars = training_scalars(report)
+        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more, which rounds of
+        # tiny clients would wait for.
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in scalars.items()})
+        if is_logged(self.trainer, round, self.evaluation.follows(self.trainer, round)):
+            self.log_round(scalars, round)
         for watcher in watchers:
             watcher.on_round_end(self.trainer, self, round, report)
-
-    def _serve(self, round: int, fit: CohortFit) -> RoundReport:
-        """The server's part of a round; where it makes the model or the server's state non-finite, that of a lost round."""
-        self._undoable.remember()
-        with seeded_layers(self.seed, round, -1, "server", self.device):
-            update = self.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
-            if self.privacy is not None:
-                update = self.privacy.release(update, self, self.participation_in(round), fit.report.num_updates)
-            self.server_step(update)
-            self.after_server_step(fit.probes)
-            if self._undoable.is_sound():
-                self.client_states.commit(round, fit.kept, fit.cleared)
-                return fit.report
-            self._undo()
-            self.server_step(None)
-            self.after_server_step([])
-            if not self._undoable.is_sound():  # what the hooks do without an update is no better
-                self._undo()
-        self.client_states.commit(round, [])  # nobody keeps anything of it
-        report = replace(fit.report, undone=True)
-        warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=1)
-        return report
-
-    def _undo(self) -> None:
-        self._undoable.undo()
-        self.after_undo()
-
-    def participation_in(self, round: int) -> Participation:
-        """Who takes part in a round (counted from 1), and of how many clients."""
-        return self.data.participation
 
     def sampled_clients(self, round: int) -> list[int]:
         if self.privacy is None:
             return super().sampled_clients(round)
-        return self.privacy.cohort(self.participation_in(round), round)
+        return self.privacy.cohort(self.data.participation.among(self.tasks.num_there(round)), round)
 
-    def join(self, federation: Federation) -> None:
+    def join(self, federation: Site) -> None:
         for name in ("privacy", "lr_scheduler"):
             if (given := getattr(self, name)) is not None:
                 raise ValueError(f"model.{name} is {given}, but acts in the fit of a trainer alone: leave it out")
         super().join(federation)
-
-    @cached_property
-    def _optimizer_without_trainer(self) -> torch.optim.Optimizer:
-        return self.server_optimizer([*self.trained_weights(self.net).values()])
+        self._step_optimizer = OptimizerAlone(self, self.server_optimizer).step
 
     def step_server_optimizer(self) -> None:
-        if self._trainer is None:
-            self._optimizer_without_trainer.step()
-        elif not self._undoable.is_undone:  # its step has been counted
-            self.optimizers().step()  # pyright: ignore[reportAttributeAccessIssue]
+        self._step_optimizer()
 
-    @saying_what_to_change("evaluation of personal models", FEWER_AT_A_TIME)
-    def personal_scores(
-        self, names: Sequence[EvaluationName], clients: Sequence[int] | None = None, adapt: Adapt | None = None
-    ) -> dict[EvaluationName, PersonalScores]:
-        asked, ranks = range(self.data.num_clients) if clients is None else clients, self.ranks
-        models = PersonalModels(self, self.data, self.client_states, ranks.rank, ranks.size)
-        with self.trainer.precision_plugin.val_step_context():
-            counts = models.count(names, asked, adapt)
-        counts = ranks.sum(counts)
-        return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
+    # What callbacks ask for -----------------------------------------------------------------------------------------
 
-    @property
-    def rounds_without_update(self) -> int:
-        """How many rounds in a row brought the server nothing so far."""
-        return self._lost_rounds.count
-
-    @property
-    def first_round(self) -> int:
-        """The round that a fit begins with, or goes on with."""
-        return min(self.trainer.global_step + 1, self.trainer.max_steps)
+    def log_round(self, metrics: Mapping[str, Tensor | float], round: int) -> None:
+        """Log scalars to every logger with the round as their step, in one transfer from the device; kept in ``newest``."""
+        if not metrics:
+            return
+        tensors = {name: value.double() for name, value in metrics.items() if isinstance(value, Tensor)}
+        read = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True)) if tensors else {}
+        numbers = {name: read[name] if name in read else float(value) for name, value in metrics.items()}
+        self.newest.update(numbers)
+        for logger in self.trainer.loggers:
+            logger.log_metrics(numbers, step=round)
 
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.evaluation.count(self.data.evaluation.names[dataloader_idx], batch.inputs, batch.targets)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self.evaluation.count("test", batch.inputs, batch.targets)
+
+    @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Class probabilities (B, C)."""
+        return self.net(batch.inputs).softmax(dim=-1)
+
     def configure_callbacks(self) -> list:
-        """The first hook that Lightning calls: checks the trainer, and has its checkpoints and its record written well."""
+        """The first hook that Lightning calls: checks the trainer, and has its checkpoints and its record written well.
+
+        Raises:
+            TypeError: if the trainer was given no data module, or one of another kind.
+        """
         check_trainer(self.trainer)
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if not isinstance(data, FederatedDataModule):
+            raise TypeError(
+                f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
+            )
+        self.federation = data
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self.trainer.state.fn != "fit":
-            return []
+            return [self.evaluation]
         record = RunRecord()
-        record.open(self.trainer, self.run_folder)  # Lightning's next step makes event files
-        return [record]
+        record.open(self.trainer, run_folder(self.trainer, self.run_folder))  # Lightning's next step makes event files
+        return [self.evaluation, record]
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""
-        if self.has_data and isinstance(self.data, FederatedDataModule) and self.data.tasks is not None:
-            check_tasks(self.needs, type(self).__name__, self.data.tasks)
+        data = self.federation
+        if isinstance(data, FederatedDataModule) and data.tasks is not None:
+            check_tasks(self.needs, type(self).__name__, data.tasks)
         super().configure_model()
-        if self._trainer is not None:
-            self.check_outputs()
+        if isinstance(data, FederatedDataModule):
+            check_outputs(self.net, data)
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one that Lightning knows, and its schedule."""
@@ -265,12 +233,12 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
-        self._settings = run_settings(self)
+        self._settings = self.settings.present(self.trainer)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self, self.initial_weights)
             if self.needs.initial_model:
-                self.keep_initial_model()
-        self.place_data()
+                keep_initial_model(self, anew=True)
+        self.evaluation.place_data(self.trainer)
         self.check_data()
         if self.privacy is not None:
             self.privacy.check(self, self.data.participation, str(self.trainer.precision))
@@ -283,63 +251,64 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         for weight in self.net.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        self.open_client_states(self.client_state, self.run_folder)
-        self._undoable = UndoableStep(self, self.trainer.optimizers[0], self._frozen_weights)
-        self.engine = self._start_engine()
-        if self.is_over:
+        self.stored.open(self.trainer, self.client_state, self.run_folder)
+        self._server = ServerStep(RoundHooks(self), self.optimizers(), self.privacy, self.device)  # pyright: ignore[reportArgumentType]
+        self._step_optimizer = self._server.step_optimizer
+        started = _started_engine(self)
+        self.engine = started.engine
+        if self.engine_name == "tune":
+            self.tuned_engine = started.choice.name
+        if self.tasks.is_over:
             self.trainer.should_stop = True
-        if self.evaluation_is_missing():
-            self.evaluate_now()
+        if self.evaluation.is_missing(self.trainer):
+            self.evaluation.run_now(self.trainer)
 
-    def run_context(self) -> RunContext:
-        """What an engine knows of this run."""
-        return RunContext(
-            device=self.device,
-            states=self.client_states,
-            ranks=self.ranks,
-            protection=self._protection(),
-            precision=self.trainer.precision_plugin.train_step_context,
-            seed=self.seed,
-        )
+    # Checkpoints ----------------------------------------------------------------------------------------------------
 
-    @property
-    def ranks(self) -> ProcessGroup:
-        """The processes of the run."""
-        return ProcessGroup(self.trainer.strategy, self.trainer.global_rank, self.trainer.world_size)
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add clients' states, how far rounds and evaluations are, and what a fit that goes on is held to."""
+        checkpoint["federated"] = {
+            "layout": LAYOUT,
+            "client_states": self.stored.saved(self.trainer),
+            "settings": self._settings,
+            "began_from": self.began_from,
+            "inputs": self.data.samples.input_record._asdict(),
+            "tuned_engine": self.tuned_engine,
+            "newest": self.newest,
+            "evaluated_round": self.evaluation.round,
+            "rounds_without_update": self.lost_rounds.count,
+            "streams": tasks_in_short(self.data),
+        }
 
-    def _protection(self) -> Protection:
-        """What the defence changes at the clients, if there is one."""
-        return Protection() if self.privacy is None else self.privacy.protection(self.seed)
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.federation is not None:
+            check_same_tasks(checkpoint["federated"]["streams"], tasks_in_short(self.data))
+        fitting = self.federation is not None and self.trainer.state.fn == "fit"
+        if fitting:
+            self.settings.check_goes_on(checkpoint, self.trainer)
+        check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", "use the model options of that run")
+        saved = checkpoint["federated"]
+        if self.federation is not None and not fitting:
+            self.settings.check_net(saved["settings"], self.trainer)
+            check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
+        if fitting or (self.federation is not None and self.keeps_models):
+            self.stored.take(saved["client_states"], self.data.num_clients)
+        self.tuned_engine, self.newest = saved["tuned_engine"], saved["newest"]
+        self.evaluation.round = saved["evaluated_round"]
+        self.lost_rounds = LostRounds(saved["rounds_without_update"])
+        self.began_from = saved["began_from"]
 
-    def _start_engine(self) -> Engine:
-        context, visits = self.run_context(), first_visits(self, self._rounds_from(self.first_round))
-        choice = self._choose_engine(context, visits)
-        with self._saying_what_fits_need(self.first_round):
-            started = start_engine(self, context, self.engine_name, choice, self.first_round, visits)
-        self.print(f"Engine: {started.choice.name} ({started.choice.why})")
-        if started.state_bytes > 0:
-            in_a_round = max(len(visits), self.data.participation.expected)
-            touched = min(self.data.num_clients, self.trainer.max_steps * in_a_round)
-            need = self.client_states.require_space(touched, started.state_bytes)
-            self.print(f"{need}, more with each task" if self.needs.task_streams else need)
-        return started.engine
+    def check_goes_on(self, trainer: Trainer, data: FederatedDataModule, ckpt_path: str) -> None:
+        """Whether a fit from a checkpoint would be more of the run that wrote it, without one.
 
-    def _saying_what_fits_need(self, round: int) -> AbstractContextManager[None]:
-        return saying_what_to_change(f"round {round}, the clients' local fits", FEWER_ON_DEVICE)
-
-    def _choose_engine(self, context: RunContext, visits: Sequence[Visit]) -> Choice:
-        if self.engine_name == "auto":
-            return by_rule(self, context, self._rounds_from(1))
-        if self.engine_name != "tune":
-            return Choice(self.engine_name, "model.engine")
-        if self.tuned_engine is not None:
-            return Choice(self.tuned_engine, "measured when the run began")
-        choice = by_measurement(self, context, self.first_round, visits)
-        self.tuned_engine = choice.name
-        return choice
-
-    def _rounds_from(self, first: int) -> range:
-        return range(first, self.trainer.max_steps + 1)
+        Raises:
+            ValueError: naming each setting that differs.
+        """
+        self.trainer, self.federation = trainer, data
+        trainer.datamodule = data  # pyright: ignore[reportAttributeAccessIssue]
+        data.setup("fit")
+        self.configure_model()
+        self.settings.check_goes_on(read_checkpoint(ckpt_path), trainer)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | Path, map_location: Any = "cpu", **arguments: Any) -> Self:
@@ -360,38 +329,74 @@ class FederatedModule(FederatedAlgorithm, CheckpointedModule):
         method = cls(**arguments) if arguments else build_run(run_config(Path(checkpoint_path))[1], FederatedModule).model
         if not isinstance(method, cls):
             raise ValueError(f"{checkpoint_path} is a checkpoint of {type(method).__name__}, not of {cls.__name__}")
-        method.restore_weights(checkpoint)
+        restore_weights(method, checkpoint)
         return method.to(map_location)
 
-    # ----------------------------------------------------------------------------------------------------------------
 
-    @property
-    def _frozen_weights(self) -> list[torch.nn.Parameter]:
-        """Those of the net that are not trained."""
-        return [weight for name, weight in self.net.named_parameters() if name in self._frozen_names]
+def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None:
+    """Have a method take over the global weights of a checkpoint without a trainer, in evaluation mode.
 
-    def _schedulers(self) -> list:
-        schedulers = self.lr_schedulers() or []
-        return schedulers if isinstance(schedulers, list) else [schedulers]
+    Raises:
+        ValueError: if the checkpoint is of another net, or clients keep separate models.
+    """
+    if method.needs.data.task_streams:
+        raise ValueError(f"the clients of {type(method).__name__} keep separate models: a checkpoint has no single net")
+    if isinstance(method.net, UnbuiltNet):
+        inputs = recorded_inputs(checkpoint)
+        method.make_net(tuple(inputs.net_shape), len(inputs.classes))
+    method.configure_model()
+    if not method.has_global_model:
+        raise ValueError(
+            f"the clients of {type(method).__name__} keep parts of the net: a checkpoint has no single one; test evaluates"
+            " theirs"
+        )
+    # A learner of tasks goes on in a run alone.
+    of_tasks = {name: tensor for name, tensor in method.state_dict().items() if name.startswith("tasks.")}
+    checkpoint["state_dict"] = {**without_part(checkpoint["state_dict"], "tasks"), **of_tasks}
+    method.on_load_checkpoint(checkpoint)
+    for name, weight in method.state_dict(keep_vars=True).items():
+        weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision
+    method.load_state_dict(checkpoint["state_dict"])
+    method.eval()
 
-    def _log_training(self, report: RoundReport) -> None:
-        counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
-        metrics = {"train/nonfinite_clients": float(len(report.nonfinite)), "train/undone": float(report.undone)}
-        if counted:
-            metrics["train/loss"] = sum(counted) / len(counted)
-        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more, which rounds of
-        # tiny clients would wait for.
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
-        every = self.trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
-        # Where the run is evaluated too: Lightning's default of every 50 steps would leave a short run without a loss.
-        is_evaluated = self.validates_after(report.round) or report.round == self.trainer.max_steps
-        if every > 0 and (report.round % every == 0 or is_evaluated):
-            self.log_round(metrics, report.round)
+
+def _started_engine(method: FederatedModule) -> StartedEngine:
+    context = RunContext(
+        device=method.device,
+        states=method.stored.states,
+        ranks=ProcessGroup.of(method.trainer),
+        protection=_protection(method),
+        precision=method.trainer.precision_plugin.train_step_context,
+        seed=method.seed,
+    )
+    last = method.trainer.max_steps
+    rounds = range(min(method.trainer.global_step + 1, last), last + 1)
+    visits = first_visits(method, rounds)
+    choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)
+    with saying_what_to_change(f"round {rounds.start}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
+        started = start_engine(method, context, method.engine_name, choice, rounds.start, visits)
+    method.print(f"Engine: {started.choice.name} ({started.choice.why})")
+    if started.state_bytes > 0:
+        in_a_round = max(len(visits), method.data.participation.expected)
+        touched = min(method.data.num_clients, last * in_a_round)
+        need = method.stored.states.require_space(touched, started.state_bytes)
+        method.print(f"{need}, more with each task" if method.needs.data.task_streams else need)
+    return started
 
 
-def _given_arguments(frame: FrameType | None) -> dict[str, Any]:
-    """What the constructors of a method and of its base classes were called with, by name."""
-    given: dict[str, Any] = {}
-    for arguments in collect_init_args(frame, [], classes=(FederatedModule,)) if frame is not None else ():
-        given |= arguments
-    return given
+def _protection(method: FederatedModule) -> Protection:
+    """What the defence changes at the clients, if there is one."""
+    return Protection() if method.privacy is None else method.privacy.protection(method.seed)
+
+
+def _check_settings(method: FederatedModule) -> None:
+    if method.lr_scheduler is not None and not callable(method.lr_scheduler):
+        raise ValueError(
+            f"model.lr_scheduler is {method.lr_scheduler!r}, must build a schedule from an optimizer: "
+            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        )
+    check_choice("model.engine", method.engine_name, EngineName)
+    check_choice("model.client_state", method.client_state, StorageOfStates)
+    reason = _protection(method).one_by_one
+    if reason is not None and method.engine_name not in ("auto", "sequential"):
+        raise ValueError(f"model.engine is {method.engine_name}, but {reason}: set model.engine to sequential")

@@ -5,7 +5,7 @@ ICLR 2021. arXiv 2003.00295. Algorithm 2: no bias correction, tau outside the ro
 FedAdagrad, is torch's Adagrad with ``initial_accumulator_value: tau^2`` and ``eps: tau``.
 """
 
-import difflib
+import functools
 import inspect
 import math
 import re
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import ArgumentError, check_each, check_range
+from fl_lightning.checks import ArgumentError, check_each, check_range, did_you_mean
 
 __all__ = ["FedAdam", "FedYogi"]
 
@@ -47,19 +47,31 @@ def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuild
     known |= {kind.__name__: kind for kind in (FedAdam, FedYogi)}
     if isinstance(given, str) and given in known:
         return partial(_build, key, known[given])
-    close = difflib.get_close_matches(given, known, n=1) if isinstance(given, str) else []
-    cure = f"did you mean {close[0]}?" if close else "such as 'Adam' or lambda weights: torch.optim.Adam(weights, lr=0.001)"
+    example = "such as 'Adam' or lambda weights: torch.optim.Adam(weights, lr=0.001)"
+    cure = did_you_mean(given, known, otherwise=example) if isinstance(given, str) else example
     shown = repr(given) if isinstance(given, str) else type(given).__name__
     raise ValueError(f"{key} is {shown}, must be the name of an optimizer or build one from weights: {cure}")
 
 
-def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer, whose steps are fused where torch has that and nothing else was asked for."""
-    if type(optimizer) in _FUSED:
-        for group in optimizer.param_groups:
-            if group["fused"] is None and group["foreach"] is None:
-                group["fused"] = True
-    return optimizer
+def fused(build: OptimizerBuilder) -> OptimizerBuilder:
+    """A builder of the same optimizer with fused steps, where torch has them and nothing else was asked for."""
+
+    @functools.wraps(build)
+    def fusing(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = build(parameters)
+        if type(optimizer) in _FUSED:
+            for group in optimizer.param_groups:
+                if group["fused"] is None and group["foreach"] is None:
+                    group["fused"] = True
+        return optimizer
+
+    return fusing
+
+
+def step_schedules(schedulers: Any) -> None:
+    """Step the schedules of a Lightning module once: what its ``lr_schedulers()`` gives, none, one or several."""
+    for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
+        scheduler.step()
 
 
 def check_schedule(scheduler: Any) -> None:

@@ -1,4 +1,7 @@
-"""``python -m studies NAME OUT``: run a study, or what is left of it, and write its page in docs/results."""
+"""``python -m studies NAME OUT``: run a study, or what is left of it, and write its page in docs/results.
+
+``python -m studies next OUT`` does so with the studies of ``catalogue.ORDER``, one after the other, each in ``OUT/NAME``.
+"""
 
 import argparse
 import os
@@ -8,9 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from fl_lightning.checks import check_range
-from studies.catalogue import STUDIES
-from studies.runner import run_study
+from studies.catalogue import ORDER, STUDIES
+from studies.runner import is_complete, run_study
 
+_NEXT = "next"
 _RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
@@ -27,26 +31,56 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         given = _parser().parse_args(arguments)
-        if given.name not in STUDIES:
-            raise ValueError(f"NAME is {given.name}, which is no study: give one of {', '.join(STUDIES)}")
+        if given.name not in (_NEXT, *STUDIES):
+            raise ValueError(f"NAME is {given.name}, which is no study: give {_NEXT} or one of {', '.join(STUDIES)}")
         check_range("--jobs", given.jobs, at_least=0)
-        data = [
-            f"--data.{name}={value}" for name in ("source", "root") if (value := getattr(given, f"data.{name}")) is not None
-        ]
-        folder = given.results / given.name
-        signals = run_study(STUDIES[given.name], given.out, folder, given.jobs, data, given.retry_failed)
+        signals = _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out)
     except (ValueError, OSError) as error:
-        print(f"studies: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(_one_line(error), file=sys.stderr)
         return 1
-    print(f"Results: {folder}")
     if signals:
         print("studies: stopped: the same command goes on from here", file=sys.stderr)
         return 128 + signals[0]
     return 0
 
 
+def _run_next(given: argparse.Namespace) -> list[int]:
+    """Run the studies of the list that are not complete; one that fails does not keep those behind it from their turn.
+
+    Raises:
+        ValueError: in one line, naming the studies that failed, after all others.
+    """
+    failed = []
+    for name in ORDER:
+        try:
+            done = is_complete(STUDIES[name], given.results / name)
+            signals = [] if done else _run(given, name, given.out / name)
+        except ValueError as error:
+            print(_one_line(error), file=sys.stderr)
+            failed.append(name)
+            continue
+        if signals:
+            return signals
+    if failed:
+        raise ValueError(f"{', '.join(dict.fromkeys(failed))} did not complete: the lines above say why, and what to do")
+    return []
+
+
+def _run(given: argparse.Namespace, name: str, out: Path) -> list[int]:
+    values = {option: getattr(given, f"data.{option}") for option in ("source", "root")}
+    data = [f"--data.{option}={value}" for option, value in values.items() if value is not None]
+    signals = run_study(STUDIES[name], out, given.results / name, given.jobs, data, given.retry_failed)
+    print(f"Results: {given.results / name}")
+    return signals
+
+
+def _one_line(error: Exception) -> str:
+    return f"studies: error: {' '.join(str(error).split())}"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m studies", description=f"Run a study. NAME: {', '.join(STUDIES)}.", allow_abbrev=False)
+    names = ", ".join([f"{_NEXT} (those that are not complete, in their order, each in OUT/NAME)", *STUDIES])
+    parser = _Parser(prog="python -m studies", description=f"Run a study. NAME: {names}.", allow_abbrev=False)
     add = parser.add_argument
     add("name", metavar="NAME", help="the study")
     add("out", metavar="OUT", type=Path, help="folder of its runs; the same command, given again, goes on from there")

@@ -9,6 +9,8 @@ from fl_lightning.sweep.points import Choices, Point, grid
 from fl_lightning.sweep.settings import Settings, parse_settings
 
 SWEEP = "sweep"  # the key of a sweep's name, next to those that the sweeps vary
+PSNR, SSIM = "attack/psnr", "attack/ssim"  # of the images that an attack recovered, means
+WALL_SECONDS, PROCESSOR_SECONDS = "seconds", "processor_seconds"  # of the rounds by the clock; of the run's processes
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Study:
         measures: scalars of the results file, each with the heading of its column; the first is compared.
         baseline: keys of the sweeps with the values of the runs that others are compared with; ``SWEEP`` is the sweep's name.
         chosen: a key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
+        claimed: the measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
+        within: measures that are compared with another one of the same runs, where the claim is of the same models.
+        attack: options of ``fl-lightning attack``, which then follows every run; empty for none.
     """
 
     name: str
@@ -57,6 +62,15 @@ class Study:
     measures: Mapping[str, str]
     baseline: Mapping[str, str] = field(default_factory=dict)
     chosen: str | None = None
+    claimed: tuple[str, ...] = ()
+    within: Mapping[str, str] = field(default_factory=dict)
+    attack: str = ""
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The measures whose differences are tested."""
+        first, *others = self.measures
+        return self.claimed or (first, *(scalar for scalar in others if "forgetting" in scalar))
 
     @property
     def keys(self) -> list[str]:

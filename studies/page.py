@@ -6,13 +6,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.figures import drawing_style
+from fl_lightning.report.study import INTERVAL_IS
+from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.sweep.points import short_keys
 from studies.declaration import Study, Sweep
-from studies.results_file import Result
-from studies.table import Group, all_runs, compared, groups, label
+from studies.results_file import COLLAPSED_IS, Result
+from studies.table import Group, all_runs, compared, compared_within, groups, label
 
 PAGE = "report.md"
 _RESOLUTION = 110  # dots an inch
@@ -45,6 +46,7 @@ def page(study: Study, results: Sequence[Result]) -> str:
             f"Of {study.total} runs {done} are done."
         ),
         f"```\n{commands}\n```",
+        *([_attacked(study)] if study.attack else []),
         *(_measured(study, found, results) if done else []),
         *([_failures(results)] if any(result.error for result in results) else []),
     ]
@@ -52,41 +54,49 @@ def page(study: Study, results: Sequence[Result]) -> str:
 
 
 def draw(study: Study, found: Sequence[Group]) -> Figure:
-    """The first measure of every setting: its runs as points, their mean, and the interval of three or more."""
+    """The first measure of every setting: its runs as points, their mean, and its interval."""
     measure, heading = next(iter(study.measures.items()))
-    shown = [group for group in found if group.spread(measure).values]
+    shown = [group for group in found if group.by_seed(measure)]
     figure = Figure(figsize=(8, 1.2 + 0.3 * max(len(shown), 1)), layout="constrained")
     axes = figure.subplots()
     for row, group in enumerate(shown):
-        values = group.spread(measure)
-        axes.plot(values.interval, [row, row], color="C0", lw=2)
-        axes.plot(values.values, [row] * len(values.values), "o", color="C0", alpha=0.4, ms=5)
-        axes.plot([values.mean], [row], "|", color="C0", ms=14, mew=2)
+        values, of_all = list(group.by_seed(measure).values()), group.over_all(measure)
+        axes.plot(of_all.interval, [row, row], color="C0", lw=2)
+        axes.plot(values, [row] * len(values), "o", color="C0", alpha=0.4, ms=5)
+        axes.plot([of_all.mean], [row], "|", color="C0", ms=14, mew=2)
     axes.set(xlabel=heading, yticks=range(len(shown)), yticklabels=[label(study, group) for group in shown])
     axes.invert_yaxis()
     return figure
 
 
 def _measured(study: Study, found: Sequence[Group], results: Sequence[Result]) -> list[str]:
-    differences = compared(study, found)
+    differences, within = compared(study, found), compared_within(study, found)
     return [
         all_runs(study, found),
-        _wrapped(
-            "Mean ± sample standard deviation over seeds, and in brackets the 95 % interval of the mean by a percentile "
-            f"bootstrap, where there are three or more. Final is the {FINAL_IS}. {_provenance(results)}"
-        ),
-        *([_against(study), differences] if differences else []),
+        _wrapped(f"{_how(found)} Final is the {FINAL_IS}. {_provenance(results)}"),
+        *([_against(study, results), differences] if differences else []),
+        *(["Two measures of the same runs, by the same test:", within] if within else []),
         "![Every run, and the mean of each setting](figure.png)",
     ]
 
 
-def _against(study: Study) -> str:
+def _how(found: Sequence[Group]) -> str:
+    """What the numbers of the table are."""
+    collapsed = any(run.has_collapsed for group in found for run in group.done)
+    said = f"Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, {INTERVAL_IS}."
+    said += " Where a run of a setting lacks a number there is no mean, but how many have it."
+    return said + f" A run has collapsed if {COLLAPSED_IS}." * collapsed
+
+
+def _against(study: Study, results: Sequence[Result]) -> str:
     names = " and ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in study.baseline.items())
-    how = f"Less the runs with {names}, over the seeds that both have"
-    if study.chosen is None:
-        return _wrapped(f"{how}:")
-    key = short_keys({study.chosen: ""})[0]
-    return _wrapped(f"{how}, each with the {key} of the highest mean final validation accuracy:")
+    key = short_keys({study.chosen: ""})[0] if study.chosen else ""
+    return _wrapped(
+        f"The measures that the claim names, less those of the runs with {names}, over the seeds that both have"
+        + f", each with the {key} of the highest mean final validation accuracy" * bool(key)
+        + " so far" * (len(results) < study.total)
+        + "; p is that of Student's paired t test, two-sided, then corrected for all tests of this table by Holm's method:"
+    )
 
 
 def _command(sweep: Sweep) -> str:
@@ -96,19 +106,17 @@ def _command(sweep: Sweep) -> str:
     return text.replace(_JOINT, " ").replace("\n", " \\\n    ")
 
 
+def _attacked(study: Study) -> str:
+    return f"Each run is then attacked:\n\n```\nfl-lightning attack --ckpt_path CKPT {study.attack}\n```"
+
+
 def _provenance(results: Sequence[Result]) -> str:
     """Of the runs that are done: commits, versions, data."""
     done = [result for result in results if result.ended == "done"]
-    commits = ", ".join(dict.fromkeys(f"`{_short(result.commit)}`" for result in done))
-    versions = ", ".join(dict.fromkeys(result.version for result in done))
+    codes = ", ".join(dict.fromkeys(result.code for result in done))
     sources = ", ".join(dict.fromkeys(f"`{result.source}`" for result in done))
-    return f"Commit {commits} of fl-lightning {versions}; the data was read by {sources}."
-
-
-def _short(commit: str) -> str:
-    """With ``-dirty`` behind it where the checkout had other code."""
-    digits, dash, state = commit.partition("-")
-    return digits[:7] + dash + state
+    rows = "The rows are of different code:" if "," in codes else "All rows are of"
+    return f"{rows} fl-lightning {codes}; the data was read by {sources}."
 
 
 def _failures(results: Sequence[Result]) -> str:

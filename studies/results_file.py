@@ -1,28 +1,38 @@
 """``runs.csv``: a row for each run of a study that has ended, with all that its page is written from."""
 
 import csv
+import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 
-from fl_lightning import __version__
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.report.costs import time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.runs import Run, read_run
+from fl_lightning.run.record_lines import RECORD_FILE
+from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.sweep.points import Point, as_options, point_name
 from fl_lightning.sweep.points import Run as SweepRun
 from fl_lightning.sweep.run_folder import final_metrics
 from fl_lightning.sweep.study import Record, SweepStudy
-from studies.declaration import SWEEP, Study, Sweep
+from studies.declaration import PROCESSOR_SECONDS, PSNR, SSIM, SWEEP, WALL_SECONDS, Study, Sweep
 
 _FIXED = (SWEEP, "seed", "ended", "version", "commit", "source", "command", "error")
 _ENDED = ("done", "failed")
 _MEGABYTE = 1e6
+_MOST_PSNR = 100.0  # dB, for images that were recovered bit for bit, of which it is infinite
+ATTACK_FILE = Path("attack", "attack.json")
+CHANCE = "class_accuracy/times_chance"  # of the final model: its accuracy, the mean over classes, times their number
+_COLLAPSED = 1.1  # times chance
+COLLAPSED_IS = (
+    f"its final model's accuracy, the mean over classes, is at most {_COLLAPSED} times chance; a model that predicts a single "
+    "class is at chance, whichever class that is"
+)
 _CURE = "move it away, and measure again"
 
 
@@ -45,6 +55,23 @@ class Result:
     def name(self) -> str:
         """What sets it apart in the study."""
         return f"{self.sweep}/{point_name(self.point)}/seed_{self.seed}"
+
+    @property
+    def code(self) -> str:
+        """The version and the commit that trained it, shortened; with ``-dirty`` where the checkout had other code."""
+        digits, dash, state = self.commit.partition("-")
+        return f"{self.version} `{digits[:7]}{dash}{state}`"
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether the final model is no better than one that predicts a single class, see ``COLLAPSED_IS``."""
+        return self.scalars.get(CHANCE, math.inf) <= _COLLAPSED
+
+    def agrees_with(self, other: "Result") -> bool:
+        """Whether no number that both have differs, whatever code has read them from the run's folder."""
+        return self.commit == other.commit and all(
+            other.scalars.get(name, value) == value for name, value in self.scalars.items()
+        )
 
 
 def command(sweep: Sweep, point: Point, seed: int) -> str:
@@ -76,11 +103,7 @@ class Collector:
         return sum(record.stands not in _ENDED for record in self._records(sweep))
 
     def results(self, sweep: Sweep) -> list[Result]:
-        """The runs of an entered sweep that have ended: the recorded ones, then those of the folder.
-
-        Raises:
-            ValueError: if one is of another version of the package.
-        """
+        """The runs of an entered sweep that have ended: the recorded ones, then those of the folder."""
         found = [self._result(sweep, record) for record in self._records(sweep) if record.stands in _ENDED]
         names = {result.name for result in found}
         return [result for result in self._recorded if result.sweep == sweep.name and result.name not in names] + found
@@ -88,20 +111,30 @@ class Collector:
     def _records(self, sweep: Sweep) -> list[Record]:
         return SweepStudy(sweep_folder(self._out, sweep)).records()
 
+    def folders(self, sweep: Sweep) -> list[Path]:
+        """Those of the runs of an entered sweep that are done."""
+        return [self._folder(sweep, record) for record in self._records(sweep) if record.stands == "done"]
+
+    def _folder(self, sweep: Sweep, record: Record) -> Path:
+        return _version(sweep_folder(self._out, sweep) / record.run.name / Path(sweep.settings.config).stem)
+
     def _result(self, sweep: Sweep, record: Record) -> Result:
         point, seed = record.run.point, record.run.seed
         said = command(sweep, point, seed)
         if record.stands == "failed":
             return Result(sweep.name, point, seed, "failed", "", "", "", said, record.error, {})
-        folder = _version(sweep_folder(self._out, sweep) / record.run.name / Path(sweep.settings.config).stem)
+        folder = self._folder(sweep, record)
+        known = [one for one in self._recorded if (one.sweep, one.point, one.seed) == (sweep.name, point, seed)]
+        if known and not (folder / RECORD_FILE).exists():  # trained by a version without a record
+            return known[0]
         if folder not in self._read:
             self._read[folder] = read_run(folder)
         run = self._read[folder]
         version, commit = run.results["version"], run.results["commit"] or ""
-        if version != __version__:
-            raise ValueError(f"OUT has {folder}, a run of fl-lightning {version}, this is {__version__}: give a new OUT")
         source = Path(str(run.config["data.source"])).name
-        return Result(sweep.name, point, seed, "done", version, commit, source, said, "", scalars(run))
+        spent = {} if record.processor_seconds is None else {PROCESSOR_SECONDS: round(record.processor_seconds, 1)}
+        numbers = scalars(run) | attack_scores(folder) | spent
+        return Result(sweep.name, point, seed, "done", version, commit, source, said, "", numbers)
 
 
 def sweep_folder(out: Path, sweep: Sweep) -> Path:
@@ -120,39 +153,49 @@ def scalars(run: Run) -> dict[str, float]:
     means = {f"{name}/mean": mean_after_first(run, name) for name in log if name.startswith("forgetting/")}
     reached = {f"rounds_to/{target}": number for target, number in results["rounds_to_target"].items() if number is not None}
     classes = [curve.values[-1] for name, curve in log.items() if name.startswith("class_accuracy/")]
-    spread = {"class_accuracy/sd": float(np.std(classes))} if classes else {}
+    spread = {"class_accuracy/sd": float(np.std(classes)), CHANCE: float(np.sum(classes))} if classes else {}
     costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
-    times = {"rounds": results["rounds"], "seconds": round(time_of_rounds(run)[1], 1)}
+    times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}
     measured = {**final_metrics(results), **means, **reached, **spread, **costs, **times}
     return {name: value for name, value in measured.items() if math.isfinite(value)}
 
 
+def attack_scores(folder: Path) -> dict[str, float]:
+    """Means over the images that an attack on a run recovered; empty for a run that was not attacked."""
+    if not (folder / ATTACK_FILE).exists():
+        return {}
+    images = json.loads((folder / ATTACK_FILE).read_text(encoding="utf-8"))["images"]
+    psnr = (_MOST_PSNR if image["psnr"] is None else min(image["psnr"], _MOST_PSNR) for image in images)
+    return {PSNR: mean(psnr), SSIM: mean(image["ssim"] for image in images)}
+
+
 def write_results(study: Study, results: Sequence[Result], path: Path) -> None:
-    """Write the file; a number has all its digits.
+    """Write the file; a number has all its digits, and rows and columns have one order, whatever order the runs ended in.
 
     Raises:
-        ValueError: in one line, if the file is of other settings or another version, or has runs that the results lack or have
-            with other numbers.
+        ValueError: in one line, if the file is of other settings, or has runs that the results lack or have with other numbers.
     """
     if path.exists():
         _check_grown(read_results(study, path), results, path)
-    names = list(dict.fromkeys(name for result in results for name in result.scalars))
+    names = sorted({name for result in results for name in result.scalars})
+    order = {said: place for place, said in enumerate(_declared(study))}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*_FIXED, *study.keys, *names], lineterminator="\n")
         writer.writeheader()
-        for result in results:
+        for result in sorted(results, key=lambda result: order[result.sweep, result.command]):
             fixed = {name: getattr(result, name) for name in _FIXED}
             writer.writerow({**fixed, **result.point, **result.scalars})
 
 
 def recorded_results(study: Study, path: Path) -> list[Result]:
-    """The runs that are done by a results file; none where there is no file.
+    """The runs that are done by a results file, and attacked where the study asks for it; none where there is no file.
 
     Raises:
         ValueError: in one line, if it is no such file, or of other settings.
     """
-    return [result for result in read_results(study, path) if result.ended == "done"] if path.exists() else []
+    done = [result for result in read_results(study, path) if result.ended == "done"] if path.exists() else []
+    return [result for result in done if not study.attack or PSNR in result.scalars]
 
 
 def read_results(study: Study, path: Path) -> list[Result]:
@@ -167,27 +210,30 @@ def read_results(study: Study, path: Path) -> list[Result]:
         results = [_row(row, study.keys) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no results file of the study {study.name}, of these settings: {_CURE}") from error
-    declared = {
-        command(sweep, point, seed) for sweep in study.sweeps for point in sweep.points for seed in sweep.settings.seeds
-    }
+    declared = _declared(study)
     for result in results:
-        if result.command not in declared:
+        if (result.sweep, result.command) not in declared:
             raise ValueError(f"{path} has a run of other settings, {result.command}, which {study.name} has not: {_CURE}")
     return results
+
+
+def _declared(study: Study) -> dict[tuple[str, str], None]:
+    """Every run's sweep and command, in their order."""
+    runs = ((sweep, point, seed) for sweep in study.sweeps for point in sweep.points for seed in sweep.settings.seeds)
+    return dict.fromkeys((sweep.name, command(sweep, point, seed)) for sweep, point, seed in runs)
 
 
 def _row(row: dict[str, str], keys: Iterable[str]) -> Result:
     fixed = {name: row.pop(name) for name in _FIXED}
     point = {key: value for key in keys if (value := row.pop(key))}
-    numbers = {name: float(text) for name, text in row.items() if text}
+    numbers = {name: int(text) if text.isdecimal() else float(text) for name, text in row.items() if text}  # as they were
     return Result(**{**fixed, "seed": int(fixed["seed"])}, point=point, scalars=numbers)
 
 
 def _check_grown(before: Sequence[Result], now: Sequence[Result], path: Path) -> None:
     done = {result.name: result for result in now}
     for result in before:
-        if result.ended == "done" and result.version != __version__:
-            raise ValueError(f"{path} has runs of fl-lightning {result.version}, this is {__version__}: {_CURE}")
-        if result.ended == "done" and result != done.get(result.name):
-            what = "other numbers" if result.name in done else "none"
+        now_has = done.get(result.name)
+        if result.ended == "done" and (now_has is None or not result.agrees_with(now_has)):
+            what = "none" if now_has is None else "other numbers"
             raise ValueError(f"{path} has the run {result.name}, of which OUT has {what}: give its OUT, or move the file away")

@@ -1,52 +1,46 @@
 """Runs what is left of a study, and says what remains and how long that takes."""
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Self
 
-from fl_lightning.command_line.sweep import EnteredSweep, enter, work
+from fl_lightning.command_line.sweep import enter
 from fl_lightning.report.costs import duration
+from fl_lightning.sweep.entered_sweep import EnteredSweep
 from fl_lightning.sweep.points import Run
-from fl_lightning.sweep.table import Row
+from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.worker import Stop
-from studies.declaration import Study, Sweep
+from studies.declaration import WALL_SECONDS, Study, Sweep
 from studies.page import PAGE, write_page
-from studies.results_file import Collector, Result, read_results, recorded_results, sweep_folder, write_results
+from studies.results_file import ATTACK_FILE, Collector, Result, read_results, recorded_results, sweep_folder, write_results
 
 RESULTS_FILE = "runs.csv"
 
 
-class _Lines:
-    """The screen of a study's sweeps: what happens, and what remains whenever that has changed."""
+class _Lines(Screen):
+    """The screen of a study's sweeps: says what happens and, once a run has ended, what remains, and has the page written."""
 
-    def __init__(self, remains: Callable[[], str]) -> None:
-        self._remains, self._said = remains, ""
+    def __init__(self, remains: Callable[[], str], write: Callable[[], object]) -> None:
+        self._remains, self._write, self._said = remains, write, ""
         self._say_what_remains()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Nothing is open."""
 
     def say(self, line: str) -> None:
-        """Print it."""
-        print(line, flush=True)
+        """Print it, and what remains."""
+        super().say(line)
         self._say_what_remains()
-
-    def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """Nothing: what happens is said."""
 
     def _say_what_remains(self) -> None:
         if (remains := self._remains()) != self._said:
             self._said = remains
             print(remains, flush=True)
+            self._write()
 
 
 def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> list[int]:
-    """Run a study, or what is left of it, and write its results file, page and figure, also where it is stopped.
+    """Run a study, or what is left of it, and write its results file, page and figure after every run.
 
     What the results file has is done, whatever the folder of the runs holds: a study goes on from it on another machine.
 
@@ -62,21 +56,27 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
         the signals that asked for an end.
 
     Raises:
-        ValueError: in one line, if a folder or the results file is of other settings or another version, or runs have failed.
+        ValueError: in one line, if a folder or the results file is of other settings, or runs or attacks have failed.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"OUT is {out}, which is a file: give a folder")
     collector = Collector(out, recorded_results(study, results / RESULTS_FILE))
     with Stop() as stop:
         entered = [_enter(sweep, out, jobs, data, retry_failed, collector.recorded_runs(sweep)) for sweep in study.sweeps]
-        ended = _write(study, collector, results)  # before the first run: what cannot be written is said now
-        with _Lines(lambda: remaining(study, collector, jobs)) as screen:
+        with _Lines(lambda: remaining(study, collector, jobs), lambda: _write(study, collector, results)) as screen:
             for sweep in entered if jobs else []:
-                work(sweep, screen, stop)
-                ended = _write(study, collector, results)
-    if failed := sum(result.ended == "failed" for result in ended):
+                sweep.work(screen, stop)
+        if study.attack and jobs:
+            _attack(study, collector, data, stop)
+    ended = _write(study, collector, results)
+    if not stop.signals and (failed := sum(result.ended == "failed" for result in ended)):
         raise ValueError(f"{failed} of {study.total} runs failed, {results / PAGE} says why: --retry-failed tries again")
     return stop.signals
+
+
+def is_complete(study: Study, results: Path) -> bool:
+    """Whether the results file has all runs."""
+    return len(recorded_results(study, results / RESULTS_FILE)) == study.total
 
 
 def remaining(study: Study, collector: Collector, jobs: int) -> str:
@@ -87,7 +87,7 @@ def remaining(study: Study, collector: Collector, jobs: int) -> str:
     left, seconds = [], []
     for sweep in study.sweeps:
         results = collector.results(sweep)
-        times = [result.scalars["seconds"] for result in results if result.ended == "done"]
+        times = [result.scalars[WALL_SECONDS] for result in results if result.ended == "done"]
         left.append((collector.left(sweep), times))
         seconds += times
     count = sum(number for number, _ in left)
@@ -107,6 +107,19 @@ def _enter(
     folder = sweep_folder(out, sweep)
     options = (*settings.options, *data)
     return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed), left_out)
+
+
+def _attack(study: Study, collector: Collector, data: Sequence[str], stop: Stop) -> None:
+    """Attack the runs that are done and were not attacked yet, one after the other."""
+    folders = [folder for sweep in study.sweeps for folder in collector.folders(sweep)]
+    for folder in folders:
+        if stop.signals or (folder / ATTACK_FILE).exists():
+            continue
+        command = ["fl-lightning", "attack", "--ckpt_path", str(folder / "checkpoints" / "last.ckpt")]
+        command += [*shlex.split(study.attack), *data]
+        print(shlex.join(command), flush=True)
+        if code := subprocess.run(command, check=False).returncode:
+            raise ValueError(f"{shlex.join(command)} ended with exit code {code}, and says why above")
 
 
 def _write(study: Study, collector: Collector, folder: Path) -> list[Result]:

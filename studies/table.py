@@ -4,13 +4,14 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from fl_lightning.report.study import Spread
+from fl_lightning.report.study import Spread, holm, paired_test
+from fl_lightning.report.tables import DASH, not_all, number
 from fl_lightning.sweep.points import short_keys
 from studies.declaration import SWEEP, Study
 from studies.results_file import Result
 
-DASH = "-"
 _VALIDATION = "val_accuracy"
 
 
@@ -19,12 +20,31 @@ class Group:
     """Runs of a study that differ in the seed alone."""
 
     setting: dict[str, str]  # the sweep's name and what the study varies
-    done: tuple[Result, ...]
-    failed: int
+    runs: tuple[Result, ...]
 
-    def spread(self, scalar: str) -> Spread:
-        """A scalar over the seeds that have it."""
-        return Spread(tuple(run.scalars[scalar] for run in self.done if scalar in run.scalars))
+    @property
+    def done(self) -> list[Result]:
+        """Those that have not failed."""
+        return [run for run in self.runs if run.ended == "done"]
+
+    @property
+    def said(self) -> str:
+        """How many runs there are, and how many of them have failed or collapsed."""
+        counts = {"failed": len(self.runs) - len(self.done), "collapsed": sum(run.has_collapsed for run in self.done)}
+        return ", ".join([f"{len(self.runs)}", *(f"{count} {what}" for what, count in counts.items() if count)])
+
+    @property
+    def seeds(self) -> set[int]:
+        """Of all runs."""
+        return {run.seed for run in self.runs}
+
+    def by_seed(self, scalar: str) -> dict[int, float]:
+        """A scalar in the runs that have it."""
+        return {run.seed: run.scalars[scalar] for run in self.done if scalar in run.scalars}
+
+    def over_all(self, scalar: str) -> Spread:
+        """A scalar over all runs, of none where one lacks it."""
+        return Spread.of_all(self.by_seed(scalar).values(), len(self.runs))
 
     def without(self, keys: Iterable[str]) -> frozenset[tuple[str, Hashable]]:
         """The setting but some keys, to be compared."""
@@ -36,40 +56,81 @@ def groups(results: Sequence[Result]) -> list[Group]:
     members: dict[tuple, list[Result]] = defaultdict(list)
     for result in results:
         members[result.sweep, *result.point.items()].append(result)
-    return [
-        Group(
-            {SWEEP: of[0].sweep, **of[0].point},
-            tuple(result for result in of if result.ended == "done"),
-            sum(result.ended == "failed" for result in of),
-        )
-        for of in members.values()
-    ]
+    return [Group({SWEEP: of[0].sweep, **of[0].point}, tuple(of)) for of in members.values()]
 
 
 def all_runs(study: Study, found: Sequence[Group]) -> str:
-    """Every setting with every measure: mean ± sample standard deviation over seeds, of three or more with their interval."""
-    columns = ["runs", *study.measures.values()]
+    """Every setting with every measure: mean ± sample standard deviation over seeds, with the interval of the mean."""
+    codes = {run.code for group in found for run in group.done}
+    columns = ["runs", *study.measures.values(), *(["code"] if len(codes) > 1 else [])]
     rows = []
     for group in found:
-        runs = f"{len(group.done)}" + (f", {group.failed} failed" if group.failed else "")
-        cells = [_counted(group.spread(scalar), len(group.done)) for scalar in study.measures]
-        rows.append([*_names(study, group), runs, *cells])
+        cells = [not_all(len(group.by_seed(name)), len(group.runs)) or _text(group.over_all(name)) for name in study.measures]
+        code = [", ".join(dict.fromkeys(run.code for run in group.done)) or DASH] if len(codes) > 1 else []
+        rows.append([*_names(study, group), group.said, *cells, *code])
     return _markdown([*_headings(study), *columns], rows)
 
 
 def compared(study: Study, found: Sequence[Group]) -> str:
-    """The first measure at the chosen values less that of the baseline, over the seeds that both have; empty without one."""
-    measure, heading = next(iter(study.measures.items()))
+    """The tested measures at the chosen values less those of the baseline, over the seeds that both have; empty without one."""
+    tested = {measure: study.measures[measure] for measure in study.tested}
+    return _tests(
+        study,
+        [
+            _Difference(group, heading, group.by_seed(measure), other.by_seed(measure), group.seeds & other.seeds)
+            for group, other in _with_baselines(study, found)
+            for measure, heading in tested.items()
+        ],
+    )
+
+
+def compared_within(study: Study, found: Sequence[Group]) -> str:
+    """Measures less others of the same runs; empty where the study declares none."""
+    pairs = [(group, one, other) for group in found for one, other in study.within.items() if group.by_seed(one)]
+    heading = {one: f"{study.measures[one]}, less: {study.measures[other]}" for one, other in study.within.items()}
+    return _tests(
+        study,
+        [
+            _Difference(group, heading[one], group.by_seed(one), group.by_seed(other), group.seeds)
+            for group, one, other in pairs
+        ],
+    )
+
+
+class _Difference(NamedTuple):
+    """What is tested: a measure of a group by seed, less another number of the same seed."""
+
+    group: Group
+    heading: str
+    ours: dict[int, float]
+    theirs: dict[int, float]
+    seeds: set[int]  # that must have both
+
+    def test(self) -> tuple[Spread, float]:
+        """The differences, and p by Student's paired t test, two-sided; NaN where a seed lacks a number."""
+        difference, p = paired_test(self.ours, self.theirs)
+        return difference, p if len(difference.values) == len(self.seeds) else math.nan
+
+
+def _tests(study: Study, differences: Sequence[_Difference]) -> str:
+    """A row each; p values are corrected for all tests of the table by Holm's method."""
+    results = [difference.test() for difference in differences]
+    corrected = holm([p for _, p in results])
+    rows = []
+    for of, (values, p), p_holm in zip(differences, results, corrected, strict=True):
+        change = not_all(len(values.values), len(of.seeds)) or _text(values, sign="+")
+        tested = [of.heading, str(len(of.seeds)), change, number(p, ".2g"), number(p_holm, ".2g")]
+        rows.append([*_names(study, of.group), *tested])
+    return _markdown([*_headings(study), "measure", "pairs", "difference", "p", "p (Holm)"], rows) if rows else ""
+
+
+def _with_baselines(study: Study, found: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """Groups with what they are compared with, both at the chosen value."""
     kept = chosen(study, found)
     apart = {*study.baseline, *filter(None, [study.chosen])}
     others = {group.without(apart): group for group in kept if group.setting.items() >= study.baseline.items()}
-    rows = []
-    for group in kept:
-        other = others.get(group.without(apart))
-        if study.baseline and other is not None and other is not group:
-            difference = paired(group, other, measure)
-            rows.append([*_names(study, group), str(len(difference.values)), _text(difference, sign="+")])
-    return _markdown([*_headings(study), "pairs", f"{heading}, difference"], rows) if rows else ""
+    pairs = [(group, others.get(group.without(apart))) for group in kept] if study.baseline else []
+    return [(group, other) for group, other in pairs if other is not None and other is not group]
 
 
 def chosen(study: Study, found: Sequence[Group]) -> list[Group]:
@@ -80,14 +141,13 @@ def chosen(study: Study, found: Sequence[Group]) -> list[Group]:
     families: dict[Hashable, list[Group]] = defaultdict(list)
     for group in done:
         families[group.without([study.chosen])].append(group)
-    return [max(family, key=lambda group: group.spread(_VALIDATION).mean) for family in families.values()]
+    return [max(family, key=_validation) for family in families.values()]
 
 
-def paired(group: Group, other: Group, measure: str) -> Spread:
-    """Differences of a measure over the seeds that both groups have."""
-    theirs = {run.seed: run.scalars[measure] for run in other.done if measure in run.scalars}
-    ours = {run.seed: run.scalars[measure] for run in group.done if measure in run.scalars}
-    return Spread(tuple(value - theirs[seed] for seed, value in ours.items() if seed in theirs))
+def _validation(group: Group) -> float:
+    """Mean final validation accuracy; that of a setting with a failed run is below all."""
+    mean = group.over_all(_VALIDATION).mean
+    return -math.inf if math.isnan(mean) else mean
 
 
 def label(study: Study, group: Group) -> str:
@@ -106,12 +166,6 @@ def _headings(study: Study) -> list[str]:
 
 def _names(study: Study, group: Group) -> list[str]:
     return [group.setting.get(key, DASH) for key in _named_keys(study)]
-
-
-def _counted(values: Spread, runs: int) -> str:
-    """With how many runs have it, where others have not, as those that never reach a target."""
-    few = f" ({len(values.values)} of {runs})" if 0 < len(values.values) < runs else ""
-    return _text(values) + few
 
 
 def _text(values: Spread, sign: str = "") -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lightning.pytorch as pl
 import pytest
@@ -57,6 +58,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _cache_of_the_test(tmp_path_factory, monkeypatch):
     """Decoded data of tests stays with the tests."""
     monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before():
+    """What launchers write into the environment goes with the test: the next one's run would believe that it was started."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,10 +158,11 @@ def splitmix64() -> Callable[[int, int], int]:
 
 
 @pytest.fixture
-def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def main(tmp_path, monkeypatch, capsys) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """Run ``main`` in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line adds its folder
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
     def run(*arguments: str):
@@ -163,7 +172,11 @@ def main(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
             code = stop.code
         return code, *capsys.readouterr()
 
-    return run
+    yield run
+    # Files of one name in the folders of two tests are not one module.
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

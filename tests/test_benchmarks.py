@@ -48,11 +48,23 @@ def checkout(tmp_path):
     return tmp_path
 
 
+_SMALL = """
+import sys
+sys.path[:0] = {path!r}
+import test_benchmarks
+from benchmarks import __main__, run_on_gpu
+from fl_lightning.models import MLP
+run_on_gpu.federation = test_benchmarks._small_federation
+run_on_gpu.ResNet18 = lambda *shape, norm: MLP(*shape, hidden=(8,))
+with test_benchmarks.pretended_gpu():
+    __main__.main()
+"""
+
+
 @pytest.fixture
-def small_headline(monkeypatch):
+def small_headline(monkeypatch, tmp_path):
     """Two rounds of a small net with each engine, a device test on the pretended GPU and none, and one short run on digits."""
-    from benchmarks import headline, run_on_gpu
-    from fl_lightning.models import MLP
+    from benchmarks import headline
     from studies.declaration import Sweep
 
     arguments = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[8]", *NO_PICTURES]
@@ -61,9 +73,10 @@ def small_headline(monkeypatch):
     monkeypatch.setattr(headline, "_STUDY", replace(headline._STUDY, sweeps=(sweep,)))
     monkeypatch.setattr(headline, "_ROUNDS", 2)
     monkeypatch.setattr(headline, "_REAL", {})
-    monkeypatch.setattr(headline, "_tests", lambda: ["test_methods_on_arriving_domains", "test_no_such"])
-    monkeypatch.setattr(run_on_gpu, "federation", _small_federation)
-    monkeypatch.setattr(run_on_gpu, "ResNet18", lambda *shape, norm: MLP(*shape, hidden=(8,)))
+    tests = ["test_methods_on_arriving_domains[sequential]", "test_no_such"]
+    monkeypatch.setattr(headline, "_tests", lambda: [f"{headline._TESTS}::{name}" for name in tests])
+    (tmp_path / "small.py").write_text(_SMALL.format(path=[str(Path(__file__).parent), *sys.path]))
+    monkeypatch.setattr(headline, "_GPU", (sys.executable, str(tmp_path / "small.py"), "--gpu"))
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     return headline.headline
 
@@ -84,16 +97,74 @@ def test_the_headline_is_measured_in_pieces(small_headline, checkout, capsys):
     assert options.out.read_bytes() == measured
     assert [found[f"engine {name}"]["rounds"] for name in ("sequential", "vectorized", "captured", "auto")] == [2] * 4
     tests = [row for name, row in found.items() if "::" in name]
-    assert tests[0] == {"device": "pretended GPU", "passed": 3, "failed": []}
+    assert tests[0] == {"device": "pretended GPU", "passed": 1, "failed": []}
     assert tests[1]["error"].startswith("ERROR: not found: ")
 
     page = (checkout / "benchmarks" / "RESULTS.md").read_text()
     section = re.search(r"## On a GPU: measured\n(.*?)(?=\n## )", page, re.DOTALL)[0]
     assert page.replace(f"{section}\n", "") == before
     assert re.search(r"^\| captured \| pretended GPU \| 2 \|", section, re.MULTILINE)
-    assert "| test_methods_on_arriving_domains | pretended GPU | 3 | none |" in section
+    assert "| test_methods_on_arriving_domains[sequential] | pretended GPU | 1 | none |" in section
     assert "| [headline](results/headline/report.md) |" in (checkout / "docs" / "results.md").read_text()
     assert "Of 1 runs 1 are done." in (checkout / "docs" / "results" / "headline" / "report.md").read_text()
+
+
+def test_a_part_that_does_not_fit_is_a_row(monkeypatch, tmp_path):
+    """An engine for which there is no memory, as a run says so, and parts that do not end."""
+    from benchmarks import headline
+
+    said = 'import sys; sys.exit("Traceback\\nMemoryError: round 1, the clients\' local fits asked for 80 GiB")'
+    monkeypatch.setattr(headline, "_GPU", (sys.executable, "-c", said))
+    row = {"error": "MemoryError: round 1, the clients' local fits asked for 80 GiB"}
+    assert headline._engine("vectorized") == row
+    test = tmp_path / "test_large.py"
+    test.write_text(f"def test_it():\n    raise MemoryError({row['error'].partition(': ')[2]!r})\n")
+    found = headline._device_test(f"{test}::test_it")
+    assert (found["passed"], len(found["failed"]), found["error"]) == (0, 1, row["error"])
+    assert f"| 0 | `test_it`, {row['error']} |" in headline._tables({f"{headline._TESTS}::test_it": {"device": "GPU", **found}})
+    monkeypatch.setattr(headline, "_SECONDS", 0.01)
+    assert headline._engine("vectorized") == {"error": "it took longer than 0.01 s"}
+    assert headline._device_test("tests/test_package.py") == {"error": "it took longer than 0.01 s"}
+
+
+@pytest.mark.slow
+def test_every_device_test_is_a_part():
+    """One a method, and not one for all methods."""
+    from benchmarks.headline import _TESTS, _tests
+
+    assert f"{_TESTS}::test_methods[SCAFFOLD]" in _tests()
+    assert f"{_TESTS}::test_batch_norm[averaged]" in _tests()
+
+
+def test_full_runs_and_timed_rounds_have_one_arithmetic(monkeypatch):
+    """On the pretended GPU: precision, products of float32 and cuDNN's choice as a run of the study has them."""
+    from benchmarks import run_on_gpu
+    from fl_lightning.command_line.trainer_command import _Trainer
+    from fl_lightning.models import MLP
+    from studies.catalogue import STUDIES
+
+    def arithmetic():
+        cudnn = torch.backends.cudnn
+        return torch.get_float32_matmul_precision(), cudnn.benchmark, cudnn.allow_tf32
+
+    before, seen = arithmetic(), []
+    monkeypatch.setattr(run_on_gpu, "federation", _small_federation)
+    monkeypatch.setattr(run_on_gpu, "ResNet18", lambda *shape, norm: MLP(*shape, hidden=(8,)))
+    monkeypatch.setattr(run_on_gpu.Clock, "on_train_start", lambda self, trainer, module: seen.append(trainer.precision))
+    monkeypatch.setattr(run_on_gpu, "Clock", type("Stopped", (run_on_gpu.Clock,), {"after_first": 0.0, "start": 0.0}))
+    try:
+        with pretended_gpu():
+            run_on_gpu.run_on_gpu(Namespace(engine="sequential", rounds=1, analysis=False))
+            timed = arithmetic()
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.benchmark = False
+            _Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False)
+            assert arithmetic() == timed
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before[1:]
+    for sweep in STUDIES["headline"].sweeps:
+        assert f"--trainer.precision {seen[0]}" in sweep.arguments
 
 
 def test_without_a_gpu_it_is_one_line():

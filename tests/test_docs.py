@@ -15,9 +15,11 @@ import torch.nn.functional as F
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import FedAvg, FederatedModule, losses, models, privacy
+from fl_lightning import FedAvg, FederatedModule, losses, methods, models, privacy, tasks
 from fl_lightning.data import FederatedDataModule, client_sampler, partitions
 from fl_lightning.engines.engine_choice import EngineName
+from fl_lightning.protocol import Learner
+from fl_lightning.report.runs import read_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -97,7 +99,7 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
         c = [cs + m for cs, m in zip(c, mean_variate_change)]
     torch.testing.assert_close(method.net.weight.detach(), x[0], atol=1e-12, rtol=0)
     torch.testing.assert_close(method.c_0, c[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.client_states.read(1).method["c_0"], variates[1][0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.stored.states.read(1).method["c_0"], variates[1][0], atol=1e-12, rtol=0)
 
 
 def test_the_documented_command_runs(my_method, command_line):
@@ -110,6 +112,26 @@ def test_the_documented_command_runs(my_method, command_line):
     wrong = command_line(*command.split(), "--model.mu", "-1")
     assert wrong.returncode == 1
     assert "model.mu is -1.0, must be at least 0" in wrong.stderr
+
+
+def test_the_documented_parts_run_together(main, monkeypatch, tmp_path):
+    """Callback, loss and partition of docs/extending.md from a file in the working folder."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    (tmp_path / "my_parts.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    (command,) = re.findall(r"^fl-lightning (fit .*)$", page, re.MULTILINE)
+    code, _, error = main(*command.split(), *NO_PICTURES, "--trainer.max_steps", "10")
+    assert code == 0, error
+    logged = read_run(next(tmp_path.rglob("version_0"))).log.scalars["clients/disagreement"]
+    assert logged.rounds.tolist() == [10]
+    assert 0 < logged.values[0] < 1
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_parts
+
+    assert [len(part) for part in my_parts.FewLarge()(torch.zeros(20), 3, seed=0)] == [10, 5, 5]
+    logits, counts = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([4, 2, 0])
+    shares = logits.softmax(dim=1)[0].log()
+    expected = -0.8 * shares[1] - 0.2 * (shares[0] + shares[1]) / 2
+    assert my_parts.Smoothed(0.2)(logits, torch.tensor([1]), counts).item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 @pytest.fixture
@@ -181,13 +203,28 @@ def test_the_readme_names_every_choice(key, names):
     assert set(re.findall(r"`(\w+)`", row)) == names
 
 
+def test_every_method_has_a_row_of_what_has_been_shown(monkeypatch):
+    """With a test that there is, and studies that are declared."""
+    monkeypatch.syspath_prepend(ROOT)
+    from studies.catalogue import STUDIES
+
+    page = (ROOT / "docs" / "verified.md").read_text()
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", page, re.MULTILINE))
+    learners = {name for name in tasks.__all__ if issubclass(getattr(tasks, name), Learner)}
+    assert {*methods.__all__, "FedWeIT"} | learners - {"TaskLearner", "ClassLearner", "WeightedTransfer"} <= rows.keys()
+    for row in rows.values():
+        for path in re.findall(r"`(tests/[\w/.]+)`", row):
+            assert (ROOT / path).is_file(), path
+    assert set(re.findall(r"`([a-z]\w+)`", page)) <= STUDIES.keys()
+
+
 def test_documented_hooks_exist():
     """Every hook in the table is a method of FederatedModule."""
     text = (ROOT / "docs" / "adding_a_method.md").read_text()
-    hooks = re.findall(r"^\| `(\w+)\(", text, re.MULTILINE)
-    assert len(hooks) == 18
+    hooks = re.findall(r"^\| `(\w+)[(`]", text, re.MULTILINE)
+    assert len(hooks) == 24
     for hook in hooks:
-        assert callable(getattr(FederatedModule, hook)), hook
+        assert hook in dir(FederatedModule), hook
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
@@ -219,9 +256,8 @@ def test_the_documented_learner_keeps_its_biases(main, tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "continual.md").read_text(), re.DOTALL)
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    code, _, error = main(
-        "fit", "--config", "digits_fedweit.yaml", "--model", "my_method.BiasesOfTasks", *NO_PICTURES, "--trainer.max_steps", "1"
-    )
+    learner = ["--model", "FedAvg", "--model.tasks", "my_method.BiasesOfTasks"]
+    code, _, error = main("fit", "--config", "digits_fedweit.yaml", *learner, *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error
     (file,) = Path().glob("runs/digits_fedweit/version_0/checkpoints/last.ckpt")
     weights = {name: w for name, w in torch.load(file)["state_dict"].items() if name.startswith("net.") and w.ndim > 0}

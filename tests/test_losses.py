@@ -30,10 +30,10 @@ def test_the_loss_that_was_given_stays_as_it_is():
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), "weight"),
-        (nn.CrossEntropyLoss(reduction="sum"), "reduction"),
-        (nn.CrossEntropyLoss(ignore_index=0), "ignore_index"),
-        (nn.MSELoss(), "must be of fl_lightning.losses"),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), r"with weight.*derive a loss from fl_lightning\.losses\.Loss"),
+        (nn.CrossEntropyLoss(reduction="sum"), "leave reduction out, and choose model.optimizer.lr for the mean$"),
+        (nn.CrossEntropyLoss(ignore_index=0), "leave ignore_index out, and take the samples of that label out of the data$"),
+        (nn.MSELoss(), "must be of fl_lightning.losses.*: write the task as classification with one class a sample"),
         (F.cross_entropy, "must be of fl_lightning.losses"),
         ("CrossEntropy", "must be of fl_lightning.losses"),
         (CrossEntropy, r"the class CrossEntropy, .*: write CrossEntropy\(\)"),

@@ -178,7 +178,7 @@ def test_ten_rounds_without_update_stop_the_run(fit, toy_data):
     method = FedAvg(norm_net())
     with pytest.raises(FloatingPointError, match="10 rounds in a row.*clients 1.*model.optimizer.lr"):
         fit(method, data, 12, precision="64-true")
-    assert method.rounds_without_update == 10
+    assert method.lost_rounds.count == 10
 
 
 def digits_run(fit, net=None, callbacks=(), rounds=3, seed=0, **settings):
@@ -258,6 +258,14 @@ def test_other_precisions_run(fit, precision):
     assert all(value.isfinite().all() for value in state.values())
 
 
+def test_float16_on_a_cpu_is_said_to_be_bfloat16(fit):
+    """By Lightning, in Python; the command line refuses it."""
+    with pytest.warns(
+        UserWarning, match=r"precision='16-mixed'.* not supported on CPU. Using `precision='bf16-mixed'` instead"
+    ):
+        digits_run(fit, rounds=1, precision="16-mixed")
+
+
 def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
     """63 weights and 12 statistics of 8 bytes and a counter of 8, two clients, three rounds, up and down."""
     communication = Communication()
@@ -270,7 +278,14 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
     ("settings", "message"),
     [
         ({"gradient_clip_val": 1.0}, "trainer.gradient_clip_val is 1.0.*model.clip_local_gradients"),
-        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*model.clip_local_gradients"),
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*data.batch_size"),
+        ({"max_epochs": 3}, "trainer.max_epochs is 3.*max_steps"),
+        ({"min_epochs": 2}, "trainer.min_epochs is 2.*min_steps"),
+        ({"gradient_clip_algorithm": "value"}, "trainer.gradient_clip_algorithm is value.*model.clip_local_gradients"),
+        ({"check_val_every_n_epoch": 5}, "trainer.check_val_every_n_epoch is 5.*val_check_interval"),
+        ({"sync_batchnorm": True}, "trainer.sync_batchnorm is True"),
+        ({"reload_dataloaders_every_n_epochs": 2}, "trainer.reload_dataloaders_every_n_epochs is 2.*leave it out"),
+        ({"strategy": "ddp"}, "trainer.strategy is DDPStrategy.*federated"),
         ({"precision": "16-true"}, "trainer.precision is 16-true.*bf16-mixed"),
     ],
 )
@@ -314,14 +329,22 @@ def test_more_rounds_than_fixed_cohorts_are_refused(fit, toy_data):
     ("settings", "message"),
     [
         ({"limit_train_batches": 3}, "trainer.limit_train_batches is 3"),
+        ({"limit_train_batches": 1}, "trainer.limit_train_batches is 1,"),
         ({"overfit_batches": 2}, "trainer.(overfit|limit_train)_batches is 2"),
-        ({"max_steps": -1, "max_epochs": 1}, "trainer.max_steps is -1, must be at least 1"),
+        ({"max_steps": -1, "max_epochs": 1}, "trainer.max_epochs is 1, but a training step is a round: give max_steps"),
+        ({"max_steps": -1, "max_epochs": None}, "trainer.max_steps is -1, must be at least 1"),
     ],
 )
 def test_trainer_settings_that_would_repeat_or_never_end_are_refused(fit, toy_data, settings, message):
     """Rounds are counted by max_steps alone."""
     with pytest.raises(ValueError, match=message):
         fit(FedAvg(norm_net()), toy_data(), 1, precision="64-true", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"fast_dev_run": 2}, {"min_steps": 1, "max_epochs": None, "check_val_every_n_epoch": 1}])
+def test_what_lightning_sets_by_itself_is_taken(fit, toy_data, settings):
+    """Its fast run is of one epoch, and a least number of steps makes a least number of epochs."""
+    assert fit(FedAvg(norm_net()), toy_data(), 2, precision="64-true", **settings).global_step == 2
 
 
 def test_a_plateau_schedule_is_refused(fit, toy_data):
@@ -424,7 +447,7 @@ class Structured(nn.Module):
     [
         (Logits, r"model\.net gives Logits, must be a tensor of logits .*: wrap it in a net whose .* such as its logits"),
         (lambda logits: (logits, None), r"model\.net gives tuple, must be a tensor of logits"),
-        (lambda logits: logits[:, None], r"model\.net gives outputs of shape \(1, 3\), the data has 3 classes"),
+        (lambda logits: logits[:, None], r"model\.net gives outputs of shape \(1, 3\).*segmentation is not supported"),
     ],
     ids=["Hugging Face", "tuple", "sequence"],
 )

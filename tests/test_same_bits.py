@@ -21,19 +21,24 @@ RECORD = Path(__file__).parent / "same_bits.json"
 ROUNDING = 1e-4
 COMPILED = {"captured"}  # has no digest
 MAGNIFIED = {"batch_norm_local": 5e-3}
-DIGITS = (
-    "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [16] --data.num_clients 20 --data.clients_per_round 5 "
+SETTING = (
+    "fit --config digits_tce.yaml --data.num_clients 20 --data.clients_per_round 5 "
     "--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.enable_progress_bar false "
     "--trainer.accelerator cpu --callbacks.client_forgetting.every 3 --callbacks.label_counts.every 0 "
     "--callbacks.per_class_accuracy.every 0 --callbacks.round_forgetting.every 0"
 )
 TASKS = (
-    "fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [16] --model.rounds_per_task 2 --trainer.max_steps 8 "
+    "fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [16] --trainer.max_steps 8 "
     "--trainer.val_check_interval 4 --trainer.enable_progress_bar false --trainer.accelerator cpu"
 )
-CNN = "--model.net CNN2 --model.local_steps 2"
+DIGITS = f"{SETTING} --model.net MLP --model.net.hidden [16]"
+CLASSES = (
+    "fit --config digits_classes.yaml --model.net MLP --model.net.hidden [16] --trainer.max_steps 6 "
+    "--trainer.val_check_interval 3 --trainer.enable_progress_bar false --model.tasks.rounds_per_task 2"
+)
+LEARNED = "--model.server_weighting uniform --model.tasks TaskLearner --model.tasks.rounds_per_task 2"
 RUNS = {
-    "sequential": f"{DIGITS} {CNN} --model.engine sequential",
+    "sequential": f"{SETTING} --model.net CNN2 --model.local_steps 2 --model.engine sequential",
     "vectorized": f"{DIGITS} --model.engine vectorized --model.learning_rate_decay 0.9",
     "captured": f"{DIGITS} --model.engine captured --trainer.max_steps 2",
     "server_adam_schedule": f"{DIGITS} --model.server_optimizer FedAdam --model.server_optimizer.lr 0.01 "
@@ -52,15 +57,25 @@ RUNS = {
     "--model.privacy.noise_multiplier 1 --model.privacy.accounting true",
     "user_level": f"{DIGITS} --model.loss CrossEntropy --model.server_weighting uniform --model.privacy UserLevelDP "
     "--model.privacy.clipping_norm 1 --model.privacy.noise_multiplier 0.1",
-    "batch_norm_local": f"{DIGITS} --data.augment+=Pad --data.augment.padding 12 --model.net ResNet9 "
+    "batch_norm_local": f"{SETTING} --data.augment+=Pad --data.augment.padding 12 --model.net ResNet9 "
     "--model.batch_norm_buffers local --model.local_steps 1 --trainer.max_steps 2 "
     "--trainer.limit_val_batches 0 --data.monitor_test 0",
-    "fedweit": TASKS,
-    "fedprox_apd": f"{TASKS} --model FedProxAPD",
-    "scaffold_on_tasks": f"{TASKS} --model SCAFFOLDOnTasks --model.optimizer Adam --model.optimizer.lr 0.01 "
-    "--model.reset_adam_each_round false",
-    "fedprox_ewc": f"{TASKS} --model FedProxEWC",
-    "fedavg_stable_sgd": f"{TASKS} --model FedAvgStableSGD",
+    "fedweit": f"{TASKS} --model.tasks.rounds_per_task 2",
+    "fedprox_apd": f"{TASKS} --model FedProx {LEARNED} --model.tasks APD",
+    "scaffold_on_tasks": f"{TASKS} --model SCAFFOLD --model.optimizer Adam --model.optimizer.lr 0.01 {LEARNED} "
+    "--model.tasks.reset_adam_each_round false",
+    "fedprox_ewc": f"{TASKS} --model FedProx {LEARNED} --model.tasks EWC",
+    "fedavg_stable_sgd": f"{TASKS} --model FedAvg {LEARNED} --model.tasks StableSGD",
+    "scaffold_on_classes": f"{CLASSES} --model SCAFFOLD --model.engine vectorized",
+    "fedcurv_on_classes": f"{CLASSES} --model FedCurv",
+    "lwf": f"{CLASSES} --model.tasks LwF",
+    "server_ewc": f"{CLASSES} --model.tasks ServerEWC --model.tasks.penalty 10",
+    "replay_blurry": f"{CLASSES} --model.tasks Replay --model.tasks.memory 20 --data.tasks.blurry 0.2 "
+    "--data.clients_per_round 3",
+    "icarl": f"{CLASSES} --model.tasks ICaRL --model.tasks.memory 20",
+    "mfcl": f"{CLASSES} --model.tasks MFCL --model.tasks.generator_steps 5",
+    "glfc_moving": f"{CLASSES} --model.tasks GLFC --model.tasks.memory 20 --data.tasks.moving 0.5 --data.tasks.joining 1 "
+    "--data.clients_per_round 3",
 }
 # Cut in two: the second command goes on from the first one's checkpoint.
 RESUMED = {"resumed": (f"{DIGITS} --model SCAFFOLD --trainer.max_steps 3", f"{DIGITS} --model SCAFFOLD --ckpt_path last")}

@@ -1,5 +1,7 @@
 """``python -m studies NAME OUT``: declared settings, runs that are stopped and go on, pages whose numbers come from files."""
 
+import json
+import math
 import os
 import re
 import signal
@@ -8,13 +10,18 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fork_server import FORKED_RUNS
 from options import NO_PICTURES
+from scipy import stats
 
 import fl_lightning
-from fl_lightning.command_line.bundled_configs import bundled_configs
+from fl_lightning.config_files.bundled import bundled_rows
+from fl_lightning.report.log import Curve
+from fl_lightning.report.runs import Run
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -76,11 +83,19 @@ def test_every_declared_study_can_run():
     for study in STUDIES.values():
         assert re.fullmatch(r"[a-z0-9_]+", study.name)
         assert len({sweep.name for sweep in study.sweeps}) == len(study.sweeps), study.name
-        assert all(sweep.settings.config in bundled_configs() for sweep in study.sweeps), study.name
+        assert all(sweep.settings.config in bundled_rows() for sweep in study.sweeps), study.name
         assert study.measures, study.name
         assert study.chosen is None or study.chosen in study.keys, study.name
+        assert {*study.tested, *study.within, *study.within.values()} <= study.measures.keys(), study.name
         settings = [{SWEEP: sweep.name, **point} for sweep in study.sweeps for point in sweep.points]
         assert any(setting.items() >= study.baseline.items() for setting in settings), study.name
+
+
+def test_what_is_run_next_is_declared():
+    from studies.catalogue import ORDER, STUDIES
+
+    assert set(ORDER) <= STUDIES.keys()
+    assert len(set(ORDER)) == len(ORDER)
 
 
 def test_every_study_is_listed():
@@ -107,19 +122,106 @@ def test_every_number_in_a_table_comes_from_the_results_file():
         assert (folder / "report.md").read_text() == page(study, read_results(study, folder / "runs.csv")), folder
 
 
+def test_results_files_are_rewritten_as_they_are(tmp_path):
+    """Byte for byte, in whatever order the runs are given."""
+    from studies.catalogue import STUDIES
+    from studies.results_file import read_results, write_results
+
+    for path in sorted(RESULTS.glob("*/runs.csv")):
+        study = STUDIES[path.parent.name]
+        write_results(study, read_results(study, path)[::-1], tmp_path / path.parent.name)
+        assert (tmp_path / path.parent.name).read_bytes() == path.read_bytes(), path
+
+
 def test_tables_by_hand(small, results):
     """Means, deviations and intervals over seeds; differences over the seeds that both have; targets that few reach."""
     from studies.table import all_runs, compared, groups
 
     runs = [results("CrossEntropy", seed, test_accuracy=value) for seed, value in ((1, 0.5), (2, 0.7))]
     runs += [results("TruncatedCrossEntropy", seed, test_accuracy=0.8) for seed in (1, 2, 3)]
-    runs[-1] = replace(runs[-1], scalars={"test_accuracy": 0.8, "rounds_to/0.9": 120})
+    runs[-1] = replace(runs[-1], scalars={"test_accuracy": 0.8, "rounds_to/0.9": 120})  # which is no mean
     found = groups(runs)
     assert all_runs(small, found).splitlines()[2:] == [
-        "| CrossEntropy | 2 | 0.600 ± 0.141 | - |",
-        "| TruncatedCrossEntropy | 3 | 0.800 ± 0.000 (0.800 to 0.800) | 120.0 (1 of 3) |",
+        "| CrossEntropy | 2 | 0.600 ± 0.141 (-0.671 to 1.871) | - (0 of 2) |",
+        "| TruncatedCrossEntropy | 3 | 0.800 ± 0.000 (0.800 to 0.800) | - (1 of 3) |",
     ]
-    assert compared(small, found).splitlines()[2:] == ["| TruncatedCrossEntropy | 2 | +0.200 ± 0.141 |"]
+    p = 1 - 2 * math.atan(2) / math.pi  # of t = .2 / (.141 / sqrt 2), with one degree of freedom
+    assert compared(small, found).splitlines()[2:] == [
+        f"| TruncatedCrossEntropy | final | 2 | +0.200 ± 0.141 (-1.071 to +1.471) | {p:.2g} | {p:.2g} |"
+    ]
+
+
+def test_every_claimed_measure_is_tested(small, results):
+    """Holm over both tests of the table: twice the p of t = 5 sqrt 3, once that of the other; forgetting is always tested."""
+    from studies.table import compared, groups
+
+    forgetting = "forgetting/client_mean/mean"
+    study = replace(small, measures={"test_accuracy": "final", "rounds_to/0.9": "rounds", forgetting: "forgetting"})
+    assert study.tested == ("test_accuracy", forgetting)
+    assert replace(study, claimed=("rounds_to/0.9",)).tested == ("rounds_to/0.9",)
+    runs = [results("CrossEntropy", seed, test_accuracy=0.5, **{forgetting: -0.5}) for seed in (1, 2, 3)]
+    for seed, (gain, kept) in enumerate([(0.0, 0.2), (0.1, 0.25), (0.2, 0.3)], 1):
+        scalars = {"test_accuracy": 0.5 + gain, forgetting: -0.5 + kept}
+        runs.append(results("TruncatedCrossEntropy", seed, **scalars))
+    low, high = (2 * stats.t.sf(t, df=2) for t in (0.25 / (0.05 / math.sqrt(3)), 0.1 / (0.1 / math.sqrt(3))))
+    rows = [[cell.strip() for cell in row.split("|")[2:-1]] for row in compared(study, groups(runs)).splitlines()[2:]]
+    assert rows == [
+        ["final", "3", "+0.100 ± 0.100 (-0.148 to +0.348)", f"{high:.2g}", f"{high:.2g}"],
+        ["forgetting", "3", "+0.250 ± 0.050 (+0.126 to +0.374)", f"{low:.2g}", f"{2 * low:.2g}"],
+    ]
+
+
+def test_two_measures_of_the_same_runs_are_compared(small, results):
+    """Pseudo data less the client's own, by seed: .1, .2 and .3, mean .2 and sample deviation .1, t = 2 sqrt 3."""
+    from studies.table import compared_within, groups
+
+    study = replace(small, measures={"pseudo": "pseudo data", "own": "own data"}, within={"pseudo": "own"})
+    runs = [results("CrossEntropy", seed, pseudo=0.5 + 0.1 * seed, own=0.5) for seed in (1, 2, 3)]
+    p = 2 * stats.t.sf(0.2 / (0.1 / math.sqrt(3)), df=2)
+    row = [cell.strip() for cell in compared_within(study, groups(runs)).splitlines()[2].split("|")[2:-1]]
+    assert row == ["pseudo data, less: own data", "3", "+0.200 ± 0.100 (-0.048 to +0.448)", f"{p:.2g}", f"{p:.2g}"]
+    assert compared_within(small, groups(runs)) == ""
+
+
+def test_no_difference_is_over_survivors(small, results):
+    """Of two pairs one reached the target in both; a run that failed has no accuracy."""
+    from studies.table import all_runs, compared, groups
+
+    study = replace(small, claimed=("rounds_to/0.9", "test_accuracy"))
+    reached = {"test_accuracy": 0.9, "rounds_to/0.9": 10}
+    runs = [results(loss, seed, **reached) for loss in ("CrossEntropy", "TruncatedCrossEntropy") for seed in (1, 2)]
+    runs[-1] = replace(runs[-1], ended="failed", error="diverged", scalars={})
+    rows = compared(study, groups(runs)).splitlines()[2:]
+    assert [row.split("|")[3:5] for row in rows] == [[" 2 ", " - (1 of 2) "]] * 2
+    assert all_runs(study, groups(runs)).splitlines()[-1] == "| TruncatedCrossEntropy | 2, 1 failed | - (1 of 2) | - (1 of 2) |"
+
+
+def test_runs_that_predict_one_class_are_named(small, results, tmp_path):
+    """By hand: of four classes one is right always, the others never; the sum over classes is 1, chance, however they are."""
+    from studies.page import page
+    from studies.results_file import CHANCE, scalars
+
+    log = {f"class_accuracy/{name}": Curve(np.array([0, 9]), np.array([0.5, last])) for name, last in zip("abcd", [0, 1, 0, 0])}
+    ended = {"rounds": 9, "bytes_up": 0, "bytes_down": 0, "rounds_to_target": {}, "newest_forgetting": {}, "tasks": {}}
+    ended |= {"test_accuracy": {}, "val_accuracy": {}, "personal": {}}
+    run = Run(tmp_path, {}, ended, SimpleNamespace(scalars=log, sessions=[]))
+    assert scalars(run)[CHANCE] == 1.0
+    runs = [results("CrossEntropy", seed, test_accuracy=0.25, **{CHANCE: value}) for seed, value in ((1, 1.0), (2, 1.2))]
+    text = page(small, runs)
+    assert "| CrossEntropy | 2, 1 collapsed | 0.250" in text
+    assert "accuracy, the mean over classes, is at most 1.1 times chance" in " ".join(text.split())
+    assert "collapsed" not in page(small, runs[1:])
+
+
+def test_rows_of_different_code_say_so(small, results):
+    from studies.page import page
+
+    one, two = results("CrossEntropy", 1, test_accuracy=0.5), results("TruncatedCrossEntropy", 1, test_accuracy=0.5)
+    assert "different code" not in page(small, [one, two])
+    text = page(small, [one, replace(two, version="0.0.9", commit="abcdef0123-dirty")])
+    said = f"The rows are of different code: fl-lightning {fl_lightning.__version__} `0123456`, 0.0.9 `abcdef0-dirty`;"
+    assert said in " ".join(text.split())
+    assert "| TruncatedCrossEntropy | 1 | 0.500 | - | 0.0.9 `abcdef0-dirty` |" in text
 
 
 def test_the_rate_is_chosen_on_validation(small, results):
@@ -182,10 +284,111 @@ def test_what_the_results_file_has_is_not_run_again(command, small, results, tmp
     assert path.read_bytes() == before
 
 
+def test_a_row_stands_for_a_run_without_a_record(small, results, monkeypatch, tmp_path):
+    """Trained by a version that wrote none: its folder is not read, and the results file keeps what it has."""
+    from studies.results_file import Collector
+
+    row = results("CrossEntropy", 1, test_accuracy=0.5)
+    record = SimpleNamespace(run=SimpleNamespace(point=row.point, seed=1, name="a"), stands="done")
+    (tmp_path / "a" / "digits_tce" / "version_0").mkdir(parents=True)
+    (tmp_path / "a" / "digits_tce" / "version_0" / "results.json").write_text("{}")
+    collector = Collector(tmp_path, [row])
+    monkeypatch.setattr(collector, "_records", lambda sweep: [record])
+    assert collector.results(small.sweeps[0]) == [row]
+
+
+def test_an_attack_follows_every_run_once(small, results, monkeypatch, tmp_path):
+    """Of two runs one was attacked before; a row without an attack is not done. PSNR by hand: 100 for an infinite one."""
+    from studies import runner
+    from studies.declaration import PSNR, SSIM
+    from studies.results_file import attack_scores, recorded_results, write_results
+
+    images = [{"psnr": None, "ssim": 1.0}, {"psnr": 20.0, "ssim": 0.5}]
+    attacked, other = tmp_path / "a", tmp_path / "b"
+    commands = []
+
+    def attack(folder):
+        (folder / "attack").mkdir(parents=True)
+        (folder / "attack" / "attack.json").write_text(json.dumps({"images": images}))
+
+    def run(command, check):
+        commands.append(command)
+        attack(Path(command[3]).parents[1])
+        return SimpleNamespace(returncode=0)
+
+    attack(attacked)
+    monkeypatch.setattr(runner, "subprocess", SimpleNamespace(run=run))
+    study, collector = replace(small, attack="--clients [0,2]"), SimpleNamespace(folders=lambda sweep: [attacked, other])
+    runner._attack(study, collector, ["--data.root=DIR"], SimpleNamespace(signals=[]))
+    file = str(other / "checkpoints" / "last.ckpt")
+    assert commands == [["fl-lightning", "attack", "--ckpt_path", file, "--clients", "[0,2]", "--data.root=DIR"]]
+    assert attack_scores(other) == {PSNR: 60.0, SSIM: 0.75}
+    assert attack_scores(tmp_path) == {}
+    runs = [results("CrossEntropy", 1, **attack_scores(other)), results("TruncatedCrossEntropy", 1, test_accuracy=0.5)]
+    write_results(small, runs, tmp_path / "runs.csv")
+    assert recorded_results(study, tmp_path / "runs.csv") == runs[:1]
+
+
+def test_next_takes_up_what_is_not_complete(command, small, results, monkeypatch, capsys, tmp_path):
+    """Of three in their order: the first is done, the second fails, the third is stopped by SIGTERM."""
+    from studies import __main__ as studies
+    from studies.results_file import write_results
+
+    started = []
+
+    def run_study(study, out, folder, jobs, data, retry_failed):
+        started.append((study.name, str(out), jobs, data))
+        if study.name == "fails":
+            raise ValueError("1 of 2 runs failed")
+        return [signal.SIGTERM]
+
+    monkeypatch.setattr(studies, "STUDIES", {name: replace(small, name=name) for name in ("first", "fails", "last", "never")})
+    monkeypatch.setattr(studies, "ORDER", ("first", "fails", "last", "never"))
+    monkeypatch.setattr(studies, "run_study", run_study)
+    done = [results(loss, 1, test_accuracy=0.5) for loss in ("CrossEntropy", "TruncatedCrossEntropy")]
+    write_results(small, done, tmp_path / "results" / "first" / "runs.csv")
+    write_results(small, done[:1], tmp_path / "results" / "last" / "runs.csv")
+    code, _, error = command("next", "out", "--jobs", "1", "--data.root", "DIR")
+    assert code == 128 + signal.SIGTERM
+    assert started == [(name, f"out/{name}", 1, ["--data.root=DIR"]) for name in ("fails", "last")]
+    assert error.splitlines() == [
+        "studies: error: 1 of 2 runs failed",
+        "studies: stopped: the same command goes on from here",
+    ]
+
+
+@pytest.mark.slow
+def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path):
+    """`next` is stopped by SIGTERM in the second of two runs: it ends soon, the first has its row, and both have one later."""
+    from studies import __main__ as studies
+
+    monkeypatch.setattr(studies, "ORDER", ("small",))
+    rows, second = tmp_path / "results" / "small" / "runs.csv", tmp_path / "out/small/loss=TruncatedCrossEntropy/seed_1"
+    stopped = []
+
+    def terminate():
+        while not list(second.glob("digits_tce/version_0/checkpoints/last.ckpt")):
+            time.sleep(0.05)
+        assert len(rows.read_text().splitlines()) == 2
+        stopped.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate).start()
+    code, out, error = command("next", "out", "--jobs", "1")
+    assert code == 128 + signal.SIGTERM, error
+    assert time.monotonic() - stopped[0] < 60
+    assert len(rows.read_text().splitlines()) == 2
+    code, out, error = command("next", "out", "--jobs", "1")
+    assert code == 0, error
+    assert "loss=TruncatedCrossEntropy/seed_1: goes on from its checkpoint" in out
+    assert len(rows.read_text().splitlines()) == 3
+    assert command("next", "out", "--jobs", "1") == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["smal", "out"], "NAME is smal, which is no study: give one of small"),
+        (["smal", "out"], "NAME is smal, which is no study: give next or one of small"),
         (["small"], "the following arguments are required: OUT: python -m studies --help shows the options"),
         (
             ["small", "out", "--trainer.max_steps", "3"],
@@ -207,7 +410,7 @@ def test_bad_input_is_one_line(command, tmp_path, arguments, message):
 
 
 def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
-    """Numbers with all their digits; what other settings, versions or runs have written is no place for these."""
+    """Numbers with all their digits; what other settings or runs have written is no place for these, other code's rows stay."""
     from studies.results_file import read_results, write_results
 
     path = tmp_path / "runs.csv"
@@ -226,7 +429,12 @@ def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
     assert "of which OUT has other numbers" in refused(one, replace(two, scalars={"test_accuracy": 0.7}))
     text = path.read_text()
     path.write_text(text.replace(f",{fl_lightning.__version__},", ",0.0.9,"))
-    assert f"has runs of fl-lightning 0.0.9, this is {fl_lightning.__version__}: move it away" in refused(one, two)
+    older = read_results(small, path)
+    assert {row.version for row in older} == {"0.0.9"}
+    write_results(small, older, path)
+    more = [replace(row, scalars={**row.scalars, "new": 1.0}) for row in older]  # that only later code reads from a run
+    write_results(small, more, path)
+    assert read_results(small, path) == more
     path.write_text(text.replace("max_steps 120", "max_steps 121"))
     assert "runs.csv has a run of other settings, fl-lightning fit --config digits_tce.yaml" in refused(one, two)
     path.write_text("a,b\n1,2\n")

@@ -13,7 +13,12 @@ import fl_lightning
 
 # Public without a list of names: what stands in them.
 _WITHOUT_LIST = (
-    *("fl_lightning.federated_net", "fl_lightning.metrics", "fl_lightning.export", "fl_lightning.random_streams"),
+    *(
+        "fl_lightning.models.federated_net",
+        "fl_lightning.metrics",
+        "fl_lightning.export",
+        "fl_lightning.functional.random_streams",
+    ),
     *(
         "fl_lightning.callbacks.figures",
         "fl_lightning.checks",
@@ -42,13 +47,15 @@ def _public() -> Iterator[tuple[ModuleType, list[str]]]:
     for module in sorted(listed, key=lambda module: (module.__name__.count("."), module.__name__)):
         names = [name for name in _names(module) if id(getattr(module, name)) not in seen or module is fl_lightning]
         if module is not fl_lightning:
-            seen.update(id(getattr(module, name)) for name in names)
+            seen.update(
+                id(value) for name in names if getattr(value := getattr(module, name), "__module__", "") not in _WITHOUT_LIST
+            )
         yield module, names
 
 
 def _module_names() -> list[str]:
     """All modules but those whose names are not for users, or are offered by ``fl_lightning``."""
-    inner = ("command_line", "sweep", "state", "training", "module", "__main__", "clients")
+    inner = ("command_line", "config_files", "sweep", "state", "run", "evaluation", "processes", "module", "__main__")
     names = [found.name for found in pkgutil.walk_packages(fl_lightning.__path__, "fl_lightning.")]
     return [
         "fl_lightning.callbacks",

@@ -9,16 +9,16 @@ from markdown_from_docstrings import described_arguments, first_sentence, table
 
 from fl_lightning import callbacks
 from fl_lightning.callbacks.tags import DESCRIPTIONS
-from fl_lightning.command_line.bundled_configs import bundled_files, bundled_folder, bundled_rows
+from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 
 
 def configs_page() -> dict[str, str]:
-    """docs/configs.md: every row under its paper and table, then the pieces."""
+    """docs/configs.md: every row under its paper and table, then the settings of methods."""
     text = [
         "# Configs by paper\n",
-        "`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Pieces come after the config of a setting: "
-        "`--config mnist_tasks.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) says how a config of yours builds on "
-        "them.\n",
+        "`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Settings of a method come after any row: "
+        "`--config mnist_tasks_fedavg.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) explains how your own config "
+        "builds on them.\n",
     ]
     for paper, of_paper in groupby(bundled_rows().values(), lambda row: row.paper):
         short, _, title = paper.partition(": ")
@@ -26,11 +26,9 @@ def configs_page() -> dict[str, str]:
         for setting, of_setting in groupby(of_paper, lambda row: row.table):
             rows = [[f"`{row.name}`", row.text] for row in of_setting]
             text.append(f"### {setting}\n\n{table(['config', 'row'], rows)}")
-    text.append("## Pieces\n")
-    pieces = [path for name, path in bundled_files().items() if name not in bundled_rows()]
-    for folder, paths in groupby(sorted(pieces), lambda path: path.parent.relative_to(bundled_folder()).as_posix()):
-        rows = [[f"`{path.name}`", path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")] for path in paths]
-        text.append(f"### {folder}\n\n{table(['config', 'what'], rows)}")
+    methods = [(name, path.read_text(encoding="utf-8")) for name, path in bundled_files().items() if name not in bundled_rows()]
+    rows = [[f"`{name}`", content.partition("\n")[0].removeprefix("# ")] for name, content in methods]
+    text.append(f"## Methods\n\nSettings to combine with any row.\n\n{table(['config', 'what'], rows)}")
     return {"docs/configs.md": "\n".join(text)}
 
 
@@ -43,6 +41,8 @@ def callbacks_page() -> dict[str, str]:
     ]
     for name in callbacks.__all__:
         value = getattr(callbacks, name)
+        if not isinstance(value, type):  # functions that callbacks call
+            continue
         described = described_arguments(value)
         rows = [
             [f"`{getattr(value, 'key', 'trainer.callbacks')}.{parameter}`", f"`{one.default}`", described.get(parameter, "")]

@@ -9,12 +9,12 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
 from markdown_from_docstrings import as_markdown, described_arguments, restructured, table
 
-from fl_lightning import FederatedModule, continual, methods
-from fl_lightning.command_line.bundled_configs import bundled_files, bundled_rows
-from fl_lightning.command_line.config_files import whole_configs
+from fl_lightning import FederatedModule, methods, tasks
+from fl_lightning.config_files.bundled import bundled_files, bundled_rows
+from fl_lightning.config_files.reading import config_values
+from fl_lightning.protocol import Learner
 
 sys.path.append(str(Path(__file__).parents[2]))  # studies are no part of the package
 
@@ -32,14 +32,14 @@ def method_pages(root: Path) -> dict[str, str]:
 
 
 def documented_methods() -> dict[str, type[FederatedModule]]:
-    """By name: all of fl_lightning.methods, and of fl_lightning.continual those that stand in a file."""
-    names = {name: getattr(module, name) for module in (methods, continual) for name in module.__all__}
+    """By name: all of fl_lightning.methods, and of fl_lightning.tasks those that stand in a file."""
+    names = {name: getattr(module, name) for module in (methods, tasks) for name in module.__all__}
     return {name: value for name, value in sorted(names.items(), key=lambda item: item[0].lower()) if _is_method(value)}
 
 
 def _is_method(value: type) -> bool:
-    """Whether it stands in a file; pairs of a learner and a federation are made of those that do."""
-    return issubclass(value, FederatedModule) and value.__module__ != continual.__name__
+    """Whether it is a method, or a learner that methods take as ``tasks``."""
+    return issubclass(value, FederatedModule | Learner) and value.__module__ != tasks.__name__
 
 
 def _page(name: str, method: type[FederatedModule], root: Path) -> str:
@@ -58,7 +58,7 @@ def _page(name: str, method: type[FederatedModule], root: Path) -> str:
 
 
 def _module_of(name: str) -> str:
-    return (methods if name in methods.__all__ else continual).__name__
+    return (methods if name in methods.__all__ else tasks).__name__
 
 
 def _rows_on(name: str, root: Path) -> Iterator[tuple[list[str], list[str]]]:
@@ -84,30 +84,31 @@ def _moved(text: str) -> str:
 
 
 def _keys(method: type[FederatedModule]) -> str:
-    """Arguments of the method's constructor that methods do not have in common."""
+    """Arguments of the constructor, without those that all methods have in common."""
     described = described_arguments(method)
-    common = inspect.signature(FederatedModule).parameters
+    above, option = (Learner, "model.tasks") if issubclass(method, Learner) else (FederatedModule, "model")
+    common = inspect.signature(FederatedModule).parameters if above is FederatedModule else {}
     rows = []
-    for base in method.__mro__[: method.__mro__.index(FederatedModule)]:
+    for base in method.__mro__[: method.__mro__.index(above)]:
         for name, parameter in inspect.signature(base.__init__).parameters.items():
             named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name not in ("self", "net")
             is_new = name not in common or parameter.default != common[name].default
             if named and is_new and name not in [row[0] for row in rows]:
                 default = "" if parameter.default is parameter.empty else f"`{parameter.default}`"
                 rows.append([name, default, described.get(name, "")])
-    text = table(["key", "default", "what"], ([f"`--model.{name}`", *rest] for name, *rest in rows)) + "\n" if rows else ""
+    text = table(["key", "default", "what"], ([f"`--{option}.{name}`", *rest] for name, *rest in rows)) + "\n" if rows else ""
     rest = "The others are those that [all methods](../api/fl_lightning.md) have."
     return f"{text}{rest if rows else 'None but those that [all methods](../api/fl_lightning.md) have.'}\n"
 
 
 @cache
 def configs_by_method() -> dict[str, list[str]]:
-    """Names of the bundled configs that name a method, pieces first, by the method's class."""
+    """Names of the bundled configs that name a method or a learner, its settings first and then rows, by the class."""
     found = defaultdict(list)
     for name in [*sorted(set(bundled_files()) - set(bundled_rows())), *bundled_rows()]:
-        with whole_configs(["--config", name]) as (_, path):
-            model = yaml.safe_load(Path(path).read_text(encoding="utf-8")).get("model", {})
-        found[model.get("class_path", "").rpartition(".")[2]].append(name)
+        model = config_values(name).get("model", {})
+        for part in (model, model.get("init_args", {}).get("tasks", {})):
+            found[part.get("class_path", "").rpartition(".")[2]].append(name)
     return found
 
 
@@ -119,7 +120,7 @@ def _configs(name: str, method: type[FederatedModule], root: Path) -> Iterator[s
     if not names:
         yield f"None names it. On digits, which need no download:\n\n```\n{command_without_config(name, method, root)}\n```\n"
     if pieces:
-        yield f"To combine with a config of the data: {', '.join(pieces)}.\n"
+        yield f"Settings to combine with any row: {', '.join(pieces)}.\n"
     found = [rows[name] for name in names if name in rows]
     if found:
         lines = ([f"`{row.name}`", row.paper.partition(":")[0], row.table, row.text] for row in found)
@@ -129,7 +130,7 @@ def _configs(name: str, method: type[FederatedModule], root: Path) -> Iterator[s
 def command_without_config(name: str, method: type[FederatedModule], root: Path) -> str:
     """A run on digits of a method that no config names, with the options that its paragraph in docs/methods.md gives."""
     needs = method.needs
-    config = "digits_fedweit" if needs.task_streams else "digits_classes" if needs.arriving_classes else "digits_tce"
+    config = "digits_fedweit" if needs.data.task_streams else "digits_classes" if needs.data.arriving_classes else "digits_tce"
     said = re.search(rf"`(--model {name}\b[^`]*)`", "".join(_paragraphs_on(name, root)))
     if said:
         return f"fl-lightning fit --config {config}.yaml {said[1]}"

@@ -27,9 +27,9 @@ from fl_lightning.functional.gradient_inversion import (
     squared_distance,
     total_variation,
 )
+from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.losses import Loss
-from fl_lightning.random_streams import torch_stream
 
 _DISTANCES = {"l2": squared_distance, "cosine": cosine_distance}
 _DECAY = 0.1  # of the learning rate, after 3/8, 5/8 and 7/8 of the iterations

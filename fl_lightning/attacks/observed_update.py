@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.exchange import Visit
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Visit
+from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.state.checkpoint import read_checkpoint
-from fl_lightning.training.round_callback import RoundCallback
 
 _ROUNDING = 1e-3  # of a pixel value in [0, 1], which normalising and going back may cost in half precision
 
@@ -112,10 +112,10 @@ class _Watch(RoundCallback):
     def on_train_batch_start(self, trainer: Trainer, module: FederatedModule, round: int, batch_idx: int) -> None:
         pixel_range = _pixel_range(module.data)
         # Batches of known size, under DP-SGD with accounting too.
-        context = module.run_context()
+        context = module.engine.context
         protection = replace(context.protection, poisson_batches=False)
         engine = SequentialEngine(module, replace(context, protection=protection, batch_size=self.num_images))
-        observations = [_observe_client(module, engine, client, pixel_range) for client in self.clients]
+        observations = [_observe_client(engine, round, client, pixel_range) for client in self.clients]
         attackable = [one for one in observations if any(part.any() for part in one.gradient.values())]
         silent = sorted(set(self.clients) - {one.client for one in attackable})
         if not attackable:
@@ -123,14 +123,14 @@ class _Watch(RoundCallback):
                 f"clients is {list(self.clients)}, all with an update of 0, as under TCE with images of a single class: there "
                 "is nothing to attack, choose other clients"
             )
-        self.seen = ObservedRound(module.first_round, copy.deepcopy(module.net), pixel_range, attackable, silent)
+        self.seen = ObservedRound(round, copy.deepcopy(module.net), pixel_range, attackable, silent)
         trainer.should_stop = True
         raise StopIteration  # what Lightning does where a module's hook says that a batch is to be left out
 
 
-def _observe_client(method: FederatedModule, engine: SequentialEngine, index: int, pixel_range: PixelRange) -> Observation:
-    client, _ = engine.fit_one(method.first_round, Visit(index), max_steps=1)
-    change = method.observed_change(engine.upload(client), client)
+def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_range: PixelRange) -> Observation:
+    client, _ = engine.fit(engine.request(round, Visit(index), max_steps=1))
+    change = engine.method.observed_change(engine.upload(client), client)
     _check_change(change, index)
     batch = next(engine.samples.batches(index, client.round, 1))
     _check_pixels(pixel_range.pixels(batch.inputs), index)
@@ -167,7 +167,7 @@ def check_method(method: FederatedModule) -> None:
         ValueError: with the cure.
     """
     name = type(method).__name__
-    if method.needs.task_streams:
+    if method.needs.data.task_streams:
         raise ValueError(
             f"model of the run is {name}, which learns tasks, but the attack is on runs without tasks: choose another"
         )

@@ -15,9 +15,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.attacks.inversion import Recovered
 from fl_lightning.attacks.observed_update import Observation, PixelRange
+from fl_lightning.state.atomic_files import atomic_write
 
 _COLUMNS = 10  # images side by side
 _SMALLEST_FOR_SSIM = 6  # pixels: its window of 11 reflects the border by 5

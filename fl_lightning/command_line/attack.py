@@ -1,97 +1,27 @@
 """``fl-lightning attack``: which images of a run's clients can be read off the updates that they send."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import TypeVar
 
-from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
+from jsonargparse import Namespace
 
-from fl_lightning.attacks.inversion import Inversion, Inverter
-from fl_lightning.attacks.observed_update import ObservedRound, check_method, observe
-from fl_lightning.attacks.scores import ClientScore, print_table, score, write_picture, write_scores
-from fl_lightning.command_line.config_files import whole_configs
-from fl_lightning.command_line.one_line_errors import parse
-from fl_lightning.command_line.plain_help import PlainFormatter
-from fl_lightning.data import FederatedDataModule
-from fl_lightning.module import FederatedModule
-from fl_lightning.training.saved_run import build_run, run_config
-
-_EXAMPLE = "runs/digits_tce/version_0/checkpoints/last.ckpt"
-_SHOW_EVERY = 20  # iterations: reading the objective waits for the device
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is attacked.
-
-    Args:
-        ckpt_path: a checkpoint of a run, in the run's folder or next to a copy of its ``config.yaml``.
-        clients: whose updates are attacked, one after another.
-        num_images: images of a client's batch, from a single local step on which they are all recovered.
-        out: folder of ``attack.json`` and ``attack.png``; by default ``attack`` in the folder of the run.
-        accelerator: of the attack: ``cpu``, ``gpu`` or ``auto``.
-
-    Raises:
-        ValueError: if no checkpoint is named.
-        FileNotFoundError: if it does not exist.
-    """
-
-    ckpt_path: str | None = None
-    clients: Sequence[int] = (0,)
-    num_images: int = 1
-    out: str | None = None
-    accelerator: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.ckpt_path is None:
-            raise ValueError(f"ckpt_path is missing: give a checkpoint, such as {_EXAMPLE}")
-        if not Path(self.ckpt_path).is_file():
-            raise FileNotFoundError(
-                f"ckpt_path is {self.ckpt_path}, which does not exist: give a checkpoint, such as {_EXAMPLE}"
-            )
-
+from fl_lightning.attacks.attack import Target, attack
+from fl_lightning.attacks.inversion import Inversion
+from fl_lightning.command_line.parsers import CommandParser, ConfigOption
+from fl_lightning.command_line.parsing import parse
 
 Options = TypeVar("Options", Target, Inversion)
 
 
-@dataclass(frozen=True)
-class AttackedRun:
-    """A run, built again from its config."""
-
-    folder: Path
-    method: FederatedModule
-    data: FederatedDataModule
-    precision: str | int | None
-
-
 def run(arguments: Sequence[str]) -> None:
-    """Attack the run that the command line names; prints a table, writes ``attack.json`` and ``attack.png``.
+    """Attack the run that the command line names.
 
     Raises:
         FileNotFoundError, ValueError: in one line, if something cannot be attacked.
     """
-    with whole_configs(arguments) as paths:
-        config = parse(_parser(), paths)
-    target, settings = _taken(Target, config), _taken(Inversion, config)
-    ckpt_path = Path(str(target.ckpt_path))
-    attacked = load_run(ckpt_path, config["data.root"])
-    seen = observe(
-        attacked.method,
-        attacked.data,
-        ckpt_path,
-        target.clients,
-        target.num_images,
-        accelerator=target.accelerator,
-        precision=attacked.precision,
-    )
-    scores, seconds = _attack(seen, attacked, settings)
-    _report(scores, seconds, seen, attacked, target, settings)
+    config = parse(_parser(), arguments)
+    attack(_taken(Target, config), _taken(Inversion, config), config["data.root"])
 
 
 def _taken(kind: type[Options], config: Namespace) -> Options:
@@ -99,93 +29,14 @@ def _taken(kind: type[Options], config: Namespace) -> Options:
     return kind(**{part.name: config[part.name] for part in fields(kind)})
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="fl-lightning attack",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        command="attack",
         description="Recover the images of a run's clients from the updates that they send (docs/privacy.md).",
         epilog="Bundled configs: invert_dlg.yaml, invert_geiping.yaml and, as in the FedReg paper, invert_fedreg_*.yaml.",
-        formatter_class=PlainFormatter,
-        exit_on_error=False,
-        allow_abbrev=False,
     )
-    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
+    parser.add_argument("--config", action=ConfigOption, help="a YAML file with any of these options")
     parser.add_argument("--data.root", type=str, help="folder of the data, if it is not where the run had it")
     parser.add_class_arguments(Target)
     parser.add_class_arguments(Inversion)
     return parser
-
-
-def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
-    """Build the method and the data of the run that wrote a checkpoint, for single steps of single clients.
-
-    Args:
-        root: of the data, instead of that in the run's config.
-
-    Raises:
-        FileNotFoundError: if the run's config is not there.
-        ValueError: if it is none, or of a method that cannot be attacked.
-    """
-    folder, stored = run_config(ckpt_path)
-    if stored["data"].get("tasks") is not None:
-        raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
-    stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
-    stored["data"].update(client_sampler=None, cohorts=None, clients_per_round=1)
-    if root is not None:
-        stored["data"]["root"] = root
-    built = build_run(stored, FederatedModule, FederatedDataModule)
-    check_method(built.model)
-    return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
-
-
-def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> tuple[list[ClientScore], float]:
-    """Attack every client's update; the scores, and the seconds that all of it took."""
-    inverter = Inverter(seen.net, attacked.method.loss, seen.pixel_range, settings)
-    start, scores = time.perf_counter(), []
-    with _progress(settings.iterations * len(seen.observations)) as show:
-        for observation in seen.observations:
-            recovered = inverter.invert(observation, show)
-            scores.append(score(observation, recovered, seen.pixel_range, attacked.data.classes))
-            if not Console().is_terminal:
-                passed = f"{time.perf_counter() - start:.0f} s"
-                print(f"Client {observation.client} attacked, {len(scores)} of {len(seen.observations)}, {passed}", flush=True)
-    return scores, time.perf_counter() - start
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int, Tensor], None]]:
-    """A bar on a terminal, none elsewhere (a line says when a client is done); gives what to call in every iteration."""
-    columns = (TextColumn("Iteration"), MofNCompleteColumn(), BarColumn(), TextColumn("objective {task.fields[objective]}"))
-    with Progress(*columns, TimeRemainingColumn(), disable=not Console().is_terminal) as progress:
-        task = progress.add_task("", total=total, objective="")
-
-        def show(iteration: int, objectives: Tensor) -> None:
-            if not progress.disable and (iteration + 1) % _SHOW_EVERY == 0:
-                progress.update(task, advance=_SHOW_EVERY, objective=f"{objectives.min().item():.3g}")
-
-        yield show
-
-
-def _report(
-    scores: Sequence[ClientScore],
-    seconds: float,
-    seen: ObservedRound,
-    attacked: AttackedRun,
-    target: Target,
-    settings: Inversion,
-) -> None:
-    out = Path(target.out) if target.out is not None else attacked.folder / "attack"
-    method, iterations = attacked.method, settings.iterations * len(scores)
-    names = {"method": type(method).__name__, "loss": repr(method.loss), "net": type(seen.net).__name__}
-    settings_used = {**asdict(target), **asdict(settings), "clients": list(target.clients)}
-    speed = {"seconds": round(seconds, 3), "iterations_per_second": round(iterations / seconds, 3)}
-    write_scores(
-        out / "attack.json", scores, {**names, "round": seen.round, **speed, "silent": seen.silent, "settings": settings_used}
-    )
-    write_picture(out / "attack.png", scores)
-    title = f"{names['method']}, {names['net']}, round {seen.round}: {settings.distance}, {settings.iterations:,} iterations"
-    print_table(scores, title)
-    if seen.silent:
-        print(f"Nothing to attack: the update of clients {', '.join(map(str, seen.silent))} is 0.")
-    right, images = sum(client.num_labels_right for client in scores), target.num_images * len(scores)
-    print(f"Labels {settings.labels}: {right} of {images} right. {speed['iterations_per_second']:.4g} iterations/s.")
-    print(f"Scores: {out / 'attack.json'}\nPicture: {out / 'attack.png'}")

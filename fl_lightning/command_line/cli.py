@@ -5,67 +5,89 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from fl_lightning.command_line.closed_output import ending_quietly, is_closed
-from fl_lightning.command_line.config_files import whole_configs
-from fl_lightning.command_line.federated_cli import FederatedCLI, run_cli
-from fl_lightning.command_line.one_line_errors import error_line
+from fl_lightning.command_line.commands import COMMANDS
 from fl_lightning.command_line.subcommands import quick_answer
-from fl_lightning.training.torchrun_store import tell_failure
-
-# Commands that are not a trainer's: each module's ``run`` takes the arguments. Imported where asked for.
-COMMANDS = {
-    "attack": "fl_lightning.command_line.attack",
-    "compare": "fl_lightning.command_line.compare",
-    "completion": "fl_lightning.command_line.completion",
-    "export": "fl_lightning.command_line.export",
-    "figures": "fl_lightning.command_line.figures",
-    "report": "fl_lightning.command_line.report",
-    "sweep": "fl_lightning.command_line.sweep",
-    "watch": "fl_lightning.command_line.watch",
-}
 
 
-def main(args: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
     """Entry point of ``fl-lightning``; returns the exit code.
 
     An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
+
+    Args:
+        args: the command line without the program; by default that of this process.
+        imported: called when torch and Lightning are there and the command begins.
     """
     _quiet_lightning()
     warnings.formatwarning = _one_line
     threading.excepthook = _say_thread_failed
-    sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
+    arguments = list(sys.argv[1:] if args is None else args)
     try:
-        arguments = _split_config_option(sys.argv[1:] if args is None else args)
-        if (answer := quick_answer(arguments)) is not None:
-            print(answer)
-        elif arguments[0] in COMMANDS:
-            import_module(COMMANDS[arguments[0]]).run(arguments[1:])
-        else:
-            with whole_configs(arguments) as arguments:
-                run_cli(arguments, FederatedCLI)
+        answer = quick_answer(arguments)
+        given = _given(arguments) if answer is None else {}
+    except (ValueError, OSError) as error:
+        return _refuse(str(error))
+    if answer is not None:
+        print(answer)
+        return 0
+    try:
+        sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
+        run = _imported(arguments[0], arguments[1:], given)
+        imported()
+        run()
     except KeyboardInterrupt:
         print("fl-lightning: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
-        if os.environ.get("FL_LIGHTNING_TRACEBACK") or (isinstance(error, BrokenPipeError) and is_closed()):
+        if isinstance(error, BrokenPipeError) and is_closed():
             raise
-        line = error_line(error)
-        print(f"fl-lightning: error: {line}", file=sys.stderr)
-        tell_failure(line)
-        return 1
+        return _end(error, arguments)
     return 0
 
 
-def _split_config_option(arguments: Sequence[str]) -> list[str]:
-    """``--config=X`` as two arguments."""
-    return [
-        part for argument in arguments for part in (argument.split("=", 1) if argument.startswith("--config=") else [argument])
-    ]
+def _given(arguments: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a command that is a function; what asks for its help ends here."""
+    if arguments[0] not in COMMANDS:
+        return {}
+    from fl_lightning.command_line.parsers import arguments_of
+
+    return arguments_of(COMMANDS[arguments[0]], arguments[1:])
+
+
+def _imported(name: str, options: Sequence[str], given: dict[str, Any]) -> Callable[[], None]:
+    """A command, with what takes long to import."""
+    if name in COMMANDS:
+        import_module("fl_lightning.callbacks")
+        return partial(COMMANDS[name], **given)
+    if name in ("attack", "sweep"):
+        return partial(import_module(f"fl_lightning.command_line.{name}").run, options)
+    return partial(import_module("fl_lightning.command_line.trainer_command").run, name, options)
+
+
+def _end(error: Exception, arguments: Sequence[str]) -> int:
+    from fl_lightning.command_line.errors import error_line
+    from fl_lightning.processes.torchrun_store import tell_failure
+
+    line = error_line(error, arguments)
+    if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+        traceback.print_exception(error)
+    else:
+        _refuse(line)
+    tell_failure(line)
+    return 1
+
+
+def _refuse(line: str) -> int:
+    print(f"fl-lightning: error: {line}", file=sys.stderr)
+    return 1
 
 
 def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:

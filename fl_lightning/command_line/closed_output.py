@@ -1,9 +1,12 @@
 """Standard output that nobody reads to its end, as in ``fl-lightning configs | head -1``."""
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable
+
+_OF_THE_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # with no file: from a write
 
 
 def ending_quietly(command: Callable[[], int]) -> int:
@@ -17,11 +20,17 @@ def ending_quietly(command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # errors of the command itself end in the command
-            reason = f"the standard output could not be written ({error.strerror}): free some space or write elsewhere"
-            print(f"fl-lightning: error: {reason}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):
+            print(f"fl-lightning: error: {_reason(error)}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
         return 128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) else 1
+
+
+def _reason(error: OSError) -> str:
+    if error.filename is not None or error.errno not in _OF_THE_OUTPUT:
+        return str(error)
+    space = "" if error.errno == errno.EIO else "free some space or "
+    return f"the standard output could not be written ({error.strerror}): {space}write elsewhere"
 
 
 def is_closed() -> bool:

@@ -40,7 +40,7 @@ from fl_lightning.data.sources import (
     Superclasses,
     TorchvisionDataset,
 )
-from fl_lightning.exchange import Batch, PlannedStep
+from fl_lightning.protocol import Batch, PlannedStep
 
 __all__ = [
     "IID",

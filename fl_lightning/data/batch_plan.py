@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fl_lightning.random_streams import random_bits, stream_seed
-from fl_lightning.transfers import on_device
+from fl_lightning.functional.random_streams import random_bits, stream_seed
+from fl_lightning.functional.transfers import on_device
 
 _EPOCH = 1 << 32  # draws of a stream that one epoch may take
 

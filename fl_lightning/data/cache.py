@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from fl_lightning.atomic_files import atomic_save
 from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.state.atomic_files import atomic_save
 
 _FORMAT = 3  # of the files; those of another format are not found
 

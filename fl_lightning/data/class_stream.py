@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards_of_tasks import ClassStreams, shards_of_tasks
 from fl_lightning.data.tasks import Tasks
-from fl_lightning.random_streams import numpy_stream
+from fl_lightning.functional.random_streams import numpy_stream
 
 ClassOrder = Literal["drawn", "labels"]
 _NUM_TASKS = 5
@@ -32,8 +33,8 @@ class ClassStream(Tasks):
         num_tasks: T, tasks with equally many classes; where T does not divide them the first tasks have one more. By default 5.
         classes: names of the classes of each task instead, every class of the source once; names that are numbers may be such.
         class_order: ``drawn`` by the seed, or ``labels``, that of the source; for ``num_tasks``.
-        blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class counts
-            as seen from the first task on that has a sample of it.
+        blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class is
+            seen from its own task on; a client trains on the samples of it that it has before.
         cumulative: whether clients keep the samples of all their earlier tasks, as joint training, the upper bound, needs it.
         moving: share of the clients that move to a new task, in (0, 1], at least one; the others stay with the samples
             that they have, and may move to a later task.
@@ -79,9 +80,7 @@ class ClassStream(Tasks):
         for task, members in enumerate(tasks):
             task_of[members] = task
         dealt = self._dealt(task_of[dataset.train.targets], len(tasks), split.seed)
-        seen_from = task_of.scatter_reduce(0, dataset.train.targets, dealt, "amin")
-        listed = [c for members in tasks for c in members]
-        arrival = torch.tensor(sorted(listed, key=lambda c: int(seen_from[c])))  # stable
+        arrival = torch.tensor([c for members in tasks for c in members])
         arriving = _relabelled(dataset, arrival)
         held = [(dealt == task).nonzero().flatten() for task in range(len(tasks))]
         targets, num_classes = arriving.train.targets, len(arrival)
@@ -92,10 +91,10 @@ class ClassStream(Tasks):
             names=tuple(", ".join(dataset.classes[c] for c in members) for members in tasks),
             tasks_of_clients=of_clients,
             shards=shards_of_tasks(targets, num_classes, held, of_clients, split, val_fraction, self.cumulative),
-            num_seen=tuple(int((seen_from <= task).sum()) for task in range(len(tasks))),
+            num_seen=tuple(accumulate(map(len, tasks))),
             test_task=task_of[dataset.test.targets],
-            test_from=seen_from[dataset.test.targets],
             class_task=task_of[arrival],
+            cumulative=self.cumulative,
             mixed=some_stay or (len(tasks) > 1 and (self.cumulative or self.blurry > 0)),
         )
 
@@ -174,7 +173,6 @@ class DomainStream(Tasks):
         train, test = (replace(part, targets=label[part.targets]) for part in (dataset.train, dataset.test))
         tasks = task_of[dataset.train.targets]
         held = [(tasks == task).nonzero().flatten() for task in range(len(domains))]
-        test_task = task_of[dataset.test.targets]
         of_clients = self._pace.tasks_of_clients(split.num_clients, len(domains), split.seed)
         return ClassStreams(
             dataset=replace(dataset, train=train, test=test, classes=tuple(classes), sources=None),
@@ -182,9 +180,9 @@ class DomainStream(Tasks):
             tasks_of_clients=of_clients,
             shards=shards_of_tasks(train.targets, len(classes), held, of_clients, split, val_fraction, self.cumulative),
             num_seen=(len(classes),) * len(domains),
-            test_task=test_task,
-            test_from=test_task,
+            test_task=task_of[dataset.test.targets],
             class_task=None,
+            cumulative=self.cumulative,
             mixed=False,
         )
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_range
-from fl_lightning.random_streams import numpy_stream
+from fl_lightning.functional.random_streams import numpy_stream
 
 
 @dataclass(frozen=True)

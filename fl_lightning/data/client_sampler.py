@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.random_streams import numpy_stream
+from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["ClientSampler", "Poisson", "Uniform"]
 

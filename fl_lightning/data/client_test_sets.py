@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning.data.samples import Dataset, Part
 from fl_lightning.data.shards import ClientShards, starts_of
 from fl_lightning.functional import matched_parts
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.functional.random_streams import stream_seed
 
 Kind = Literal["held_out", "matched"]
 

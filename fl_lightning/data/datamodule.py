@@ -23,13 +23,11 @@ from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.data.public_data import PublicData
-from fl_lightning.data.samples import Dataset
 from fl_lightning.data.scaling import check_statistics
-from fl_lightning.data.shards import ClientShards
 from fl_lightning.data.sources import Source, open_source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
-from fl_lightning.exchange import EvaluationName
+from fl_lightning.protocol import EvaluationName
 
 
 class FederatedDataModule(LightningDataModule):
@@ -40,7 +38,7 @@ class FederatedDataModule(LightningDataModule):
     numbers, such as token ids, reach the net as they are, in every precision.
 
     Each argument is a key of the command line, ``data.<name>``, which is why there are so many; :meth:`setup` hands it to the
-    object that it is for. Hooks and engines ask this class what :class:`~fl_lightning.exchange.Federation` has.
+    object that it is for. Hooks and engines ask this class what :class:`~fl_lightning.protocol.Federation` has.
 
     Args:
         source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
@@ -68,7 +66,7 @@ class FederatedDataModule(LightningDataModule):
         storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
         num_workers: processes that read ahead; 0 for none.
-        tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.continual`): a ``TaskStream`` for
+        tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.tasks`): a ``TaskStream`` for
             each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``; or for the global
             model a ``ClassStream``, instead of ``public_size`` and ``test_fraction``.
         seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
@@ -108,40 +106,13 @@ class FederatedDataModule(LightningDataModule):
         self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
         self.storage: Storage = storage
         self.num_workers, self.public_size, self.tasks = num_workers, public_size, tasks
-        self._check_settings()
+        _check_settings(self)
         self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed)
         self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
         self._lies_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples lie where they are
-
-    def _check_settings(self) -> None:
-        check_range("data.num_clients", self.num_clients, at_least=1)
-        if self.batch_size is not None:
-            check_range("data.batch_size", self.batch_size, at_least=1)
-        check_range("data.eval_batch_size", self.eval_batch_size, at_least=1)
-        check_range("data.val_fraction", self.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
-        check_range("data.test_fraction", self.test_fraction, at_least=0, below=1, hint="0 holds out nothing")
-        if self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(
-                f"data.val_fraction is {self.val_fraction} and data.test_fraction is {self.test_fraction}, must be below 1 "
-                "together: the rest is trained on"
-            )
-        if self.test_fraction > 0 and self.tasks is not None:
-            tested = "holds test samples out of each task: set data.tasks.test_fraction"
-            if self.tasks.global_model:
-                tested = "has its model tested on the test samples of data.source: set it to 0"
-            raise ValueError(f"data.test_fraction is {self.test_fraction}, but data.tasks {tested}")
-        check_range("data.public_size", self.public_size, at_least=0, hint="0 leaves the server without samples")
-        if self.public_size > 0 and self.tasks is not None:
-            raise ValueError(
-                f"data.public_size is {self.public_size}, but data.tasks gives all samples to clients: set it to 0"
-            )
-        check_choice("data.storage", self.storage, Storage)
-        check_range("data.num_workers", self.num_workers, at_least=0, hint="0 reads in the training process")
-        check_range("data.monitor_test", self.monitor_test, at_least=0, hint="0 leaves the test set alone")
-        check_statistics(self.mean, self.std)
 
     def __str__(self) -> str:
         """One line: source and clients and, after ``setup``, classes and samples."""
@@ -161,7 +132,13 @@ class FederatedDataModule(LightningDataModule):
         """
         if self._samples is not None:
             return
-        dataset, self.shards, public = self._divided(self.source.load(self.root))
+        dataset = self.source.load(self.root)
+        if self.tasks is not None:
+            self._streams = self.tasks.stream(dataset, self.split, self.val_fraction)
+            dataset, self.shards, self._public = self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
+        else:
+            private, self._public = self.split.private_and_public(dataset)
+            self.shards = self.split.shards(dataset, private, self.val_fraction, self.test_fraction)
         self.preparation = Preparation(dataset.train.inputs, self.augment, self.mean, self.std)
         self._samples = PreparedSamples(dataset, self.preparation, self.storage, self.num_workers)
         self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
@@ -174,16 +151,7 @@ class FederatedDataModule(LightningDataModule):
         self.evaluation = EvaluationData(
             self._samples, self.present_shards, self.has_validation, self.monitor_test, tests, arriving
         )
-        self.public = PublicData(self._samples, public)
         self.to(torch.device("cpu"), torch.get_default_dtype())
-
-    def _divided(self, dataset: Dataset) -> tuple[Dataset, ClientShards, Tensor]:
-        """The samples as clients learn them, who holds which, and which of them are the server's."""
-        if self.tasks is not None:
-            self._streams = self.tasks.stream(dataset, self.split, self.val_fraction)
-            return self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
-        private, public = self.split.private_and_public(dataset)
-        return dataset, self.split.shards(dataset, private, self.val_fraction, self.test_fraction), public
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
@@ -204,6 +172,11 @@ class FederatedDataModule(LightningDataModule):
         if self._samples is None:
             raise RuntimeError("the data is not loaded yet: call setup() first")
         return self._samples
+
+    @property
+    def public(self) -> PublicData:
+        """The server's samples, as many as ``public_size``."""
+        return PublicData(self.samples, self._public)
 
     @property
     def train_set(self) -> StoredSamples:
@@ -308,7 +281,7 @@ class FederatedDataModule(LightningDataModule):
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
         due = {"val": always, "test": self.test_is_due}
-        return [self._loader(name, due[name]) for name in self.evaluation.names]
+        return [_loader(self, name, due[name]) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.
@@ -322,13 +295,40 @@ class FederatedDataModule(LightningDataModule):
             )
         if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
-        return self._loader("test", always)
+        return _loader(self, "test", always)
 
     predict_dataloader = test_dataloader
 
-    def _loader(self, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
-        ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return self.evaluation.loader(name, self.eval_batch_size, due, *ranks)
+
+def _check_settings(data: FederatedDataModule) -> None:
+    check_range("data.num_clients", data.num_clients, at_least=1)
+    if data.batch_size is not None:
+        check_range("data.batch_size", data.batch_size, at_least=1)
+    check_range("data.eval_batch_size", data.eval_batch_size, at_least=1)
+    check_range("data.val_fraction", data.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
+    check_range("data.test_fraction", data.test_fraction, at_least=0, below=1, hint="0 holds out nothing")
+    if data.val_fraction + data.test_fraction >= 1:
+        raise ValueError(
+            f"data.val_fraction is {data.val_fraction} and data.test_fraction is {data.test_fraction}, must be below 1 "
+            "together: the rest is trained on"
+        )
+    if data.test_fraction > 0 and data.tasks is not None:
+        tested = "holds test samples out of each task: set data.tasks.test_fraction"
+        if data.tasks.global_model:
+            tested = "has its model tested on the test samples of data.source: set it to 0"
+        raise ValueError(f"data.test_fraction is {data.test_fraction}, but data.tasks {tested}")
+    check_range("data.public_size", data.public_size, at_least=0, hint="0 leaves the server without samples")
+    if data.public_size > 0 and data.tasks is not None:
+        raise ValueError(f"data.public_size is {data.public_size}, but data.tasks gives all samples to clients: set it to 0")
+    check_choice("data.storage", data.storage, Storage)
+    check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
+    check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 leaves the test set alone")
+    check_statistics(data.mean, data.std)
+
+
+def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
+    ranks = (data.trainer.global_rank, data.trainer.world_size) if data.trainer else (0, 1)
+    return data.evaluation.loader(name, data.eval_batch_size, due, *ranks)
 
 
 def _null(tasks: Tasks | None) -> Tasks | str:

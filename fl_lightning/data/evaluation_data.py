@@ -13,7 +13,7 @@ from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import PresentShards
 from fl_lightning.data.samples import Part
 from fl_lightning.data.shards_of_tasks import ClassStreams
-from fl_lightning.exchange import EvaluationName
+from fl_lightning.protocol import EvaluationName
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,15 @@ class EvaluationData:
         return EvaluationBatches(partial(self.samples.batches, part), indices, batch_size, due, rank, world_size)
 
     def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Joined validation parts of some clients: inputs, targets (n,) and the position of each owner in ``clients``."""
-        return self._joined([self.shards.validation_indices(client) for client in clients])
+        """Joined validation parts of some clients: inputs, targets (n,) and the position of each owner in ``clients``.
+
+        Where classes arrive, of the classes seen; those of the training parts too.
+        """
+        return self._joined([self._seen(self.shards.validation_indices(client)) for client in clients])
 
     def training_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         """Likewise their joined training parts, each sample once."""
-        return self._joined([self.shards.train_indices(client) for client in clients])
+        return self._joined([self._seen(self.shards.train_indices(client)) for client in clients])
 
     def samples_at(self, indices: Tensor, part: Part = "train") -> tuple[EvaluationInputs, Tensor]:
         """Samples by their indices, and their targets."""
@@ -121,13 +124,20 @@ class EvaluationData:
     def _test_indices(self) -> Tensor:
         if self.arriving is None:
             return torch.arange(len(self.samples.test))
-        return (self.arriving.test_from <= self.shards.newest_position).nonzero().flatten()
+        return (self.arriving.test_task <= self.shards.newest_position).nonzero().flatten()
 
     def _validation_indices(self) -> Tensor:
         if self.arriving is None:
             return self.shards.shards.validation
         # With cumulative tasks a sample is in several rows.
-        return torch.cat(self.shards.validation_so_far()).unique()
+        return self._seen(torch.cat(self.shards.validation_so_far()).unique())
+
+    def _seen(self, indices: Tensor) -> Tensor:
+        """Of some of the clients' samples those whose class has arrived."""
+        if self.arriving is None:
+            return indices
+        targets = self.arriving.dataset.train.targets[indices]
+        return indices[targets < self.arriving.num_seen[self.shards.newest_position]]
 
     def _joined(self, parts: Sequence[Tensor], stored: Part = "train") -> tuple[EvaluationInputs, Tensor, Tensor]:
         owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))

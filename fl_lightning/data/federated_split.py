@@ -9,7 +9,7 @@ from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.partitions import Partition
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, split_clients
-from fl_lightning.random_streams import numpy_stream, stream_seed
+from fl_lightning.functional.random_streams import numpy_stream, stream_seed
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from fl_lightning.exchange import Batch
+from fl_lightning.protocol import Batch
 
 
 class Rounds:

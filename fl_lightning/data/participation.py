@@ -33,8 +33,10 @@ class Participation:
         if not isinstance(self.sampler, ClientSampler):
             raise ValueError(f"data.client_sampler is {self.sampler!r}, must be a ClientSampler: such as Poisson()")
 
-    def among(self, num_clients: int) -> "Participation":
-        """That of a round in which the first so many clients are there; all of them, where a cohort has more."""
+    def among(self, num_clients: int | None) -> "Participation":
+        """That of a round in which the first so many clients are there, at most all of them in a cohort; None: all are."""
+        if num_clients is None:
+            return self
         return replace(self, num_clients=num_clients, size=min(self.size, num_clients))
 
     def cohort(self, round: int) -> list[int]:

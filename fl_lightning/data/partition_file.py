@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.atomic_files import atomic_write
+from fl_lightning.checks import check_file
+from fl_lightning.state.atomic_files import atomic_write
 
 _FORMAT, _VERSION = "fl-lightning partition", 1
 _CURE = "write it anew with fl-lightning partition"
@@ -82,8 +83,7 @@ def read_partition(path: Path) -> StoredPartition:
         ValueError: if it is neither, or of another version of the format.
     """
     name = f"data.partition.clients is {path}"
-    if not path.is_file():
-        raise FileNotFoundError(f"{name}, which does not exist: give a partition file or a JSON file of index lists")
+    check_file("data.partition.clients", path, "give a partition file or a JSON file of index lists")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

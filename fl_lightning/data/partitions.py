@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +32,6 @@ _KEYS = {"num_clients": "data.num_clients"} | {
 
 class Partition(ABC):
     """A rule that deals labelled samples to clients."""
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "share_out" in vars(cls):
-            raise TypeError(f"{cls.__name__}.share_out is now called partition: rename it")
 
     @abstractmethod
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:

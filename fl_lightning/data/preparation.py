@@ -8,7 +8,7 @@ from torch import Tensor
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.samples import are_whole
 from fl_lightning.data.scaling import channel_statistics, normalise
-from fl_lightning.random_streams import random_bits
+from fl_lightning.functional.random_streams import random_bits
 
 
 class Preparation:

@@ -11,7 +11,7 @@ from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.samples import Dataset, Part, are_whole, type_name
 from fl_lightning.data.scaling import InputRecord
 from fl_lightning.data.storage import Storage, place_samples
-from fl_lightning.exchange import Batch
+from fl_lightning.protocol import Batch
 
 
 class PreparedSamples:

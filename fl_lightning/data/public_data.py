@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.exchange import Batch
+from fl_lightning.protocol import Batch
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class PublicData:
 
     samples: PreparedSamples
     indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
     @property
     def targets(self) -> Tensor:

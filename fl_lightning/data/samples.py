@@ -116,7 +116,8 @@ def _check_lengths(part: str, samples: Samples) -> None:
     if samples.targets.ndim != 1:
         raise ValueError(
             f"data.source gives {part} targets of shape {tuple(samples.targets.shape)}, must be (samples,): "
-            "give each sample the index of its class"
+            "multi-label tasks and segmentation are not supported, so write it as single-label classification, with the index "
+            "of one class for each sample"
         )
     if len(samples.inputs) != len(samples.targets):
         raise ValueError(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,15 @@ from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.partitions import Fixed, Natural
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients
-from fl_lightning.random_streams import numpy_stream
+from fl_lightning.functional.random_streams import numpy_stream
+
+
+class ArrivedClasses(NamedTuple):
+    """The classes of a task, and those of earlier ones."""
+
+    num_old: int  # o, seen before the task
+    new: slice  # columns of those that are new in it; of all where none is
+    num_seen: int
 
 
 @dataclass(frozen=True)
@@ -28,8 +37,8 @@ class ClassStreams:
     shards: ClientShards  # training and validation samples
     num_seen: tuple[int, ...]  # classes seen up to and including each position, C_1 to C_T
     test_task: Tensor  # (n_test,), position of the task that a test sample is of
-    test_from: Tensor  # (n_test,), position from which on its class counts as seen
     class_task: Tensor | None  # (C,), position of the task that a class is of; None where every task has all of them
+    cumulative: bool  # whether clients keep the samples of earlier tasks, which come first
     mixed: bool  # whether a task has samples of earlier tasks' classes too
 
     @property
@@ -46,10 +55,26 @@ class ClassStreams:
         tasks = self.tasks_of_clients[client]
         return int((tasks[position + 1 :] == tasks[position]).sum())
 
+    def at(self, position: int) -> "ArrivedClasses":
+        """The classes that have arrived by a position."""
+        before = self.num_seen[position - 1] if position > 0 else 0
+        return ArrivedClasses(before, slice(self.first_new(position), self.num_seen[position]), self.num_seen[position])
+
     def first_new(self, position: int) -> int:
         """The first of the classes that are new at a position; 0 where none is, as with tasks of the same classes."""
         before = self.num_seen[position - 1] if position > 0 else 0
         return before if before < self.num_seen[position] else 0
+
+    def leaked_classes(self, client: int, position: int) -> list[int]:
+        """Classes of later tasks of which a client has met training samples by a position, as where borders are blurry."""
+        row, seen = client * self.num_tasks, self.num_seen[position]
+        return self.shards.train_label_counts[row : row + position + 1, seen:].sum(dim=0).nonzero().flatten().add(seen).tolist()
+
+    @property
+    def leak(self) -> bool:
+        """Whether a client meets classes before their task."""
+        clients = range(len(self.tasks_of_clients))
+        return any(self.leaked_classes(client, position) for client in clients for position in range(self.num_tasks))
 
     def positions_of_classes(self) -> list[tuple[int, int] | None]:
         """The first and the last position at which clients have samples of each class; None where they never have."""
@@ -64,6 +89,11 @@ class ClassStreams:
         owner = torch.repeat_interleave(torch.arange(len(sizes)) // self.num_tasks, sizes)
         held = (owner * len(self.dataset.train) + self.shards.train).unique()  # with some tasks a sample is in several rows
         return int((held // len(self.dataset.train)).bincount().max())
+
+    def most_classes(self) -> int:
+        """Classes of which the client that meets most has training samples in all of its tasks."""
+        counts = self.shards.train_label_counts
+        return int((counts.reshape(-1, self.num_tasks, counts.shape[1]).sum(dim=1) > 0).sum(dim=1).max())
 
     def digest(self) -> str:
         """A short name of who learns which samples in which order."""

@@ -7,9 +7,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from fl_lightning.checks.memory import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.streaming import Stream
-from fl_lightning.machine_memory import machine_memory
 
 Storage = Literal["auto", "device", "stream"]
 

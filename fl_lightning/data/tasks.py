@@ -18,7 +18,7 @@ from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
 from fl_lightning.data.shards_of_tasks import ClassStreams
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE, read_superclasses
-from fl_lightning.random_streams import numpy_stream
+from fl_lightning.functional.random_streams import numpy_stream
 
 TasksBy = Literal["classes", "sources", "superclasses"]
 

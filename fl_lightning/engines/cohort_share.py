@@ -1,16 +1,18 @@
-"""What a process's part of a cohort adds up to, and the report that the parts of all processes make."""
+"""The books of a round: how replies are counted and noted, and the report that the books of all processes make."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
 
 from fl_lightning.engines.ranks import Ranks
-from fl_lightning.exchange import ClientState, Reduction, RoundReport, Visit
+from fl_lightning.engines.sums import Sums, are_finite, check_weight
 from fl_lightning.functional.aggregation import State
-from fl_lightning.transfers import on_device
+from fl_lightning.functional.transfers import on_device
+from fl_lightning.protocol import ClientState, Gathered, Reply, RoundReport, Visit, Weighted, pack, unpack
 
 
 class Outcome(NamedTuple):
@@ -18,82 +20,146 @@ class Outcome(NamedTuple):
 
     loss: float  # mean over its local steps
     is_finite: float  # its update and its state; 1 or 0
+    norm: float  # of its update
     bytes_down: int
     bytes_up: int
     has_state: bool  # the client keeps something
     has_weight: bool  # above 0, in the mean
-    norm: float  # of its update
+
+
+class Rows(NamedTuple):
+    """What M visits leave behind for the sums, as rows (M, ...) in the engine's memory: counted before it goes on."""
+
+    kept: Sequence[Tensor]  # has to be finite and is not summed
+    sent: dict[str, State]  # is summed, by name of the upload
+    weights: Sequence[Tensor | float]  # by name of the upload: (M,) on the device, or a number
+    losses: Tensor  # (M,)
+    norms: Tensor  # (M,)
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """One row.
+
+        Raises:
+            ValueError: for a weight that is out of range.
+        """
+        weighted = {name: part for name, part in reply.upload.items() if isinstance(part, Weighted)}
+        gathered = [tensor for parts in _gathered(reply).values() for tensor in parts.values()]
+        for name, part in weighted.items():
+            check_weight(f"an upload's {name!r} has the weight", part.weight)
+        sent = {name: {key: tensor.detach()[None] for key, tensor in part.tensors.items()} for name, part in weighted.items()}
+        kept = [tensor[None] for tensor in (*reply.state.tensors(), *gathered)]
+        return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, reply.norm)
+
+    def count(self, reduced: Sums) -> Tensor:
+        """Add the finite ones to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
+        finite = are_finite(self.kept, len(self.losses), self.losses.device)
+        if self.sent:
+            finite = reduced.add_weighted(self.sent, self.weights, finite)
+        return torch.stack([self.losses.double(), finite.double(), self.norms.double()], dim=1)
 
 
 class Share:
-    """What this process's part of a cohort adds up to; the dicts are by position in the cohort.
+    """Books what this process's part of a cohort leaves behind; the dicts are by position in the cohort.
 
     Args:
         num_visits: of the whole cohort.
         device: where clients are trained.
         keep_state: gets a client and what it keeps, whose tensors change afterwards.
-        keeps_models: whether somebody wants the clients' models.
+        keeps_models: whether the clients' models are asked for.
     """
 
     def __init__(
         self, num_visits: int, device: torch.device, keep_state: Callable[[int, ClientState], None], keeps_models: bool = False
     ) -> None:
-        self.keep_state = keep_state
-        self.reduced = Reduction(device)
-        self.probes: dict[int, dict[str, Tensor]] = {}
+        self.reduced = Sums(device)
+        self.probes: dict[int, State] = {}
         self.models: dict[int, State] | None = {} if keeps_models else None
-        self._num_visits, self._device = num_visits, device
+        self._num_visits, self._device, self._keep_state = num_visits, device, keep_state
         self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # what the host knows of visits by itself
-        self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), loss, whether finite, norm
+        self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), as of ``Rows.count``
 
-    def record(
-        self,
-        positions: Sequence[int],
-        losses: Tensor,
-        finite: Tensor,
-        counts: Sequence[tuple[int, int, bool, bool]],
-        norms: Tensor,
-    ) -> None:
-        """Note the outcomes of some visits; ``counts`` are those from ``bytes_down`` to ``has_weight``."""
-        self._counts |= zip(positions, counts, strict=True)
-        self._measured[tuple(positions)] = torch.stack([losses.double(), finite.double(), norms.double()], dim=1)
+    def book(self, position: int, reply: Reply, model: Callable[[], State]) -> None:
+        """Book a reply; ``model`` gives the client's model, where it is asked for."""
+        self.measure([position], Rows.of(reply).count(self.reduced))
+        self.note(position, reply, model)
+
+    def measure(self, positions: Sequence[int], measured: Tensor) -> None:
+        """Take over what counting the rows of some visits gave."""
+        self._measured[tuple(positions)] = measured
+
+    def note(self, position: int, reply: Reply, model: Callable[[], State]) -> None:
+        """Book all of a reply but what its row has; what lasts is copied."""
+        if reply.state:
+            self._keep_state(reply.client, reply.state)
+        if gathered := _gathered(reply):
+            self.reduced.keep(reply.client, gathered)
+        if reply.probe:
+            self.probes[position] = reply.probe
+        if self.models is not None:
+            self.models[position] = model()
+        self._counts[position] = reply.bytes_down, reply.bytes_up, bool(reply.state), reply.weight > 0
 
     def gather(self, ranks: Ranks) -> None:
-        """Every process gets all probes, and the sums over all processes."""
-        here = (self.reduced.layouts, self._counts, self.probes, self.reduced.gathered_tensors)
-        parts = ranks.gather(tree_map_only(Tensor, Tensor.cpu, here))
-        self.reduced.agree([layouts for layouts, *_ in parts])
-        for _, counts, probes, gathered in parts:
-            self._counts |= counts
-            for mine, theirs in ((self.probes, probes), (self.reduced.gathered_tensors, gathered)):
-                mine.update(tree_map_only(Tensor, lambda tensor: tensor.to(self._device), theirs))
-        measured = torch.zeros(self._num_visits, 3, dtype=torch.float64, device=self._device)
+        """Every process gets all probes and gathered uploads, and the sums and outcomes of all visits."""
+        here = pack(_Books(self.reduced.layouts, self.probes, self.reduced.gathered_tensors))
+        books = [unpack(_Books, part) for part in ranks.gather(here)]
+        self.reduced.agree([of_one.layouts for of_one in books])
+        for of_one in books:
+            probes, gathered = tree_map(lambda tensor: tensor.to(self._device), (of_one.probes, of_one.gathered))
+            self.probes |= probes
+            self.reduced.gathered_tensors |= gathered
+        outcomes = torch.zeros(self._num_visits, len(Outcome._fields), dtype=torch.float64, device=self._device)
         for positions, rows in self._measured.items():
-            measured[on_device(positions, self._device, torch.int64)] = rows
-        self._measured = {tuple(range(self._num_visits)): self.reduced.sum_over_ranks(measured, ranks.sum)}
+            outcomes[on_device(positions, self._device, torch.int64), :3] = rows
+        if self._counts:  # float64 holds them exactly
+            rows = on_device(list(self._counts.values()), self._device, torch.float64)
+            outcomes[on_device(list(self._counts), self._device, torch.int64), 3:] = rows
+        self._measured = {tuple(range(self._num_visits)): self.reduced.sum_over_ranks(outcomes, ranks.sum)}
 
     def outcomes(self) -> list[Outcome]:
         """Of all visits, in one transfer from the device; all 0 for those of other processes that were not gathered."""
         positions = [position for part in self._measured for position in part]
-        rows = torch.cat(list(self._measured.values())).tolist() if positions else []
+        rows: list[list[float]] = torch.cat(list(self._measured.values())).tolist() if positions else []
         measured = dict(zip(positions, rows, strict=True))
-        outcomes = []
+        outcomes: list[Outcome] = []
         for position in range(self._num_visits):
-            loss, is_finite, norm = measured.get(position, (0.0, 0.0, 0.0))
-            outcomes.append(Outcome(loss, is_finite, *self._counts.get(position, (0, 0, False, False)), norm))
+            loss, is_finite, norm, *of_all = measured.get(position, (0.0, 0.0, 0.0))
+            down, up, has_state, has_weight = of_all or self._counts.get(position, (0, 0, False, False))
+            outcomes.append(Outcome(loss, is_finite, norm, int(down), int(up), bool(has_state), bool(has_weight)))
         return outcomes
 
 
-def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome]) -> RoundReport:
-    """What a cohort's visits came to."""
+@dataclass(frozen=True)
+class _Books:
+    """What a process has for all others, in addition to its sums."""
+
+    layouts: dict[str, State] = field(default_factory=dict[str, State])  # of its sums
+    probes: dict[int, State] = field(default_factory=dict[int, State])  # by position
+    gathered: dict[int, dict[str, State]] = field(default_factory=dict[int, dict[str, State]])  # by client
+
+
+def _gathered(reply: Reply) -> dict[str, State]:
+    return {name: part.tensors for name, part in reply.upload.items() if isinstance(part, Gathered)}
+
+
+def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome], can_be_lost: bool = True) -> RoundReport:
+    """What a cohort's visits came to.
+
+    Args:
+        can_be_lost: whether no update counts where more than half of those that are sent are not finite.
+    """
     pairs = list(zip(visits, outcomes, strict=True))
+    sent = [outcome for visit, outcome in pairs if visit.sends]
+    lost = can_be_lost and 2 * sum(not outcome.is_finite for outcome in sent) > len(sent)
     return RoundReport(
         round=round,
         clients=[visit.client for visit in visits],
         losses=[outcome.loss for outcome in outcomes],
-        num_updates=sum(visit.sends and outcome.is_finite == outcome.has_weight == 1 for visit, outcome in pairs),
+        num_updates=0 if lost else sum(outcome.is_finite == outcome.has_weight == 1 for outcome in sent),
         nonfinite=[visit.client for visit, outcome in pairs if not outcome.is_finite],
         bytes_down=sum(outcome.bytes_down for outcome in outcomes),
         bytes_up=sum(outcome.bytes_up for outcome in outcomes),
         norms=[outcome.norm for outcome in outcomes],
+        lost=lost,
     )

@@ -1,13 +1,19 @@
 """CohortStates: what a cohort's clients keep, on its way to the engine that fits them and back."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from fl_lightning.engines.ranks import Ranks
-from fl_lightning.exchange import ClientState
+from fl_lightning.functional.transfers import to_device
+from fl_lightning.protocol import ClientState, pack, unpack
 from fl_lightning.state.client_states import ClientStates
-from fl_lightning.transfers import to_device
+
+
+@dataclass(frozen=True)
+class _States:
+    by_client: dict[int, ClientState]
 
 
 class CohortStates:
@@ -38,11 +44,12 @@ class CohortStates:
             return
         self._made = {}
         if self._somebody_keeps is None:
-            self._somebody_keeps = any(self._ranks.gather(bool(self._states.clients())))
+            num_kept = torch.tensor(float(len(self._states.clients())), device=self._device)
+            self._somebody_keeps = bool(self._ranks.sum(num_kept))
         if not self._somebody_keeps:
             return
         owned = [[client for client in part if self._owner(client) == self._ranks.rank] for part in clients]
-        self._received = self._ranks.exchange([{client: self._states.read(client) for client in part} for part in owned])
+        self._received = self._exchange([{client: self._states.read(client) for client in part} for part in owned])
 
     def read(self, client: int) -> ClientState:
         """What a client keeps before its fit, on the device."""
@@ -65,8 +72,13 @@ class CohortStates:
         outgoing: list[dict[int, ClientState]] = [{} for _ in range(self._ranks.size)]
         for client, state in self._made.items():
             outgoing[self._owner(client)][client] = state
-        for client, state in self._ranks.exchange(outgoing).items():
+        for client, state in self._exchange(outgoing).items():
             self._states.write(client, round, state)
+
+    def _exchange(self, outgoing: Sequence[dict[int, ClientState]]) -> dict[int, ClientState]:
+        """Send the states of some clients to each process; what all sent here, by client."""
+        parts = self._ranks.exchange([pack(_States(states)) if states else {} for states in outgoing])
+        return {client: state for part in parts if part for client, state in unpack(_States, part).by_client.items()}
 
     def _owner(self, client: int) -> int:
         return client % self._ranks.size

@@ -2,40 +2,43 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.engines.cohort_share import Share, round_report
+from fl_lightning.engines.cohort_share import Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
-from fl_lightning.engines.net_behaviour import activation_bytes, mixes_samples
+from fl_lightning.engines.net_behaviour import NetBehaviour
 from fl_lightning.engines.ranks import split_by_work
+from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.update_norms import update_norm
-from fl_lightning.exchange import (
+from fl_lightning.engines.sums import check_weight
+from fl_lightning.engines.traffic import Traffic
+from fl_lightning.engines.update_norms import update_norm, update_norms
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import copy_all
+from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.models.federated_net import fresh_statistics
+from fl_lightning.protocol import (
     Client,
     ClientState,
     CohortFit,
     CohortModels,
-    Gathered,
     Objective,
+    Reply,
+    Request,
     Upload,
     Visit,
     predict_in_batches,
 )
-from fl_lightning.exchange.client_state import num_bytes
-from fl_lightning.exchange.cohort import Inputs
-from fl_lightning.exchange.reduction import are_finite, check_weight
-from fl_lightning.functional.aggregation import State
-from fl_lightning.functional.many_tensors import copy_all, lie_alike
-from fl_lightning.random_streams import seeded_layers
+from fl_lightning.protocol.client_state import num_bytes
+from fl_lightning.protocol.cohort import Inputs
 
 
 class Engine(ABC):
@@ -51,46 +54,43 @@ class Engine(ABC):
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         self.method, self.context, self.needs, self.data = method, context, method.needs, method.data
+        self.hooks = RoundHooks(method)
         self.seed = method.seed if context.seed is None else context.seed
         poisson = context.protection.poisson_batches
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
         self.net = copy.deepcopy(method.net).train()
+        self.behaviour = NetBehaviour(self.net, partial(self.data.first_inputs, 2))
         # Both nets only ever change in place: their tensors are looked up once.
-        self._global_state = _tensors(method.net)
+        self.global_state = _tensors(method.net)
         self.working_state, self.sent_down = (
-            {name: tensor for name, tensor in tensors.items() if not method.is_constant(name)}
-            for tensors in (_tensors(self.net), self._global_state)
+            {name: tensor for name, tensor in tensors.items() if name not in method.constant_names}
+            for tensors in (_tensors(self.net), self.global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         # Of what clients send new values of.
-        self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self._global_state)
-        self._global_weights = tuple(weight.detach() for weight in method.net.parameters())
+        self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self.global_state)
+        self._weight_names = [name for name, _ in method.net.named_parameters()]
         self._scope = Scope(self.net)
-        self._reset = method.initial_statistics if method.batch_norm_buffers == "reset" else {}
-        stays = [name for name in self.sent_down if not method.is_replaced(name) or name in self._reset]
-        self._shared = {name: tensor for name, tensor in self.sent_down.items() if name not in stays}
-        self._download = num_bytes(self._shared)
-        self._kept = [name for name in self.working_state if method.needs.client_weights or not method.is_replaced(name)]
+        self._reset = fresh_statistics(method.net) if method.batch_norm_buffers == "reset" else {}
+        # Where the server's tensor takes the place of a client's that receives.
+        self._replaced = {name for name in self.sent_down if not (self.needs.nothing_replaced or method.is_personal(name))}
+        self._shared = {name: t for name, t in self.sent_down.items() if name in self._replaced and name not in self._reset}
+        buffers = dict(method.net.named_buffers())
+        self._weights = {name: tensor for name, tensor in self._shared.items() if name not in buffers}
+        self._buffers = {name: tensor for name, tensor in self._shared.items() if name in buffers}
+        self.traffic = Traffic(self._shared, self.needs.nonzeros_alone)
+        self._kept = [name for name in self.working_state if method.needs.client_weights or name not in self._replaced]
         self._states = CohortStates(context.states, context.ranks, context.device)
-        self.dtype = next(weight.dtype for weight in self._global_weights if weight.is_floating_point())
-
-    @cached_property
-    def mixes_samples(self) -> bool:
-        """Whether the samples of a batch influence each other in training, as with BatchNorm."""
-        return mixes_samples(self.net, self._two_samples())
-
-    @cached_property
-    def activation_bytes(self) -> int:
-        """Bytes a sample that a step keeps for its backward pass."""
-        return activation_bytes(self.net, self._two_samples())
+        self.dtype = next(weight.dtype for weight in self.net.parameters() if weight.is_floating_point())
+        sent = {"weights": method.trained_weights(self.net), "buffers": dict(self.net.named_buffers())}
+        # What FedAvg's ``client_result`` sends, by name of the upload.
+        self._sends = {part: [name for name in tensors if not method.is_personal(name)] for part, tensors in sent.items()}
+        self._row_bytes = num_bytes([self.global_state[name] for names in self._sends.values() for name in names])
 
     @cached_property
     def frozen(self) -> Scope:
         """A copy of the net for ``client.evaluate``, made where it is asked for."""
         return Scope(copy.deepcopy(self.method.net).eval().requires_grad_(False))
-
-    def _two_samples(self) -> Tensor:
-        return self.data.first_inputs(2)
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
@@ -102,7 +102,7 @@ class Engine(ABC):
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""
-        ranks, split = self.context.ranks, self._split(visits)
+        ranks, split = self.context.ranks, _split(self.method, visits, self.context.ranks.size)
         share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
         self._states.fetch([[visits[position].client for position in positions] for positions in split])
         before = self._personal_models(visits, split[ranks.rank]) if keep_models and self.method.keeps_models else None
@@ -111,15 +111,17 @@ class Engine(ABC):
         if ranks.size > 1:
             share.gather(ranks)
         outcomes = share.outcomes()  # the one transfer of the round
-        report = round_report(round, visits, outcomes)
+        # Under user-level privacy one client must not decide about the others' updates, each of which is bounded.
+        report = round_report(round, visits, outcomes, can_be_lost=self.context.protection.bound is None)
         self._states.send(round, keeps_any=any(outcome.has_state for outcome in outcomes))
         for client in report.nonfinite:
             share.reduced.gathered_tensors.pop(client, None)
-        finite = [(visit.client, outcome) for visit, outcome in zip(visits, outcomes, strict=True) if outcome.is_finite]
-        kept = [client for client, outcome in finite if outcome.has_state]
-        cleared = [client for client, outcome in finite if not outcome.has_state]
+        clients = set(report.counted)
+        counted = [(visit.client, outcome) for visit, outcome in zip(visits, outcomes, strict=True) if visit.client in clients]
+        kept = [client for client, outcome in counted if outcome.has_state]
+        cleared = [client for client, outcome in counted if not outcome.has_state]
         models = self._models(visits, share.models, before) if share.models is not None else None
-        probes = [probe for position, probe in sorted(share.probes.items()) if outcomes[position].is_finite]
+        probes = [probe for position, probe in sorted(share.probes.items()) if visits[position].client in clients]
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
     def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
@@ -138,48 +140,85 @@ class Engine(ABC):
         share = Share(len(visits), self.context.device, lambda *_: None, keeps_models=True)
         with self.context.precision():
             self.fit_share(round, dict(enumerate(visits)), share)
-        means = (share.reduced.mean(part) for part in self.origins if part in share.reduced.layouts)
+        means = (share.reduced.mean(part) for part in self.origins if part in share.reduced.names)
         return [model for _, model in sorted((share.models or {}).items())], {k: v for mean in means for k, v in mean.items()}
 
     # A visit --------------------------------------------------------------------------------------------------------
 
-    def receive(self, round: int, visit: Visit, label_counts: Tensor, train_label_counts: Tensor) -> tuple[Client, State]:
-        """A client with what it knows before its fit, and by name what it starts from in place of the server's tensors."""
-        method, data = self.method, self.data
+    def request(self, round: int, visit: Visit, max_steps: int | None = None) -> Request:
+        """What goes down to a client, in the memory of the server.
+
+        Args:
+            round: counted from 1.
+            max_steps: at most so many local steps; None: all.
+
+        Raises:
+            ValueError: if the client does not receive, and its method does not declare that it keeps weights.
+        """
         if not visit.receives and not self.needs.client_weights:
             raise ValueError(
-                f"{type(method).__name__}.cohort has a client that does not receive: declare needs = "
+                f"{type(self.method).__name__}.cohort has a client that does not receive: declare needs = "
                 "fl_lightning.Needs(client_weights=True)"
             )
         state = self._states.read(visit.client)
-        num_steps = method.num_local_steps(visit.client)
-        client = Client(
-            index=visit.client,
+        begins_anew = visit.receives or not state.weights
+        return Request(
             round=round,
-            num_train=data.num_train(visit.client),
-            num_steps=num_steps,
+            client=visit.client,
+            seed=self.seed,
+            weights=self._weights if begins_anew else {},
+            buffers=self._buffers if begins_anew else {},
+            broadcast=self.hooks.broadcast(visit.client) if visit.receives else {},
+            state=state,
+            receives=visit.receives,
+            sends=visit.sends,
+            max_steps=max_steps,
+        )
+
+    def receive(self, request: Request, counts: Sequence[Tensor] | None = None) -> tuple[Client, State]:
+        """A client with what it knows before its fit, and by name what it starts from in place of the server's tensors.
+
+        The method's net takes over what a server in another process sent.
+
+        Args:
+            counts: the client's rows of the tables of label counts; None: they are looked up.
+        """
+        method, data, index = self.method, self.data, request.client
+        state = request.state.map(lambda tensor: tensor)  # hooks change its dicts
+        self.seed = request.seed
+        for sent, own in ((request.weights, self._weights), (request.buffers, self._buffers)):
+            if sent is not own:
+                copy_all([own[name] for name in sent], list(sent.values()))
+        label_counts, train_label_counts = counts or (data.label_counts[index], data.train_label_counts[index])
+        client = Client(
+            index=index,
+            round=request.round,
+            num_train=data.num_train(index),
+            num_steps=method.num_local_steps(index),
             label_counts=label_counts,
             train_label_counts=train_label_counts,
-            received=self._global_weights,
-            received_state=self._global_state,
+            weight_names=self._weight_names,
+            received_state=dict(self.global_state),
             data=self.samples,
             differentiate=self.differentiate,
             evaluate=self.evaluate,
             apply=self.apply,
             estimate=self.context.protection.estimate,
-            sends=visit.sends,
-            expected_batch_size=self.samples.expected_size(visit.client),
-            broadcast=method.broadcast(visit.client) if visit.receives else {},
+            sends=request.sends,
+            expected_batch_size=self.samples.expected_size(index),
+            broadcast=request.broadcast,
             state=state.method,
             moments=state.moments,
             tasks=state.tasks,
         )
-        local = {name: tensor for name, tensor in state.weights.items() if not (visit.receives and method.is_replaced(name))}
+        keeps = not request.receives
+        local = {name: tensor for name, tensor in state.weights.items() if keeps or name not in self._replaced}
         return client, local | self._reset
 
     def used_model(self, tensors: State, state: ClientState) -> State:
         """A copy of the model that a client uses, from what its net holds and what it keeps."""
-        model = self.method.personal_model(tensors, state) if self.method.keeps_models else tensors
+        method = self.method
+        model = method.personal_model(tensors, state) if method.keeps_models else method.tasks.model_after_fit(tensors)
         return {name: tensor.detach().clone() for name, tensor in model.items()}
 
     def _personal_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:
@@ -187,43 +226,70 @@ class Engine(ABC):
         states = {position: self._states.read(visits[position].client) for position in positions}
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
-    def start(self, client: Client, local: State) -> None:
-        """Bring the working copy to the client, whose ``local`` tensors replace the server's, and let it prepare."""
+    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
+        received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
+        predict, predict_before = (
+            None if models is None else {position: partial(_predict, self, model) for position, model in models.items()}
+            for models in (after, before)
+        )
+        return CohortModels([visit.client for visit in visits], predict or {}, received, self.context.ranks.sum, predict_before)
+
+    def start(self, client: Client, local: State) -> Client:
+        """Bring the working copy to the client, with ``local`` in place of the server's tensors, and let it prepare."""
         self.load({**self.sent_down, **local})
         if local:
-            client.count_as_received(self.working_state, self.net)
+            client.received_state.update({name: tensor.clone() for name, tensor in self.working_state.items()})
         with self.drawing(client, "client_start"):
-            client.carry_along(self.method.client_start(self.net, client))
+            return client.having(carry=self.hooks.begin_visit(self.net, client))
 
-    def leave(self, client: Client, visit: Visit, position: int, loss: Tensor, share: Share) -> None:
-        """What the client in the working copy leaves behind: what it sends, what it keeps, and what is read off its model.
+    def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
+        """What the client in the working copy leaves behind, in the memory of that: what it sends, keeps and shows.
 
         Args:
             loss: (1,), mean over its local steps.
         """
         upload = self.upload(client)
         with self.drawing(client, "probe"):
-            probe = self.method.probe(self.net, client)
-        if probe:
-            share.probes[position] = probe
+            probe = self.hooks.probe(self.net, client) if request.probes else {}
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
-        state = self.method.kept_state(client, kept)
-        finite = are_finite([tensor[None] for tensor in state.tensors()], 1, self.context.device)
-        weight = self.weight(client) if visit.sends else 0.0
-        if state:
-            share.keep_state(client.index, state)
-        norm, sent = torch.zeros(1, device=self.context.device), {}
-        if visit.sends:
-            finite = share.reduced.add(upload, finite[0])
-            sent = {name: part.tensors for name, part in upload.items() if not part.derived}
-            norm = update_norm(sent, self.origins, self.context.device)
-            gathered = {name: part.tensors for name, part in upload.items() if isinstance(part, Gathered)}
-            if gathered:
-                share.reduced.keep(client.index, gathered)
-        up = sum(self.bytes_sent(tensors) for tensors in sent.values())
-        share.record([position], loss, finite, [(self.bytes_down(visit, client), up, bool(state), weight > 0)], norm)
-        if share.models is not None:
-            share.models[position] = self.used_model(self.working_state, state)
+        state = self.hooks.kept_state(client, kept)
+        sent = {name: part.tensors for name, part in upload.items() if not part.derived} if request.sends else {}
+        return Reply(
+            round=client.round,
+            client=client.index,
+            loss=loss,
+            norm=update_norm(sent, self.origins, self.context.device),
+            upload=upload if request.sends else {},
+            weight=self.weight(client) if request.sends else 0.0,
+            state=state if request.returns_state else ClientState(),
+            probe=probe,
+            bytes_down=self.traffic.down(request),
+            bytes_up=sum(self.traffic.sent(tensors) for tensors in sent.values()),
+        )
+
+    def rows(self, tensors: State, state: dict[str, Any], weights: Tensor | float, losses: Tensor, sends: bool = True) -> Rows:
+        """What :meth:`reply` gives of M clients, where a method ends visits as FedAvg does.
+
+        Args:
+            tensors: weights and buffers of their nets, (M, ...) by name.
+            state: ``client.state`` of each, (M, ...).
+            weights: in the mean over clients, (M,) on the device; a number: of all.
+            losses: (M,).
+            sends: whether they send, all or none.
+        """
+        sent = {part: {name: tensors[name].detach() for name in names} for part, names in self._sends.items()} if sends else {}
+        kept = ClientState(state, self.kept_weights(tensors)).tensors()
+        norms = update_norms(sent, self.origins, len(losses), self.context.device)
+        return Rows(kept, sent, [weights] * len(sent), losses, norms)
+
+    def row_reply(self, request: Request, state: ClientState, weight: float, loss: Tensor, norm: Tensor) -> Reply:
+        """A reply without the upload, which is counted as a row."""
+        down, up = self.traffic.down(request), self._row_bytes if request.sends else 0
+        return Reply(request.round, request.client, loss, norm, {}, weight, state, {}, down, up)
+
+    def book(self, position: int, reply: Reply, share: Share) -> None:
+        """Book the reply of the client in the working copy."""
+        share.book(position, reply, partial(self.used_model, self.working_state, reply.state))
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.
@@ -240,7 +306,7 @@ class Engine(ABC):
     def upload(self, client: Client) -> Upload:
         """What the client in the working copy sends, bounded where privacy asks for it."""
         with self.context.precision(), self.drawing(client, "client_result"):
-            upload = self.method.client_result(self.net, client)
+            upload = self.hooks.end_visit(self.net, client)
         return upload if self.context.protection.bound is None else self.context.protection.bound(upload, client.received_state)
 
     def differentiate(
@@ -278,19 +344,6 @@ class Engine(ABC):
         """What of a client's weights and buffers stays with it until its next visit; not copied."""
         return {name: tensors[name] for name in self._kept}
 
-    def bytes_down(self, visit: Visit, client: Client) -> int:
-        """What a visit sends down: the weights that are shared and the broadcast; 0 where the client receives nothing."""
-        if not visit.receives:
-            return 0
-        weights = self.bytes_sent(self._shared) if self.needs.nonzeros_alone else self._download
-        return weights + self.bytes_sent(client.broadcast)
-
-    def bytes_sent(self, tensors: dict[str, Any]) -> int:
-        """What some tensors, by name or by group and name, take when sent: all their values, or those that are not 0."""
-        if self.needs.nonzeros_alone:
-            return sum(int(tensor.count_nonzero()) * tensor.element_size() for tensor in tree_leaves(tensors))
-        return num_bytes(tensors)
-
     @contextmanager
     def drawing(self, client: Client, purpose: str) -> Iterator[None]:
         """Seed what a client's hook draws, and let an error in it say whose it was."""
@@ -301,41 +354,20 @@ class Engine(ABC):
             error.add_note(f"(client {client.index}, round {client.round})")
             raise
 
-    def _split(self, visits: Sequence[Visit]) -> list[list[int]]:
-        """Positions in the cohort for each process."""
-        size = self.context.ranks.size
-        if size == 1:
-            return [list(range(len(visits)))]
-        return split_by_work([self.method.expected_work(visit.client) for visit in visits], size)
-
-    # After the fit --------------------------------------------------------------------------------------------------
-
-    def _models(self, visits: Sequence[Visit], kept: dict[int, State], before: dict[int, State] | None) -> CohortModels:
-        predict_after, predict_before = (
-            None if models is None else {position: partial(self._predict, state) for position, state in models.items()}
-            for models in (kept, before)
-        )
-        predict_received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
-        clients = [visit.client for visit in visits]
-        return CohortModels(clients, predict_after or {}, predict_received, self.context.ranks.sum, predict_before)
-
-    def _predict(self, state: State, inputs: Inputs) -> Tensor:
-        self.load(state)
-        return predict_in_batches(self.net, self.data.eval_batch_size, inputs)
-
-
-def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
-    """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
-
-    Weights that rest get none: a gradient of zeros would still move them by momentum and weight decay.
-    """
-    for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
-        if name in resting:
-            weight.grad = None
-        else:
-            weight.grad = gradient if lie_alike(gradient, weight) else torch.empty_like(weight).copy_(gradient)
-
 
 def _tensors(net: nn.Module) -> State:
     """All weights and buffers, those that a state dict leaves out too; shares memory with the net."""
     return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
+def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:
+    """Positions in the cohort for each of so many processes."""
+    if size == 1:
+        return [list(range(len(visits)))]
+    return split_by_work([method.expected_work(visit.client) for visit in visits], size)
+
+
+def _predict(engine: Engine, model: State, inputs: Inputs) -> Tensor:
+    """What a client's model says of samples, in an engine's working copy."""
+    engine.load(model)
+    return predict_in_batches(engine.net, engine.data.eval_batch_size, inputs)

@@ -1,5 +1,6 @@
 """Which engine runs the clients: the one that was asked for, a fixed rule, or what measures fastest."""
 
+import copy
 import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
@@ -10,11 +11,14 @@ from torch import nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.net_behaviour import mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
-from fl_lightning.exchange import Visit
+from fl_lightning.engines.visit_program import MOST_PROGRAMS, PROPORTIONAL, rates_change
 from fl_lightning.functional.aggregation import State
+from fl_lightning.protocol import Learner, Visit
+from fl_lightning.protocol.hooks import overridden
 
 _Runs = Literal["sequential", "vectorized", "captured"]
 EngineName = Literal["auto", "tune", _Runs]
@@ -48,7 +52,31 @@ class StartedEngine(NamedTuple):
 
 def first_visits(method: FederatedAlgorithm, rounds: Iterable[int]) -> list[Visit]:
     """The first cohort of these rounds that has a client; empty where none has, as when all tasks are learned."""
-    return next(filter(None, map(method.cohort, rounds)), [])
+    return next((visits for round in rounds if (visits := method.tasks.visits(method.cohort(round)))), [])
+
+
+def choose_engine(
+    method: FederatedAlgorithm,
+    context: RunContext,
+    asked: EngineName,
+    tuned: str | None,
+    visits: Sequence[Visit],
+    rounds: range,
+) -> Choice:
+    """The engine for what ``model.engine`` asks for.
+
+    Args:
+        tuned: what was measured as the fastest when the run began; None: that is still to be done.
+        visits: to measure with, of the first cohort.
+        rounds: those to come.
+    """
+    if asked == "auto":
+        return by_rule(method, context, range(1, rounds.stop))
+    if asked != "tune":
+        return Choice(asked, "model.engine")
+    if tuned is not None:
+        return Choice(tuned, "measured when the run began")
+    return by_measurement(method, context, rounds.start, visits)
 
 
 def start_engine(
@@ -58,7 +86,7 @@ def start_engine(
 
     Args:
         asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it, and
-            ``captured`` where two visits end elsewhere than under ``sequential``.
+            ``captured`` where two visits end elsewhere than under ``sequential``. The first process decides for all.
         round: the first one.
         visits: of clients to rehearse with.
 
@@ -69,18 +97,27 @@ def start_engine(
         started = _rehearsed(method, context, choice, round, visits)
         if asked == "auto" and choice.name == "captured":
             _compare(started.engine, SequentialEngine(method, context), round, visits[:2])
-        return started
     except Exception as error:
         if choice.name == "sequential":
             raise
         if asked != "auto":
-            raise ValueError(
-                f"model.engine is {choice.name}, under which {type(method).__name__} cannot run ({_error_text(error)}): "
-                "set model.engine to sequential"
-            ) from error
+            raise _cannot_run(method, choice, error) from error
         named = f"{type(method).__name__} on {type(method.net).__name__}"
         why = f"{named} cannot be {choice.name}: {_error_text(error)}"
-        return _rehearsed(method, context, Choice("sequential", why), round, visits)
+        started = _rehearsed(method, context, Choice("sequential", why), round, visits)
+    if asked != "auto" or (agreed := Choice(*context.ranks.broadcast(started.choice))) == started.choice:
+        return started
+    try:
+        return _rehearsed(method, context, agreed, round, visits)
+    except Exception as error:
+        raise _cannot_run(method, agreed, error) from error
+
+
+def _cannot_run(method: FederatedAlgorithm, choice: Choice, error: Exception) -> ValueError:
+    return ValueError(
+        f"model.engine is {choice.name}, under which {type(method).__name__} cannot run ({_error_text(error)}): "
+        "set model.engine to sequential"
+    )
 
 
 def _rehearsed(
@@ -127,19 +164,52 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
     if method.needs.client_moments:
         return Choice("sequential", "clients keep their optimizer's state")
     parameters = [weight for weight in method.net.parameters() if weight.requires_grad]
-    elementwise = type(method.local_optimizer(parameters)) in ELEMENTWISE
-    if context.device.type == "cuda" and elementwise:
-        return Choice("captured", "on a GPU a visit is one program")
+    optimizer = type(method.optimizer(parameters))
+    if context.device.type != "cuda" or optimizer not in ELEMENTWISE:
+        return _by_size(method, optimizer, rounds)
+    name, why = _by_size(method, optimizer, rounds)
+    if optimizer not in PROPORTIONAL and rates_change(method):
+        return Choice(name, f"{optimizer.__name__} needs a program for every rate, and {why}")
+    if _kinds_of_visits(method) > MOST_PROGRAMS:
+        return Choice(name, f"visits are of more than {MOST_PROGRAMS} kinds, and {why}")
+    return Choice("captured", "on a GPU a visit is one program")
+
+
+def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer], rounds: Iterable[int]) -> Choice:
+    """The rule of a CPU, and of a GPU where ``captured`` is out of the question."""
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     if layers:
         return Choice("sequential", f"the net has {len(layers)} convolutions")
-    if not elementwise:
-        return Choice("sequential", f"{type(method.local_optimizer(parameters)).__name__} cannot be stacked")
+    if optimizer not in ELEMENTWISE:
+        return Choice("sequential", f"{optimizer.__name__} cannot be stacked")
     shards = (method.data.num_train(visit.client) for visit in first_visits(method, rounds))
     samples = method.data.batch_size or max(shards, default=1)
     work = samples * sum(weight.numel() for weight in method.net.parameters())
     name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
     return Choice(name, f"{work:,} weights times samples a step")
+
+
+def _kinds_of_visits(method: FederatedAlgorithm) -> int:
+    """How many programs visits need; counting ends beyond ``MOST_PROGRAMS``.
+
+    One for every number of steps and of samples, and two where what a client knows or keeps may look otherwise the first time.
+    """
+    data, base = method.data, FederatedAlgorithm
+    kinds: set[tuple[int, int]] = set()
+    keeps = overridden(method, base.broadcast, base.client_start, base.client_step, base.client_result, base.kept_state)
+    of_tasks = overridden(method.tasks, Learner.broadcast, Learner.begin_visit, Learner.end_visit, Learner.kept_state)
+    keeps_some = keeps or of_tasks or any(map(method.is_personal, dict(method.net.named_parameters())))
+    a_kind = 2 if keeps_some else 1
+    mixes = mixes_samples(copy.deepcopy(method.net).train(), data.first_inputs(2))
+    for client in range(data.num_clients):
+        steps, last = method.num_local_steps(client), data.num_train(client)
+        if data.batch_size is not None:  # short batches are filled up unless the net mixes samples
+            of_epoch = data.steps_per_epoch(client)
+            last = last - (of_epoch - 1) * data.batch_size if mixes and steps >= of_epoch else data.batch_size
+        kinds.add((steps, last))
+        if a_kind * len(kinds) > MOST_PROGRAMS:
+            break
+    return a_kind * len(kinds)
 
 
 def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.gradients import by_transform
-from fl_lightning.exchange import Batch, Client
-from fl_lightning.exchange.client import GradientEstimator
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import call_with, tensor_slots
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.protocol.client import GradientEstimator
 
 
 class StepResult(NamedTuple):
@@ -22,22 +22,6 @@ class StepResult(NamedTuple):
     loss: Tensor
     untrained: State  # buffers, and frozen weights that tasks draw
     state: dict[str, Any]  # the client's
-
-
-def facts_of(client: Client, dtype: torch.dtype) -> dict[str, Any]:
-    """What the hooks of a local step may know of a client, as tensors on the device; ``dtype`` is the net's."""
-    device = client.label_counts.device
-    numbers = {"index": client.index, "num_train": client.num_train, "num_steps": client.num_steps}
-    return {
-        **{name: torch.full((), value, dtype=torch.int64, device=device) for name, value in numbers.items()},
-        "learning_rate": torch.full((), float(client.learning_rate), dtype=dtype, device=device),
-        "label_counts": client.label_counts,
-        "train_label_counts": client.train_label_counts,
-        "received_state": client.received_state,
-        "broadcast": client.broadcast,
-        "carry": client.carry,
-        "state": client.state,
-    }
 
 
 class LocalStep:
@@ -80,7 +64,7 @@ class LocalStep:
             batch: inputs (B, ...) and targets (B,).
             round: counted from 1.
             step: of the visit, counted from 0.
-            facts: of :func:`facts_of`.
+            facts: what the hooks can know of the client, tensors on the device by the names of a ``Client``.
             resting: weights that this step leaves as they are.
 
         Raises:
@@ -108,7 +92,7 @@ class LocalStep:
 
         client = Client(
             **{**facts, "round": round, "state": _copied(facts["state"])},
-            received=tuple(facts["received_state"][name] for name in self._weight_names),
+            weight_names=self._weight_names,
             step=step,
             data=None,
             differentiate=differentiate,

@@ -5,11 +5,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from fl_lightning.protocol import Packed
+
 
 class Ranks(Protocol):
     """The processes that share a run's cohorts, and what moves between them.
 
-    All processes call the same methods in the same order. ``training.process_group`` answers by torch.distributed, and a
+    All processes call the same methods in the same order. ``processes.process_group`` answers by torch.distributed, and a
     federation's sites by whatever joins them.
 
     Attributes:
@@ -24,12 +26,12 @@ class Ranks(Protocol):
         """Of a tensor over all processes, in all of them; may change the tensor."""
         ...
 
-    def gather(self, part: Any) -> list[Any]:
-        """What every process has, in every process, in their order."""
+    def gather(self, part: Packed) -> list[Packed]:
+        """What every process has, in every process, in their order; tensors of other processes are on the host."""
         ...
 
-    def exchange(self, outgoing: Sequence[dict[int, Any]]) -> dict[int, Any]:
-        """Send ``outgoing[r]`` to process r; what all sent here, joined."""
+    def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
+        """Send ``outgoing[r]`` to process r; returns what each sent here, in their order, as :meth:`gather` does."""
         ...
 
     def broadcast(self, value: Any) -> Any:
@@ -45,11 +47,11 @@ class OneProcess(Ranks):
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def gather(self, part: Any) -> list[Any]:
+    def gather(self, part: Packed) -> list[Packed]:
         return [part]
 
-    def exchange(self, outgoing: Sequence[dict[int, Any]]) -> dict[int, Any]:
-        return outgoing[0]
+    def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
+        return [*outgoing]
 
     def broadcast(self, value: Any) -> Any:
         return value

@@ -2,8 +2,8 @@
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.engine import Engine
-from fl_lightning.exchange import RoundReport
-from fl_lightning.random_streams import seeded_layers
+from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.protocol import RoundReport
 
 
 def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundReport:
@@ -19,7 +19,7 @@ def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundRe
     """
     fit = engine.run(round, method.begin_round(round), keep_models=False)
     with engine.context.precision(), seeded_layers(engine.seed, round, -1, "server", engine.context.device):
-        method.server_step(method.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
-        method.after_server_step(fit.probes)
+        method.server_step(engine.hooks.aggregate(fit.reduced) if fit.report.num_updates > 0 else None)
+        engine.hooks.end_round(fit.probes)
     engine.context.states.commit(round, fit.kept, fit.cleared)
     return fit.report

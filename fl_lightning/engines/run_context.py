@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from fl_lightning.engines.ranks import OneProcess, Ranks
-from fl_lightning.exchange.protection import Protection
+from fl_lightning.protocol.protection import Protection
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 
 
@@ -29,6 +30,6 @@ class RunContext:
     states: ClientStates = field(default_factory=MemoryStates)
     ranks: Ranks = field(default_factory=OneProcess)
     protection: Protection = field(default_factory=Protection)
-    precision: Callable[[], AbstractContextManager] = nullcontext
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
     batch_size: int | None = None
     seed: int | None = None

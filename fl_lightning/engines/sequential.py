@@ -7,10 +7,11 @@ from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
-from fl_lightning.engines.engine import Engine, set_gradients
+from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.exchange import Batch, Client, Visit
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import set_gradients
+from fl_lightning.protocol import Batch, Client, Reply, Request, Visit
 
 
 class SequentialEngine(Engine):
@@ -21,7 +22,7 @@ class SequentialEngine(Engine):
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
-        self.optimizer = method.local_optimizer(list(self.trained.values()))
+        self.optimizer = method.optimizer(list(self.trained.values()))
         # Most optimizers start empty; those that do not (Adagrad) are built anew for every visit.
         self._starts_empty = not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -29,30 +30,33 @@ class SequentialEngine(Engine):
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
-            client, loss = self.fit_one(round, visit, max_steps)
-            self.leave(client, visit, position, loss, share)
+            self.book(position, self.visit(self.request(round, visit, max_steps)), share)
 
-    def fit_one(self, round: int, visit: Visit, max_steps: int | None = None) -> tuple[Client, Tensor]:
-        """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
-        counts = (table[visit.client] for table in (self.data.label_counts, self.data.train_label_counts))
-        client, local = self.receive(round, visit, *counts)
+    def visit(self, request: Request) -> Reply:
+        """One client's visit, from its request alone; the reply is in the memory of the working copy."""
+        client, loss = self.fit(request)
         with self.context.precision():
-            self.start(client, local)
-            return client, self._fit(client, min(client.num_steps, max_steps or client.num_steps))
+            return self.reply(request, client, loss)
 
-    def _fit(self, client: Client, num_steps: int) -> Tensor:
-        """The local fit; returns the mean loss over its steps, (1,)."""
-        client.begin_fit(self._start_optimizer(client), self._apply)
+    def fit(self, request: Request) -> tuple[Client, Tensor]:
+        """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
+        with self.context.precision():
+            client = self.start(*self.receive(request))
+            return self._fit(client, min(client.num_steps, request.max_steps or client.num_steps))
+
+    def _fit(self, client: Client, num_steps: int) -> tuple[Client, Tensor]:
+        """The local fit; returns the client as it is then, and the mean loss over its steps, (1,)."""
+        client = client.having(learning_rate=self._start_optimizer(client), apply=self._apply)
         batches = self.samples.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
         if self.needs.client_moments:
-            client.keep_moments(self._moments())
-        return torch.stack(losses).double().mean(dim=0, keepdim=True)
+            client = client.having(moments=self._moments())
+        return client, torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
-        client.begin_step(step, self._rests(client, step))
+        client = client.having(step=step, resting=self._rests(client, step))
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
@@ -63,10 +67,10 @@ class SequentialEngine(Engine):
         if self._starts_empty:
             self.optimizer.state.clear()
         else:
-            self.optimizer = self.method.local_optimizer(list(self.trained.values()))
+            self.optimizer = self.method.optimizer(list(self.trained.values()))
         if client.moments:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": client.moments})
-        factor = self.method.client_learning_rate(client.round, client.index)
+        factor = self.hooks.rate_factor(client.round, client.index)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         return self.optimizer.param_groups[0]["lr"]

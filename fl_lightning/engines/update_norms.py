@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fl_lightning.exchange.reduction import joined
+from fl_lightning.engines.sums import joined
 from fl_lightning.functional.aggregation import State
 
 _CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the processor's cache, those of a whole net do not

@@ -12,18 +12,16 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
-from fl_lightning.engines.engine import Engine, set_gradients
+from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
 from fl_lightning.engines.local_step import LocalStep
-from fl_lightning.engines.net_behaviour import draws
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.update_norms import update_norms
-from fl_lightning.exchange import Batch, Client, ClientState, Visit
-from fl_lightning.exchange.client_state import num_bytes
-from fl_lightning.exchange.reduction import are_finite
 from fl_lightning.functional.aggregation import State
-from fl_lightning.hooks import overridden
-from fl_lightning.transfers import on_device
+from fl_lightning.functional.many_tensors import set_gradients
+from fl_lightning.functional.transfers import on_device
+from fl_lightning.protocol import Batch, Client, ClientState, Request, Visit
+from fl_lightning.protocol.client_state import num_bytes
+from fl_lightning.protocol.hooks import overridden
 
 # Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if by an optimizer a client.
 ELEMENTWISE = (
@@ -47,7 +45,7 @@ class _Member:
     """A client that has received and prepared."""
 
     position: int
-    visit: Visit
+    request: Request
     client: Client
     rate: float  # factor on the local optimizer's rate
     start: State | None  # weights and buffers that its fit starts from; None: those of the server
@@ -65,57 +63,54 @@ class VectorizedEngine(Engine):
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
-        optimizer = method.local_optimizer(list(self.trained.values()))
+        optimizer = method.optimizer(list(self.trained.values()))
         if type(optimizer) not in ELEMENTWISE:
             raise ValueError(
                 f"model.optimizer {type(optimizer).__name__} is not known to treat every entry of a weight by itself"
             )
         if method.needs.client_moments:
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
-        if draws(self.net, self._two_samples()):
+        if self.behaviour.draws:
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
         # Stacked clients need not be taken apart for what FedAvg does.
-        fedavg = FederatedAlgorithm
-        self._prepares = bool(overridden(method, fedavg.client_start))
-        self._has_phases = bool(overridden(method, fedavg.resting))
-        reads_models = bool(overridden(method, fedavg.client_result, fedavg.kept_state, fedavg.probe))
-        self._one_by_one = reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
+        self._prepares = self.hooks.prepares
+        self._has_phases = bool(overridden(method, FederatedAlgorithm.resting))
+        self._one_by_one = self.hooks.reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        members = [(self._likeness(member), member) for member in self._members(round, visits)]
-        members.sort(key=lambda pair: (pair[0], -pair[1].client.num_steps))
-        for _, alike in groupby(members, key=lambda pair: pair[0]):
-            group = [member for _, member in alike]
+        clients = on_device([visit.client for visit in visits.values()], self.context.device, torch.int64)
+        # One look-up for all: a stack costs no operation a client.
+        counts = zip(self.data.label_counts[clients].unbind(), self.data.train_label_counts[clients].unbind(), strict=True)
+        pairs = zip(visits.items(), counts, strict=True)
+        members = [self._member(position, self.request(round, visit, max_steps), of) for (position, visit), of in pairs]
+        alike = sorted(((self._likeness(one), one) for one in members), key=lambda pair: (pair[0], -pair[1].client.num_steps))
+        for _, pairs in groupby(alike, key=lambda pair: pair[0]):
+            group = [member for _, member in pairs]
             capacity = self._capacity(max(member.client.num_train for member in group))
             for first in range(0, len(group), capacity):
-                self._fit_stack(round, group[first : first + capacity], share, max_steps)
+                self._fit_stack(round, group[first : first + capacity], share)
 
-    def _members(self, round: int, visits: dict[int, Visit]) -> list[_Member]:
-        """Everyone received and prepared, in the order of the cohort."""
-        method, data = self.method, self.data
-        clients = on_device([visit.client for visit in visits.values()], self.context.device, torch.int64)
-        counts, train_counts = data.label_counts[clients].unbind(), data.train_label_counts[clients].unbind()
-        members = []
-        for (position, visit), *client_counts in zip(visits.items(), counts, train_counts, strict=True):
-            client, local = self.receive(round, visit, *client_counts)
-            start = None
-            if local or self._prepares:
-                self.start(client, local)
-                start = {name: tensor.clone() for name, tensor in self.working_state.items()}
-            members.append(_Member(position, visit, client, method.client_learning_rate(round, visit.client), start))
-        return members
+    def _member(self, position: int, request: Request, counts: Sequence[Tensor]) -> _Member:
+        """Someone received and prepared."""
+        client, local = self.receive(request, counts)
+        start = None
+        if local or self._prepares:
+            client = self.start(client, local)
+            start = {name: tensor.clone() for name, tensor in self.working_state.items()}
+        return _Member(position, request, client, self.hooks.rate_factor(request.round, request.client), start)
 
     def _likeness(self, member: _Member) -> str:
         """Equal for members that can be stacked."""
         client = member.client
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
-        batches = (client.num_train, client.num_steps) if self.mixes_samples else ()
+        batches = (client.num_train, client.num_steps) if self.behaviour.mixes_samples else ()
         phases = [self._resting(client, step) for step in range(client.num_steps)] if self._has_phases else ()
-        return repr((member.rate, member.start is None, shapes, batches, phases))
+        sends = self._one_by_one or member.request.sends
+        return repr((member.rate, member.start is None, shapes, batches, phases, sends))
 
     def _resting(self, client: Client, step: int) -> Sequence[str]:
         """The weights that a local step leaves as they are."""
@@ -125,15 +120,15 @@ class VectorizedEngine(Engine):
         """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
         batch = min(num_samples, self.data.batch_size or num_samples)
         # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
-        each = 5 * num_bytes(self.working_state) + 2 * batch * self.activation_bytes
+        each = 5 * num_bytes(self.working_state) + 2 * batch * self.behaviour.activation_bytes
         device = self.context.device
         total = torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_STACK_BYTES
         return max(total // each, 1)
 
     # One stack --------------------------------------------------------------------------------------------------------
 
-    def _fit_stack(self, round: int, members: Sequence[_Member], share: Share, max_steps: int | None) -> None:
-        indices = [member.client.index for member in members]
+    def _fit_stack(self, round: int, members: Sequence[_Member], share: Share) -> None:
+        indices, max_steps = [member.client.index for member in members], members[0].request.max_steps
         steps = [min(member.client.num_steps, max_steps or member.client.num_steps) for member in members]
         stack = self._stack(members)
         num_steps = stack.facts["num_steps"]  # of all: facts shrink with the stack
@@ -150,8 +145,8 @@ class VectorizedEngine(Engine):
         if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
-                member.client.keep(_row(stack.state, row))
-                self.leave(member.client, member.visit, member.position, losses[row : row + 1], share)
+                client = member.client.having(learning_rate=stack.rate, state=_row(stack.state, row))
+                self.book(member.position, self.reply(member.request, client, losses[row : row + 1]), share)
         else:
             self._leave_together(members, stack, losses, share)
 
@@ -165,13 +160,11 @@ class VectorizedEngine(Engine):
             else:
                 tensor.copy_(self.sent_down[name].expand_as(tensor))
         weights = {name: tensors[name].detach() for name in self.trained}  # separate tensors: they shrink
-        optimizer = self.method.local_optimizer(list(weights.values()))
+        optimizer = self.method.optimizer(list(weights.values()))
         for group in optimizer.param_groups:
             group["lr"] *= members[0].rate
-        rate = optimizer.param_groups[0]["lr"]
-        for member in members:
-            member.client.begin_fit(rate)
-        return _Stack(tensors, weights, optimizer, *self._facts([member.client for member in members], rate))
+        facts = self._facts([member.client for member in members], optimizer.param_groups[0]["lr"])
+        return _Stack(tensors, weights, optimizer, *facts)
 
     def _memory_of(self, name: str, size: int) -> Tensor:
         """Memory for ``size`` copies of a weight or buffer; what is in it may be anything."""
@@ -181,7 +174,7 @@ class VectorizedEngine(Engine):
         return self._memory[name][:size]
 
     def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        """``facts_of`` the clients, stacked, and which of them are: 0 where they are, None where all share one."""
+        """What hooks can know of the clients, stacked, and which of it is: 0 where it is, None where all share one."""
         numbers = [[getattr(client, name) for client in clients] for name in ("index", "num_train", "num_steps")]
         indices, num_train, num_steps = on_device(numbers, self.context.device)
         facts: dict[str, Any] = {
@@ -195,39 +188,23 @@ class VectorizedEngine(Engine):
         dims: dict[str, Any] = dict.fromkeys(facts, 0)
         for name in ("received_state", "broadcast", "carry"):
             facts[name], dims[name] = _join([getattr(client, name) for client in clients])
-        facts["state"] = _stacked([client.state for client in clients])
+        facts["state"] = tree_map(lambda *rows: torch.stack(rows), *(client.state for client in clients))
         return facts, dims
 
     def _leave_together(self, members: Sequence[_Member], stack: "_Stack", losses: Tensor, share: Share) -> None:
-        """``leave`` for all members at once, where the method reads nothing off single models."""
-        method = self.method
+        """Book all members at once, where the method reads nothing off single models."""
+        sends = members[0].request.sends
+        weights = [self.weight(member.client) if sends else 0.0 for member in members]
+        # A number is part of a launch; more need a copy to the device.
+        of_all = weights[0] if len(weights) == 1 else on_device(weights, self.context.device, torch.float64)
+        rows = self.rows(stack.tensors, stack.state, of_all, losses, sends)
+        share.measure([member.position for member in members], rows.count(share.reduced))
         state = ClientState(stack.state, self.kept_weights(stack.tensors))
-        finite = are_finite(state.tensors(), len(members), self.context.device)
-        norms = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
-        # What the default sends are the tensors of the net: here, those of all members.
-        upload, _ = self._local_step.scope.call(stack.tensors, (), lambda: method.client_result(self.net, members[0].client))
-        sent = sum(num_bytes(part.tensors) for part in upload.values() if not part.derived) // len(members)
-        rows, weighted = [row for row, member in enumerate(members) if member.visit.sends], set()
-        if rows:
-            chosen = slice(None) if len(rows) == len(members) else on_device(rows, self.context.device)
-            weights = [self.weight(members[row].client) for row in rows]
-            uploads = {
-                name: ({key: tensor.detach()[chosen] for key, tensor in part.tensors.items()}, weights)
-                for name, part in upload.items()
-            }
-            finite[chosen] = share.reduced.add_stacked(uploads, finite[chosen])
-            sent_by_name = {name: tensors for name, (tensors, _) in uploads.items()}
-            norms[chosen] = update_norms(sent_by_name, self.origins, len(rows), self.context.device)
-            weighted = {row for row, weight in zip(rows, weights, strict=True) if weight > 0}
-        counts = []
-        for row, member in enumerate(members):
-            if state:
-                share.keep_state(member.client.index, _row(state, row))
-            if share.models is not None:
-                share.models[member.position] = self.used_model(_row(stack.tensors, row), _row(state, row))
-            up = sent if member.visit.sends else 0
-            counts.append((self.bytes_down(member.visit, member.client), up, bool(state), row in weighted))
-        share.record([member.position for member in members], losses, finite, counts, norms)
+        numbers = zip(members, weights, losses.split(1), rows.norms.split(1), strict=True)
+        for row, (member, weight, loss, norm) in enumerate(numbers):
+            kept = _row(state, row) if state else state
+            reply = self.row_reply(member.request, kept, weight, loss, norm)
+            share.note(member.position, reply, lambda row=row, kept=kept: self.used_model(_row(stack.tensors, row), kept))
 
 
 class _Stack:
@@ -251,7 +228,7 @@ class _Stack:
     ) -> None:
         self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
         self.state = facts.pop("state")
-        self.facts, self.dims = facts, dims
+        self.facts, self.dims, self.rate = facts, dims, optimizer.param_groups[0]["lr"]
         self._untrained = [name for name in tensors if name not in weights]
         self._active = len(next(iter(tensors.values())))
 
@@ -289,7 +266,8 @@ class _Stack:
 
 def _join(parts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The clients' tensors by name, stacked unless all have the very same one, and the dimension of each: None if so."""
-    joined, dims = {}, {}
+    joined: dict[str, Any] = {}
+    dims: dict[str, Any] = {}
     for name, first in parts[0].items():
         values = [part[name] for part in parts]
         if isinstance(first, dict):
@@ -299,15 +277,6 @@ def _join(parts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, An
         else:
             joined[name], dims[name] = torch.stack(values), 0
     return joined, dims
-
-
-def _stacked(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The clients' tensors by name."""
-    stacked = {}
-    for name, first in states[0].items():
-        values = [state[name] for state in states]
-        stacked[name] = _stacked(values) if isinstance(first, dict) else torch.stack(values)
-    return stacked
 
 
 def _shapes(tensors: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -325,7 +294,7 @@ def _row(stacked: Any, row: int) -> Any:
 
 def _renewed(new: dict[str, Any], old: dict[str, Any], active: int) -> dict[str, Any]:
     """States of all clients after a step of the first ``active``."""
-    renewed = {}
+    renewed: dict[str, Any] = {}
     for name, part in new.items():
         if isinstance(part, dict):
             renewed[name] = _renewed(part, old.get(name, {}), active)

@@ -6,16 +6,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.engines.cuda_graph import Stream, recorded
-from fl_lightning.engines.engine import set_gradients
-from fl_lightning.engines.update_norms import update_norm
-from fl_lightning.exchange import Client, ClientBatches, ClientState, PlannedStep, Reduction
-from fl_lightning.exchange.reduction import are_finite
+from fl_lightning.engines.cohort_share import Rows
+from fl_lightning.engines.cuda_graph import Stream
+from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.local_step import StepResult
+from fl_lightning.engines.sums import Sums
 from fl_lightning.functional.aggregation import State
-from fl_lightning.functional.many_tensors import copy_all
+from fl_lightning.functional.many_tensors import copy_all, set_gradients
+from fl_lightning.protocol import Client, Learner, PlannedStep
+from fl_lightning.protocol.hooks import overridden
 
 # What a step adds to a weight is proportional to their rate, and their state does not depend on it.
 PROPORTIONAL = (
@@ -29,7 +31,13 @@ PROPORTIONAL = (
     torch.optim.Adadelta,
     torch.optim.RMSprop,
 )
-_MOST_PROGRAMS = 32
+MOST_PROGRAMS = 32  # that are kept for each queue of work
+
+
+def rates_change(method: FederatedAlgorithm) -> bool:
+    """Whether the factor on the local optimizer's rate may be another in another visit."""
+    decays = method.learning_rate_decay != 1 or overridden(method.tasks, Learner.rate_factor)
+    return bool(decays or overridden(method, FederatedAlgorithm.client_learning_rate))
 
 
 class Numbers(NamedTuple):
@@ -72,58 +80,53 @@ class VisitMemory:
     """Weights and buffers of one client at a time, what is summed over those who were here, and their queue of work."""
 
     tensors: State
-    reduced: Reduction
+    reduced: Sums
     stream: Stream
-    programs: dict[Any, "VisitProgram"] = field(default_factory=dict)  # those used last come last
+    programs: dict[Any, "VisitProgram"] = field(default_factory=dict[Any, "VisitProgram"])
 
     def program(self, key: Any, build: Callable[[], "VisitProgram"]) -> "VisitProgram":
-        """The program under a key, built where it is not there; those not used for long make room."""
-        program = self.programs.pop(key, None) or build()
-        while len(self.programs) >= _MOST_PROGRAMS:
-            del self.programs[next(iter(self.programs))]
-        self.programs[key] = program
+        """The program under a key, built where it is not there; one too many runs once and is not recorded.
+
+        None makes room: to delete a graph frees memory that others of its queue may use.
+        """
+        if key in self.programs:
+            return self.programs[key]
+        program = build()
+        if len(self.programs) < MOST_PROGRAMS:
+            self.programs[key] = program
+        else:
+            program.runs_once = True
         return program
-
-
-class VisitTask(NamedTuple):
-    """What visits of all clients have in common."""
-
-    method: FederatedAlgorithm
-    samples: ClientBatches
-    local_step: Callable[..., Any]  # a compiled ``LocalStep``
-    trained: Sequence[str]
-    global_state: State  # weights and buffers at the server, changed in place from round to round
-    sent_down: State  # those of them that are not constant
-    uploads: dict[str, list[str]]  # what clients send, by name
-    kept: Sequence[str]  # weights and buffers that stay with clients
-    origins: dict[str, State]  # of what is sent: the global tensors
-    dtype: torch.dtype
 
 
 class VisitProgram:
     """Load the global weights, take the local steps, look whether all is finite, add to the sum.
 
     Args:
-        task: what visits have in common.
+        engine: that it is a part of.
+        local_step: a compiled ``LocalStep``.
         memory: where the client is.
         phases: what this program is made for.
         inputs: of the first visit; those of others have the same structure.
     """
 
-    def __init__(self, task: VisitTask, memory: VisitMemory, phases: Phases, inputs: Inputs) -> None:
-        self.task, self.memory, self.phases = task, memory, phases
+    def __init__(
+        self, engine: Engine, local_step: Callable[..., StepResult], memory: VisitMemory, phases: Phases, inputs: Inputs
+    ) -> None:
+        self.engine, self.local_step, self.memory, self.phases = engine, local_step, memory, phases
         self.device = inputs.numbers.device
         self.state: dict[str, Any] = {}
         self.optimizer: torch.optim.Optimizer
         leaves, self._structure = tree_flatten(inputs)
-        self._changing = changing(leaves, task.global_state)
+        self._changing = changing(leaves, engine.global_state)
         self._leaves = [leaf.clone() if changes else leaf for leaf, changes in zip(leaves, self._changing, strict=True)]
+        self.runs_once = False
         self._replay: Callable[[], Tensor] | None = None
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        """Run a visit; returns its mean loss, and of a whole visit whether it is finite and how far it went, (1 or 3,)."""
+        """Run a visit; returns its mean loss, (1,), or of a whole visit what ``Rows.count`` gives, (1, 3)."""
         self._feed(inputs)
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.runs_once:
             return self._visit()
         if self._replay is None:
             sums = self._sums()
@@ -132,7 +135,7 @@ class VisitProgram:
             after = [*self.memory.tensors.values(), *sums]
             copy_all(after, before)
             self._feed(inputs)
-            self._replay = recorded(self._visit, self.device)
+            self._replay = self.memory.stream.recorded(self._visit)
         return self._replay()
 
     def _feed(self, inputs: Inputs) -> None:
@@ -144,7 +147,7 @@ class VisitProgram:
 
     def _sums(self) -> list[Tensor]:
         if self.phases.whole:
-            self.memory.reduced.reserve(self._uploads())
+            self.memory.reduced.reserve(self._rows(torch.zeros(1, device=self.device), torch.zeros(1, device=self.device)).sent)
         return self.memory.reduced.sums
 
     # The program, which asks nothing of the host that is not the same in all visits ----------------------------------
@@ -152,25 +155,25 @@ class VisitProgram:
     def _visit(self) -> Tensor:
         numbers, steps, known, moments = tree_unflatten(self._leaves, self._structure)
         if self.phases.whole:
-            held = [self.memory.tensors[name] for name in self.task.sent_down]
-            copy_all(held, list(self.task.sent_down.values()))
+            held = [self.memory.tensors[name] for name in self.engine.sent_down]
+            copy_all(held, list(self.engine.sent_down.values()))
         torch.clear_autocast_cache()
         loss = self._fit(Numbers(*numbers.unbind()), steps, known, moments)
-        return torch.cat([loss, *self._end(numbers[-1])]) if self.phases.whole else loss
+        return self._rows(numbers[-1], loss).count(self.memory.reduced) if self.phases.whole else loss
 
     def _fit(self, numbers: Any, steps: Sequence[PlannedStep], known: dict[str, Any], moments: dict[int, State]) -> Tensor:
-        task, tensors = self.task, self.memory.tensors
+        engine, tensors = self.engine, self.memory.tensors
         facts = {name: getattr(numbers, name).long() for name in ("index", "num_train", "num_steps")}
-        facts |= {**known, "learning_rate": numbers.learning_rate.to(task.dtype)}
+        facts |= {**known, "learning_rate": numbers.learning_rate.to(engine.dtype)}
         round, self.state = numbers.round.long(), known["state"]
-        weights = {name: tensors[name].detach() for name in task.trained}
+        weights = {name: tensors[name].detach() for name in engine.trained}
         untrained = {name: tensor for name, tensor in tensors.items() if name not in weights}
         self.optimizer = self._new_optimizer(list(weights.values()), moments)
         losses = []
         for step, (planned, resting) in enumerate(zip(steps, self.phases.resting, strict=True)):
-            batch = task.samples.read(planned)
+            batch = engine.samples.read(planned)
             position = torch.full((), step, dtype=torch.int64, device=self.device)  # as a number it would be another graph
-            result = task.local_step(weights, untrained, batch, round, position, {**facts, "state": self.state}, resting)
+            result = self.local_step(weights, untrained, batch, round, position, {**facts, "state": self.state}, resting)
             if untrained:
                 copy_all(list(untrained.values()), list(result.untrained.values()))
             self.state = result.state
@@ -180,7 +183,7 @@ class VisitProgram:
         return torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _new_optimizer(self, weights: list[Tensor], moments: dict[int, State]) -> torch.optim.Optimizer:
-        optimizer = self.task.method.local_optimizer(weights)
+        optimizer = self.engine.method.optimizer(weights)
         if moments:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         for group in optimizer.param_groups:
@@ -200,19 +203,10 @@ class VisitProgram:
                 weight.copy_(torch.lerp(old, weight, factor.to(weight.dtype)))
         torch.clear_autocast_cache()
 
-    def _uploads(self) -> dict[str, State]:
-        tensors = self.memory.tensors
-        return {part: {name: tensors[name][None] for name in names} for part, names in self.task.uploads.items()}
-
-    def _end(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the client to the sum; whether it is finite, and the norm of its update, (1,) float64 each."""
-        task, tensors = self.task, self.memory.tensors
-        state = ClientState(self.state, {name: tensors[name] for name in task.kept})
-        finite = are_finite([tensor[None] for tensor in state.tensors()], 1, self.device)
-        uploads = self._uploads()
-        counted = self.memory.reduced.add_weighted(uploads, [weight] * len(uploads), finite)
-        sent = {part: {name: tensors[name] for name in names} for part, names in task.uploads.items()}
-        return counted.double(), update_norm(sent, task.origins, self.device)
+    def _rows(self, weight: Tensor, loss: Tensor) -> Rows:
+        """What the visit leaves behind."""
+        tensors, state = tree_map(lambda tensor: tensor[None], (self.memory.tensors, self.state))
+        return self.engine.rows(tensors, state, weight, loss)
 
 
 def changing(leaves: Sequence[Any], global_state: State) -> list[bool]:
@@ -222,7 +216,7 @@ def changing(leaves: Sequence[Any], global_state: State) -> list[bool]:
     structure of facts is another graph, and looks for names that are gone.
     """
     same = {id(tensor) for tensor in global_state.values()}
-    changes = []
+    changes: list[bool] = []
     for leaf in leaves:
         changes.append(isinstance(leaf, Tensor) and id(leaf) not in same)
         same.discard(id(leaf))

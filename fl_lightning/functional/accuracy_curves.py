@@ -58,5 +58,5 @@ def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int |
         >>> rounds_to_target([0.25, 0.5, 0.75, 0.5], target=0.5)
         2
     """
-    values = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
+    values: Sequence[float] = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
     return next((round for round, value in enumerate(values, start=1) if value >= target), None)

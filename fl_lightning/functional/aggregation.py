@@ -39,10 +39,8 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     if any(state[name].shape != tensor.shape for state in states for name, tensor in states[0].items()):
         raise ValueError("the states differ in their shapes: average states of one net only")
     total, zero = float(weights.sum()), torch.zeros((), dtype=torch.float64)
-    sums = {
-        name: sum((w * s[name].double() for w, s in zip(weights.tolist(), states, strict=True)), start=zero)
-        for name in states[0]
-    }
+    factors: list[float] = weights.tolist()
+    sums = {name: sum((w * s[name].double() for w, s in zip(factors, states, strict=True)), start=zero) for name in states[0]}
     return {name: cast_mean(sums[name] / total, first.dtype) for name, first in states[0].items()}
 
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_TIE = 1e-5  # distances of means of unit vectors: engines' rounding is below it
+
 
 def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
     """A uniform sample of everything met so far, after some more was offered: algorithm R (Vitter, 1985).
@@ -40,7 +42,8 @@ def herding(features: Tensor, count: int) -> Tensor:
 
     Rebuffi, Kolesnikov, Sperl, Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017. Features are
     scaled to length 1; the k-th choice, among those not chosen, minimises ``||mu - (f + sum of the chosen) / k||``. The first
-    ones of a longer herding are a shorter one.
+    ones of a longer herding are a shorter one. Of samples that tie, within 1e-5, or in half precision within what it resolves
+    at 1, the first is chosen.
 
     Args:
         features: (n, d).
@@ -51,12 +54,13 @@ def herding(features: Tensor, count: int) -> Tensor:
         >>> herding(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), count=2)
         tensor([2, 0])
     """
-    features = F.normalize(features.double(), dim=1)
+    tie, features = max(_TIE, torch.finfo(features.dtype).eps), F.normalize(features.double(), dim=1)
     mean, total = features.mean(dim=0), torch.zeros_like(features[0])
-    is_free, chosen = torch.ones(len(features), dtype=torch.bool, device=features.device), []
+    is_free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    chosen: list[Tensor] = []
     for k in range(1, min(count, len(features)) + 1):
         distance = (mean - (total + features) / k).norm(dim=1).where(is_free, float("inf"))
-        chosen.append(distance.argmin())
+        chosen.append((distance <= distance.min() + tie).int().argmax())
         total = total + features[chosen[-1]]
         is_free[chosen[-1]] = False
     return torch.stack(chosen) if chosen else torch.zeros(0, dtype=torch.int64, device=features.device)

@@ -131,7 +131,7 @@ def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Ten
     if not once:
         return {}
     gradients = torch.autograd.grad(value, [call.given for call in once.values()], allow_unused=True)
-    squares = {}
+    squares: dict[str, Tensor] = {}
     for (name, call), gradient in zip(once.items(), gradients, strict=True):
         if gradient is None:
             continue
@@ -168,10 +168,10 @@ def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
         squares = {"weight": gradient.square().T @ received.square(), "bias": gradient.square().sum(dim=0)}
     else:
         at_a_time = max(_GRADIENT_VALUES // layer.weight.numel(), 1)
+        parts = zip(received.split(at_a_time), gradient.split(at_a_time), strict=True)
         squares = {
             "weight": sum(
-                _weight_gradients(layer, *part).square().sum(dim=0)
-                for part in zip(received.split(at_a_time), gradient.split(at_a_time), strict=True)
+                (_weight_gradients(layer, *part).square().sum(dim=0) for part in parts), start=gradient.new_zeros(())
             ),
             "bias": _at_positions(layer, gradient).sum(dim=2).square().sum(dim=0),
         }

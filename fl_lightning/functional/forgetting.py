@@ -1,7 +1,9 @@
 """How much a model forgets: across clients within a round, and from round to round."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,7 +83,7 @@ def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
 def forgetting_from_best(accuracies: Tensor) -> Tensor:
     """Mean drop in per-class accuracy from each class's best round to the last one.
 
-    ``F = (1/C) sum_c max_{1 <= t < T} (A_t^c - A_T^c)`` (equation 2 of the Flashback paper, whose "arg max" is read as the
+    ``F = (1/C) sum_c max_{1 <= t < T} (A_t^c - A_T^c)`` (equation 2 of the Flashback paper, with its "arg max" read as the
     maximum; backward transfer as the FedNTD paper adapts it). Positive is forgetting; a class that is at its best in round T
     counts with its gain, below 0. Classes that are NaN are left out of the sum and of C.
 
@@ -102,3 +104,18 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
     if accuracies.ndim != 2 or len(accuracies) < 2:
         raise ValueError(f"accuracies has shape {tuple(accuracies.shape)}, must be (T, C) with T at least 2")
     return (accuracies[:-1].amax(dim=0) - accuracies[-1]).nanmean()
+
+
+def mean_over_rounds(values: Mapping[int, float]) -> float:
+    """Mean of what was measured of forgetting, without round 1: what the untrained model happened to know is nothing to lose.
+
+    Args:
+        values: by round, at least one; if none is later, that of round 1 counts.
+
+    Example::
+
+        >>> mean_over_rounds({1: 0.75, 2: 0.25, 3: 0.5})
+        0.375
+    """
+    later = [values[round] for round in sorted(values) if round > 1] or [values[round] for round in sorted(values)]
+    return float(np.mean(later))

@@ -1,6 +1,6 @@
 """Operations on many tensors at once, for which a GPU needs one launch where types and memory formats allow it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,3 +44,28 @@ def lie_alike(one: Tensor, other: Tensor) -> bool:
         return True
     steps = zip(one.shape, one.stride(), other.stride(), strict=True)
     return all(size == 1 or step == other_step for size, step, other_step in steps)
+
+
+def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
+    """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
+
+    Weights that rest get none: a gradient of zeros would still move them by momentum and weight decay.
+
+    Args:
+        weights: by name.
+        gradients: in the order of ``weights``.
+        resting: names of weights that rest.
+
+    Example::
+
+        >>> import torch
+        >>> weight = torch.zeros(2)
+        >>> set_gradients({"w": weight}, [torch.ones(2)])
+        >>> weight.grad
+        tensor([1., 1.])
+    """
+    for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+        if name in resting:
+            weight.grad = None
+        else:
+            weight.grad = gradient if lie_alike(gradient, weight) else torch.empty_like(weight).copy_(gradient)

@@ -8,6 +8,7 @@ from fl_lightning.methods.fedbn import FedBN
 from fl_lightning.methods.fedcurv import FedCurv
 from fl_lightning.methods.feddf import FedDF
 from fl_lightning.methods.feddyn import FedDyn
+from fl_lightning.methods.fedexp import FedExP
 from fl_lightning.methods.fedgma import FedGMA
 from fl_lightning.methods.fednova import FedNova
 from fl_lightning.methods.fedntd import FedNTD
@@ -19,8 +20,6 @@ from fl_lightning.methods.fedrod import FedRoD
 from fl_lightning.methods.fedrs import FedRS
 from fl_lightning.methods.fedsgd import FedSGD
 from fl_lightning.methods.flashback import Flashback
-from fl_lightning.methods.former_names import Moon as Moon
-from fl_lightning.methods.former_names import Scaffold as Scaffold
 from fl_lightning.methods.lgfedavg import LGFedAvg
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.methods.moon import MOON
@@ -38,6 +37,7 @@ __all__ = [
     "FedCurv",
     "FedDF",
     "FedDyn",
+    "FedExP",
     "FedGMA",
     "FedNTD",
     "FedNova",

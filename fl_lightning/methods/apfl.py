@@ -1,23 +1,23 @@
 """APFL: a client uses a mixture of personal and global weights, and learns how much of each.
 
 Y. Deng, M. M. Kamani, M. Mahdavi: Adaptive Personalized Federated Learning. 2020. arXiv 2003.13461. Algorithm 1. Weights are
-mixed, where FedTorch, the authors' code, mixes outputs, the same for models that are linear in their weights. Departures: all
-gradients of a step, and with ``authors_code`` the slope of that code too, are taken at the values before it, where that code
-goes on from stepped ones. The paper's values of the share were not verified.
+mixed. FedTorch, the authors' code, mixes outputs, which is the same for models that are linear in their weights. It also takes
+the gradients of v and of the share at weights that have already stepped, and adds 0.02 times the share to its slope. Here all
+gradients are taken at the values before the step. The paper's values of the share were not verified.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import Batch, Client, ClientState
 from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import Net
+from fl_lightning.protocol import Batch, Client, ClientState
+from fl_lightning.run.arguments import CommonArguments
 
 ShareSteps = Literal["visit", "step", "never"]
-Variant = Literal["paper", "authors_code"]
 
 
 class APFL(SecondModel):
@@ -36,21 +36,18 @@ class APFL(SecondModel):
         share: alpha that clients begin with, in [0, 1]; 1 is training alone, 0 FedAvg, where it stays so.
         share_steps: when the share moves: at the first local step of a ``visit``, as in the authors' code, at each ``step``, or
             ``never``.
-        variant: slope of the share: that of the ``paper``, or ``<v - w, share g_v + (1 - share) g_w> + 0.02 share`` of the
-            ``authors_code``, where ``g_v = share g`` and ``g_w = (1 - share) g`` hold their factors already.
 
     Raises:
         ValueError: if one of them is out of range.
     """
 
     def __init__(
-        self, net: Net, share: float = 0.5, share_steps: ShareSteps = "visit", variant: Variant = "paper", **common: Any
+        self, net: Net, share: float = 0.5, share_steps: ShareSteps = "visit", **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(net, **common)
         check_range("model.share", share, at_least=0, at_most=1, hint="0 uses the global model, 1 the personal one")
         check_choice("model.share_steps", share_steps, ShareSteps)
-        check_choice("model.variant", variant, Variant)
-        self.share, self.share_steps, self.variant = share, share_steps, variant
+        self.share, self.share_steps = share, share_steps
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         client.state.setdefault("share", client.received[0].new_tensor(self.share))
@@ -62,8 +59,6 @@ class APFL(SecondModel):
         mixture = self._mixture(personal, weights, share)
         gradients, _ = self.gradients_of_model(mixture, net, batch, client)
         slope = sum(((personal[name] - weights[name]) * gradient).sum() for name, gradient in gradients.items())
-        if self.variant == "authors_code":
-            slope = (share**2 + (1 - share) ** 2) * slope + 0.02 * share
         moves = {"visit": client.step == 0, "step": True, "never": False}[self.share_steps]
         client.state["share"] = (share - client.learning_rate * slope * moves).clamp(0, 1)
         steps = {name: personal[name] - client.learning_rate * share * gradient for name, gradient in gradients.items()}
@@ -71,10 +66,10 @@ class APFL(SecondModel):
         return super().client_step(net, batch, client)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
-        kept = state.method
-        return {**shared, **self._mixture(kept.get("model", {}), shared, kept.get("share", self.share))}
+        personal = super().personal_model(shared, state)
+        return self._mixture(personal, shared, state.method.get("share", self.share))
 
     def _mixture(self, personal: State, weights: State, share: Tensor | float) -> State:
         """Both models' weights mixed, and the buffers of the personal one."""
-        mixed = {name: share * personal[name] + (1 - share) * weights[name] for name in personal if name in self._trained_names}
+        mixed = {name: share * personal[name] + (1 - share) * weights[name] for name in personal if name in self.trained_names}
         return {**personal, **mixed}

@@ -5,14 +5,16 @@ T. Li, S. Hu, A. Beirami, V. Smith: Ditto: Fair and Robust Federated Learning Th
 batch, as in the authors' code, hence as many; lambda is the same for all clients.
 """
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client
+from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import Net
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.run.arguments import CommonArguments
 
 
 class Ditto(SecondModel):
@@ -33,7 +35,9 @@ class Ditto(SecondModel):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Any) -> None:
+    def __init__(
+        self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, at_least=0, hint="0 trains personal models alone")
         if personal_learning_rate is not None:
@@ -46,3 +50,6 @@ class Ditto(SecondModel):
         for name, gradient in gradients.items():
             personal[name] = personal[name] - rate * (gradient + self.penalty * (personal[name] - client.received_state[name]))
         return super().client_step(net, batch, client)
+
+    def newcomer_model(self, shared: State) -> State:
+        return shared

@@ -7,10 +7,11 @@ fine-tuning goes on at the last learning rate, where that code has 0.001.
 
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.checks import check_patterns
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedBABU(FederatedModule):
@@ -31,11 +32,11 @@ class FedBABU(FederatedModule):
         ValueError: if there is no pattern; as the net is built, if one fits no name, or no weight is left to train.
     """
 
-    fine_tuned = True
+    fine_tuned = ("classifier.*",)
 
-    def __init__(self, net: Net, head: Sequence[str] = ("classifier.*",), **common: Any) -> None:
+    def __init__(self, net: Net, head: Sequence[str] = ("classifier.*",), **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
-        self.head = tuple(head)
+        self.head = self.fine_tuned = tuple(head)
         if not self.head:
             raise ValueError(
                 "model.head is [], which leaves no weight as it began: use FedAvg and set "
@@ -54,6 +55,3 @@ class FedBABU(FederatedModule):
     def is_head(self, name: str) -> bool:
         """Whether a weight is of the head."""
         return any(fnmatch(name, pattern) for pattern in self.head)
-
-    def fine_tunes(self, name: str) -> bool:
-        return super().fine_tunes(name) or self.is_head(name)

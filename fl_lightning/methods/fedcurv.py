@@ -5,20 +5,20 @@ Non-IID Data. 2019. arXiv 1910.07796. Equation 3. A client's term is left out of
 where popular code keeps it.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import CommonArguments
 
 _KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
-
-_PENALTY = 1e-4
 
 Remembered = Literal["last_round", "all"]
 
@@ -40,53 +40,38 @@ class FedCurv(FederatedModule):
         penalty: lambda, at least 0; 0 is FedAvg.
         remember: whose terms count: of the ``last_round`` alone, as the FedReg paper's code has it, or the latest of ``all``
             clients that ever took part, as the paper has it.
-        others_penalty: lambda by the name that it has in combination with a method whose ``penalty`` is another, such as EWC;
-            by default ``penalty``.
 
     Raises:
-        ValueError: if a penalty is negative or given by both names, or ``remember`` unknown.
+        ValueError: if ``penalty`` is negative or ``remember`` unknown.
     """
-
-    leaves_mean = adds_to_gradients = True
-    also_called = {"penalty": "others_penalty"}
 
     def __init__(
         self,
         net: Net,
-        penalty: float = _PENALTY,
+        penalty: float = 1e-4,
         remember: Remembered = "last_round",
-        others_penalty: float | None = None,
-        **common: Any,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, at_least=0, hint="0 is FedAvg")
         check_choice("model.remember", remember, Remembered)
-        if others_penalty is not None:
-            check_range("model.others_penalty", others_penalty, at_least=0, hint="0 leaves FedCurv's term out")
-            if penalty != _PENALTY:
-                raise ValueError(
-                    f"model.penalty is {penalty} and model.others_penalty {others_penalty}, two names of FedCurv's lambda: "
-                    "give one"
-                )
-        # A method that has another penalty as well replaces the first alone.
-        self.penalty = self.others_penalty = penalty if others_penalty is None else others_penalty
-        self.remember = remember
+        self.penalty, self.remember = penalty, remember
 
     def configure_model(self) -> None:
         super().configure_model()
         for kind in _KINDS:
-            self.add_server_state(kind)
+            self.server_states.add(kind, shared_zeros(self))
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the Fisher information")
 
     def broadcast(self, client: int) -> dict[str, State]:
-        return {kind: self.server_state(kind) for kind in _KINDS}
+        return {kind: self.server_states.tensors(kind) for kind in _KINDS}
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """The sums over the other clients; a client that does not receive knows of none."""
-        others = self._others(client) if self.others_penalty > 0 else {}
+        others = self._others(client) if self.penalty > 0 else {}
         return {**super().client_start(net, client), **others}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
@@ -96,8 +81,8 @@ class FedCurv(FederatedModule):
         fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
             if name in fisher:
-                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.others_penalty)
-                gradient.sub_(anchor[name], alpha=2 * self.others_penalty)
+                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.penalty)
+                gradient.sub_(anchor[name], alpha=2 * self.penalty)
             pulled.append(gradient)
         return pulled, loss
 
@@ -117,10 +102,10 @@ class FedCurv(FederatedModule):
             return super().client_result(net, client)
         fisher = empirical_fisher(
             net,
-            lambda logits, targets: self.logits_loss(logits, targets, client.label_counts),
+            lambda logits, targets: self.tasks.logits_loss(logits, targets, client.label_counts, client),
             ((batch.inputs, batch.targets) for batch in client.samples()),
         )
-        fisher = {name: fisher[name] for name in self.server_state("fisher")}
+        fisher = {name: fisher[name] for name in self.server_states.tensors("fisher")}
         anchor = {name: fisher[name] * weight.detach() for name, weight in self.trained_weights(net).items() if name in fisher}
         upload = super().client_result(net, client)
         for kind, new in zip(_KINDS, (fisher, anchor), strict=True):
@@ -138,7 +123,7 @@ class FedCurv(FederatedModule):
     def aggregate(self, reduced: Reduction) -> Update:
         self._forget()
         for kind in _KINDS:
-            sums, total = self.server_state(kind), reduced.total_weight(kind)
+            sums, total = self.server_states.tensors(kind), reduced.total_weight(kind)
             for name, mean in reduced.mean(kind).items():
                 sums[name].add_(total * mean)
         return super().aggregate(reduced)
@@ -152,5 +137,5 @@ class FedCurv(FederatedModule):
         """A round is over: where the last one alone counts, those before it no longer do."""
         if self.remember == "last_round":
             for kind in _KINDS:
-                for tensor in self.server_state(kind).values():
+                for tensor in self.server_states.tensors(kind).values():
                     tensor.zero_()

@@ -7,15 +7,16 @@ tenth of the public samples, which is not distilled on, decides by its distillat
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, Needs, predict_in_batches
 from fl_lightning.functional import ensemble_distillation
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, predict_in_batches
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedDF(FederatedModule):
@@ -38,7 +39,7 @@ class FedDF(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(public_samples=True)
+    needs = Needs(data=DataNeeds(public_samples=True))
 
     _CHECK_EVERY = 100  # steps
     _LARGEST_NORM = 5.0  # of a gradient
@@ -51,7 +52,7 @@ class FedDF(FederatedModule):
         distillation_batch_size: int = 128,
         distillation_patience: int = 1_000,
         temperature: float = 1.0,
-        **common: Any,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(net, **common)
         self.distillation_steps, self.distillation_rate = distillation_steps, distillation_rate
@@ -62,9 +63,9 @@ class FedDF(FederatedModule):
         check_range("model.temperature", temperature, above=0, hint="the paper uses 1")
 
     def check_data(self) -> None:
-        if self.data.public_size < 10:
+        if len(self.data.public) < 10:
             raise ValueError(
-                f"data.public_size is {self.data.public_size}, but FedDF distils on public samples and holds a tenth of them "
+                f"data.public_size is {len(self.data.public)}, but FedDF distils on public samples and holds a tenth of them "
                 "out: set aside at least 10, such as 1250 of CIFAR-10"
             )
         super().check_data()
@@ -77,7 +78,7 @@ class FedDF(FederatedModule):
         if not teachers:
             return
         logits = torch.stack(teachers).mean(dim=0, keepdim=True)
-        order = torch.randperm(self.data.public_size)
+        order = torch.randperm(len(self.data.public))
         held_out, trained_on = order.tensor_split([len(order) // 10])
         # Read once: where samples are streamed, one pass over them breaks off the one before.
         (held_out_batch,) = self.data.public.batches([held_out])
@@ -114,4 +115,5 @@ class FedDF(FederatedModule):
 
     def _loss_of(self, batch: Batch, teachers: Tensor) -> float:
         """Distillation loss on a batch, in evaluation mode."""
-        return float(ensemble_distillation(self.predict_logits(batch.inputs), teachers, self.temperature))
+        logits = predict_in_batches(self.net, self.data.eval_batch_size, batch.inputs)
+        return float(ensemble_distillation(logits, teachers, self.temperature))

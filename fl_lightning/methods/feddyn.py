@@ -5,14 +5,16 @@ Regularization. ICLR 2021. arXiv 2111.04263. Algorithm 1. ``server_weighting: n_
 some code does; the server's state h always takes the plain sum over clients.
 """
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
+from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import ArgumentsButWeighting
 
 
 class FedDyn(FederatedModule):
@@ -31,7 +33,11 @@ class FedDyn(FederatedModule):
     """
 
     def __init__(
-        self, net: Net, alpha: float = 0.1, server_weighting: ServerWeighting = "uniform", **common: Any
+        self,
+        net: Net,
+        alpha: float = 0.1,
+        server_weighting: ServerWeighting = "uniform",
+        **common: Unpack[ArgumentsButWeighting],
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         check_range("model.alpha", alpha, above=0, hint="the paper uses 0.1")
@@ -39,7 +45,7 @@ class FedDyn(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        self.add_server_state("h")
+        self.server_states.add("h", shared_zeros(self))
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added as it is, which spares passes over all weights."""
@@ -57,7 +63,7 @@ class FedDyn(FederatedModule):
         if not client.sends:  # h follows what clients keep
             return super().client_result(net, client)
         change = {name: weight.detach() - client.received_state[name] for name, weight in self.trained_weights(net).items()}
-        moved = {name: change[name] for name in self.server_state("h")}
+        moved = {name: change[name] for name in self.server_states.tensors("h")}
         accumulated = client.state.get("g", {})
         client.state["g"] = {name: accumulated.get(name, 0.0) - self.alpha * moved[name] for name in moved}
         # The plain sum that h takes: the server has it from the models.
@@ -66,7 +72,7 @@ class FedDyn(FederatedModule):
     def aggregate(self, reduced: Reduction) -> Update:
         update = super().aggregate(reduced)
         share = reduced.total_weight("moved") / self.data.num_clients
-        state = self.server_state("h")
+        state = self.server_states.tensors("h")
         for name, moved in reduced.mean("moved").items():
             state[name].sub_(self.alpha * share * moved)
             update.pseudo_gradient[name].add_(state[name] / self.alpha)

@@ -4,13 +4,14 @@ I. Tenison, S. A. Sreeramadas, V. Mugunthan, E. Oyallon, I. Rish, E. Belilovsky:
 Learning. TMLR 2023. arXiv 2201.11986. Equation 4 with a soft mask.
 """
 
-from typing import Any
+from typing import Unpack
 
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.protocol import Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedGMA(FederatedModule):
@@ -27,7 +28,7 @@ class FedGMA(FederatedModule):
         ValueError: if ``threshold`` is outside.
     """
 
-    def __init__(self, net: Net, threshold: float = 0.4, **common: Any) -> None:
+    def __init__(self, net: Net, threshold: float = 0.4, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.threshold", threshold, at_least=0, at_most=1, hint="0 is FedAvg")
         self.threshold = threshold

@@ -7,16 +7,17 @@ are refused.
 """
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import Net, Update
+from fl_lightning.protocol import Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedNova(FedProx):
@@ -37,7 +38,7 @@ class FedNova(FedProx):
         ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
     """
 
-    def __init__(self, net: Net, mu: float = 0.0, **common: Any) -> None:
+    def __init__(self, net: Net, mu: float = 0.0, **common: Unpack[CommonArguments]) -> None:
         check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])

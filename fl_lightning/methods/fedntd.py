@@ -5,14 +5,15 @@ Learning. NeurIPS 2022. arXiv 2106.03097. Equation 4. Departures: the teacher is
 leaves open.
 """
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional import not_true_distillation
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedNTD(FederatedModule):
@@ -30,7 +31,7 @@ class FedNTD(FederatedModule):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Any) -> None:
+    def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.beta", beta, at_least=0, hint="0 is FedAvg")
         check_range("model.temperature", temperature, above=0, hint="the paper uses 1")

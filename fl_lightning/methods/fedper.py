@@ -6,9 +6,10 @@ there was not verified.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedPer(FederatedModule):
@@ -33,7 +34,7 @@ class FedPer(FederatedModule):
 
     personal: Sequence[str] = ("classifier.*",)
 
-    def __init__(self, net: Net, personal: Sequence[str] | None = None, **common: Any) -> None:
+    def __init__(self, net: Net, personal: Sequence[str] | None = None, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         self.personal = tuple(self.personal if personal is None else personal)
         if not self.personal:

@@ -4,15 +4,16 @@ T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Opti
 arXiv 1812.06127. Equation 2. Departures: none; clients do all their local steps.
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Client
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Client
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedProx(FederatedModule):
@@ -29,7 +30,7 @@ class FedProx(FederatedModule):
         ValueError: if ``mu`` is negative.
     """
 
-    def __init__(self, net: Net, mu: float = 0.01, **common: Any) -> None:
+    def __init__(self, net: Net, mu: float = 0.01, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.mu", mu, at_least=0, hint="0 is FedAvg")
         self.mu = mu

@@ -11,18 +11,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.run.arguments import ArgumentsButWeighting
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
@@ -66,7 +67,7 @@ class FedReg(FederatedModule):
         modified_gradients: bool = False,
         skip_flat: bool = False,
         server_weighting: ServerWeighting = "uniform",
-        **common: Any,
+        **common: Unpack[ArgumentsButWeighting],
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         check_range("model.gamma", gamma, at_least=0, at_most=1, hint="the paper uses 0.25 to 0.5")
@@ -87,7 +88,7 @@ class FedReg(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.has_data and self.data.samples.inputs_are_whole:
+        if self.federation is not None and not self.data.first_inputs(1).is_floating_point():
             raise ValueError(
                 "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
                 "pseudo data with them: use another method, or give floats"
@@ -154,7 +155,7 @@ class FedReg(FederatedModule):
         rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
         weights = [weight.detach() for weight in self.trained_weights(net).values()]
         slow = [self.gamma * weight + (1 - self.gamma) * start for weight, start in zip(weights, received, strict=True)]
-        losses, penalty = partial(self.client_loss, net, batch, client), partial(self.client_penalty, net, client)
+        losses, penalty = partial(self.client_loss, net, batch, client), partial(self.total_penalty, net, client)
         gradient, loss = client.estimate(net, batch, client, losses, penalty, at=slow)
         if self.modified_gradients and len(batch.targets) > 0:  # Poisson batches may have none
             gradient = self._without_semantics(gradient, net, batch, client, slow)

@@ -7,11 +7,12 @@ Running statistics belong to the body and move in both phases, as in the authors
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.checks import check_range
 from fl_lightning.methods.fedper import FedPer
 from fl_lightning.module import Net
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedRep(FedPer):
@@ -41,7 +42,7 @@ class FedRep(FedPer):
         head_epochs: int = 1,
         head_steps: int | None = None,
         personal: Sequence[str] | None = None,
-        **common: Any,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(net, personal, **common)
         check_range("model.head_epochs", head_epochs, at_least=0, hint="0 leaves the head as it began")

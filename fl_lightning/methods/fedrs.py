@@ -5,14 +5,15 @@ Equation 5, the restricted softmax. Departures: the paper scales the inner produ
 the logits, which are these where the class layer has no bias.
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedRS(FederatedModule):
@@ -29,7 +30,7 @@ class FedRS(FederatedModule):
         ValueError: if ``alpha`` is outside.
     """
 
-    def __init__(self, net: Net, alpha: float = 0.5, **common: Any) -> None:
+    def __init__(self, net: Net, alpha: float = 0.5, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.alpha", alpha, at_least=0, at_most=1, hint="1 is FedAvg")
         self.alpha = alpha

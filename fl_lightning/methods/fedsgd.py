@@ -4,9 +4,10 @@ H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: Communicatio
 Decentralized Data. AISTATS 2017. arXiv 1602.05629. The mean of the models after one step is a step along the mean gradient.
 """
 
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.run.arguments import CommonArguments
 
 
 class FedSGD(FederatedModule):
@@ -20,7 +21,7 @@ class FedSGD(FederatedModule):
         ValueError: if local steps, epochs or a batch size are set.
     """
 
-    def __init__(self, net: Net, **common: Any) -> None:
+    def __init__(self, net: Net, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         for name in ("local_steps", "local_epochs"):
             if getattr(self, name) not in (None, 1):

@@ -5,17 +5,18 @@ Algorithm 1 has one rate for clients (line 10) and server (line 21), so what dec
 appendix with the rates is not known to us: their defaults are assumptions.
 """
 
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.exchange import Batch, Client, Needs, Upload, Weighted, predict_in_batches
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, Upload, Weighted, predict_in_batches
+from fl_lightning.run.arguments import CommonArguments
 
 DistillationSchedule = Literal["decayed", "constant"]
 
@@ -44,7 +45,7 @@ class Flashback(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(public_samples=True)
+    needs = Needs(data=DataNeeds(public_samples=True))
 
     global_label_counts: Tensor  # (C,), pi
     visits: Tensor  # (N,), rounds in which each client took part
@@ -57,7 +58,7 @@ class Flashback(FederatedModule):
         distillation_batch_size: int = 50,
         distillation_optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
         distillation_schedule: DistillationSchedule = "decayed",
-        **common: Any,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(net, **common)
         check_range("model.gamma", gamma, above=0, at_most=1)
@@ -70,12 +71,12 @@ class Flashback(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.has_data:
+        if self.federation is not None:
             self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes)))
             self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
 
     def check_data(self) -> None:
-        if self.data.public_size < 1:
+        if not len(self.data.public):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().check_data()
 
@@ -105,7 +106,8 @@ class Flashback(FederatedModule):
         return {"logits": logits, "label_counts": counts, "client": torch.tensor(client.index)}
 
     def server_step(self, update: Update | None) -> None:
-        self._before = self.predict_logits(self.data.public.inputs())  # of the global model that the round started from
+        # Of the global model that the round started from.
+        self._before = predict_in_batches(self.net, self.data.eval_batch_size, self.data.public.inputs())
         super().server_step(update)
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
@@ -132,7 +134,7 @@ class Flashback(FederatedModule):
                 group["lr"] *= self.learning_rate_decay ** (self.round - 1)
         self.net.train()
         for _ in range(self.distillation_epochs):
-            drawn = torch.randperm(self.data.public_size).split(self.distillation_batch_size)
+            drawn = torch.randperm(len(self.data.public)).split(self.distillation_batch_size)
             for indices, batch in zip(drawn, self.data.public.batches(drawn), strict=True):
                 logits = self.net(batch.inputs)
                 loss = CrossEntropy()(logits, batch.targets, self.global_label_counts).mean()

@@ -8,10 +8,11 @@ ensemble.
 
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.checks import check_patterns
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.run.arguments import CommonArguments
 
 
 class LGFedAvg(FederatedModule):
@@ -33,7 +34,7 @@ class LGFedAvg(FederatedModule):
         ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing is left to clients.
     """
 
-    def __init__(self, net: Net, shared: Sequence[str] = ("classifier.*",), **common: Any) -> None:
+    def __init__(self, net: Net, shared: Sequence[str] = ("classifier.*",), **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         self.shared = tuple(shared)
         if not self.shared:

@@ -1,7 +1,7 @@
 """Local training alone, the baseline without federation: nothing is sent."""
 
-from fl_lightning.exchange import Needs, Visit
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Needs, Visit
 
 
 class LocalOnly(FederatedModule):

@@ -5,15 +5,16 @@ first visit its previous model is the global one, which adds a constant log 2 an
 with random weights there.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, Upload
 from fl_lightning.functional import model_contrastive_loss
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, Upload
+from fl_lightning.run.arguments import CommonArguments
 
 
 class MOON(FederatedModule):
@@ -33,7 +34,7 @@ class MOON(FederatedModule):
         ValueError: if one of them is out of range, or the net has no features.
     """
 
-    def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Any) -> None:
+    def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.mu", mu, at_least=0, hint="0 is FedAvg")
         check_range("model.temperature", temperature, above=0, hint="the paper uses 0.5")

@@ -1,19 +1,20 @@
 """pFedMe: clients' models are free within the reach of a Moreau envelope around the global one.
 
 C. T. Dinh, N. H. Tran, T. D. Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020. arXiv 2006.08848.
-Algorithm 1. Departures: the clients of the cohort train, where the paper and its code train all in every round; theta begins
-each visit at the received weights and goes on from batch to batch, as in the authors' code; its ``decay`` of 0.001 is not in
-the paper.
+Algorithm 1. Departures: only the clients of the cohort train, while the paper and its code train all in every round. The
+paper accepts any theta that solves the inner problem closely enough; ``warm_start`` follows the authors' code, which goes on
+from the theta of the batch before. Its ``decay`` of 0.001 is not in the paper.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.exchange import Batch, Client, ClientState
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, ClientState
+from fl_lightning.run.arguments import CommonArguments
 
 
 class PFedMe(FederatedModule):
@@ -34,13 +35,22 @@ class PFedMe(FederatedModule):
         inner_steps: K, of theta on a batch.
         inner_rate: of these steps, above 0.
         decay: mu, of the term ``mu theta`` in these steps, at least 0.
+        warm_start: whether theta goes on from batch to batch within a visit, which begins at the received weights; false: theta
+            begins each batch at w.
 
     Raises:
         ValueError: if one of them is out of range.
     """
 
     def __init__(
-        self, net: Net, penalty: float = 15.0, inner_steps: int = 5, inner_rate: float = 0.1, decay: float = 0.0, **common: Any
+        self,
+        net: Net,
+        penalty: float = 15.0,
+        inner_steps: int = 5,
+        inner_rate: float = 0.1,
+        decay: float = 0.0,
+        warm_start: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(net, **common)
         check_range("model.penalty", penalty, above=0, hint="the paper uses 15 to 30")
@@ -48,6 +58,7 @@ class PFedMe(FederatedModule):
         check_range("model.inner_rate", inner_rate, above=0)
         check_range("model.decay", decay, at_least=0, hint="the authors' code has 0.001")
         self.penalty, self.inner_steps, self.inner_rate, self.decay = penalty, inner_steps, inner_rate, decay
+        self.warm_start = warm_start
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
@@ -61,6 +72,8 @@ class PFedMe(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         theta, losses = client.state["model"], []
         weights = {name: weight.detach() for name, weight in self.trained_weights(net).items()}
+        if not self.warm_start:
+            theta.update(weights)
         for _ in range(self.inner_steps):
             gradients, loss = self.gradients_of_model(theta, net, batch, client)
             losses.append(loss)

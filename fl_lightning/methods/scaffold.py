@@ -6,16 +6,18 @@ is in the variates of option II and not in those of option I. ``server_weighting
 the models alone and never the variates.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice
-from fl_lightning.exchange import Batch, Client, Reduction, Upload, Weighted
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import ArgumentsButWeighting
 
 Option = Literal["I", "II"]
 
@@ -38,14 +40,12 @@ class SCAFFOLD(FederatedModule):
         ValueError: if ``option`` is neither.
     """
 
-    leaves_mean = adds_to_gradients = True
-
     def __init__(
         self,
         net: Net,
         option: Option = "II",
         server_weighting: ServerWeighting = "uniform",
-        **common: Any,
+        **common: Unpack[ArgumentsButWeighting],
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
         check_choice("model.option", option, Option)
@@ -53,14 +53,14 @@ class SCAFFOLD(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        self.add_server_state("variate")
+        self.server_states.add("variate", shared_zeros(self))
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
         return super().released_without_noise + (("option I's gradients on all samples",) if self.option == "I" else ())
 
     def broadcast(self, client: int) -> dict[str, State]:
-        return {"variate": self.server_state("variate")}
+        return {"variate": self.server_states.tensors("variate")}
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().client_start(net, client)
@@ -111,7 +111,7 @@ class SCAFFOLD(FederatedModule):
     def aggregate(self, reduced: Reduction) -> Update:
         # Sampled clients alone have changed theirs: the mean change, times their share of all clients.
         share = reduced.total_weight("variate") / self.data.num_clients
-        variates = self.server_state("variate")
+        variates = self.server_states.tensors("variate")
         for name, change in reduced.mean("variate").items():
             variates[name].add_(share * change)
         return super().aggregate(reduced)

@@ -4,13 +4,13 @@ from typing import Any
 
 from torch import nn
 
-from fl_lightning.exchange import Client, ClientState, Needs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Client, ClientState, Needs
 
 
 class SecondModel(FederatedModule):
-    """A client keeps and uses ``client.state["model"]``, weights and buffers by name, at its first visit the initial model."""
+    """A client keeps and uses ``client.state["model"]``, weights and buffers by name; it begins as the initial model."""
 
     needs = Needs(initial_model=True)
 
@@ -20,4 +20,4 @@ class SecondModel(FederatedModule):
         return super().client_start(net, client)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
-        return {**shared, **state.method.get("model", {})}
+        return {**shared, **state.method.get("model", self.initial_model)}

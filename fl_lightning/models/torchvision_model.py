@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models import SqueezeNet, get_model, list_models
 
+from fl_lightning.checks import check_file
 from fl_lightning.models.network import Network
 
 # Auxiliary heads would make the outputs in train mode a tuple.
@@ -85,8 +85,7 @@ def read_state_dict(file: str) -> dict[str, Tensor]:
         FileNotFoundError: if there is no such file.
         ValueError: if it holds anything else.
     """
-    if not Path(file).is_file():
-        raise FileNotFoundError(f"model.net.weights is {file}, which does not exist: give a local file")
+    check_file("model.net.weights", file, "give a local file")
     cure = "save the net's state_dict() with torch.save"
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)

@@ -9,7 +9,6 @@ import math
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 from torchvision.models.vision_transformer import interpolate_embeddings
 
+from fl_lightning.checks import check_file
 from fl_lightning.models.network import Network
 from fl_lightning.models.torchvision_model import load_all_but_class_layer, read_state_dict
 
@@ -135,8 +135,7 @@ class _Arrays:
     """The arrays of an .npz file, each taken once."""
 
     def __init__(self, file: str) -> None:
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"model.net.weights is {file}, which does not exist: give a local file")
+        check_file("model.net.weights", file, "give a local file")
         try:
             with np.load(file) as arrays:
                 self.left = dict(arrays)

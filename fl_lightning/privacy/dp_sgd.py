@@ -19,13 +19,13 @@ from torch.nn.utils.parametrize import is_parametrized
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
-from fl_lightning.exchange import Batch, Client
-from fl_lightning.exchange.client import Gradients, Losses, Penalty
-from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.protocol.client import Gradients, Losses, Penalty
+from fl_lightning.protocol.protection import Protection
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision
@@ -62,20 +62,21 @@ class DPSGD(Privacy):
         refuse_batch_norm(method.net, "DP-SGD")
         if "mixed" in precision or precision in ("bf16-true", "16-true"):
             raise ValueError(f"trainer.precision is {precision}, but DP-SGD takes norms in full precision: use 32-true")
-        if self.accounting and (method.needs.task_streams or method.needs.arriving_classes):
+        if self.accounting and (method.needs.data.task_streams or method.needs.data.arriving_classes):
             raise ValueError(
                 "model.privacy.accounting is true, but a client's samples change with its tasks in data.tasks: set it to false"
             )
         if method.needs.other_samples:
+            whose = type(method.tasks if method.tasks.needs.other_samples else method).__name__
             raise ValueError(
-                f"model.privacy is DPSGD, which clips the gradient of each sample of a batch, but {type(method).__name__} has "
-                "other samples in a step: use a method without, such as FedLwF for arriving classes"
+                f"model.privacy is DPSGD, which clips the gradient of each sample of a batch, but {whose} has other samples in "
+                "a step: use another method, or LwF in model.tasks"
             )
         for name, layer in method.net.named_modules():
             if is_parametrized(layer):
                 raise ValueError(
                     f"model.net under {type(method).__name__} has the layer {name}, whose weights are made of several, which "
-                    "DP-SGD cannot clip by sample: use a method that trains layers as they are, such as FedAvgOnTasks"
+                    "DP-SGD cannot clip by sample: use a method that trains layers as they are, or EWC in model.tasks"
                 )
         _try_layers(method.net, method.data.first_inputs(2))
 
@@ -117,7 +118,7 @@ class NoisyGradient:
         at: Sequence[Tensor] | None = None,
         buffers: State | None = None,
     ) -> Gradients:
-        """As a :class:`~fl_lightning.exchange.client.GradientEstimator`; a batch may be empty."""
+        """As a :class:`~fl_lightning.protocol.client.GradientEstimator`; a batch may be empty."""
         weights = [weight for weight in net.parameters() if weight.requires_grad]
         batch_size = len(batch.targets)
         divisor = batch_size if client.expected_batch_size is None else client.expected_batch_size

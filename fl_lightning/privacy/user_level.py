@@ -14,12 +14,12 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
-from fl_lightning.exchange import Update, Upload
-from fl_lightning.exchange.protection import Protection
 from fl_lightning.functional.aggregation import State
-from fl_lightning.hooks import overridden
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.protocol import Learner, Update, Upload
+from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.protection import Protection
 
 _EVERYBODY = -1
 
@@ -45,14 +45,22 @@ class UserLevelDP(Privacy):
                 f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "
                 "set it to uniform, with a method that does not weight by itself"
             )
+        if method.needs.data.task_streams:
+            raise ValueError(
+                f"model.privacy is UserLevelDP, but clients that learn tasks, as with {type(method.tasks).__name__}, tell the "
+                "server of each: use DPSGD"
+            )
         drawn = type(participation.sampler) in (Poisson, Uniform)
         if not drawn or overridden(method, ours.cohort):
             given = name if drawn else participation.said_by
             raise ValueError(f"model.privacy is UserLevelDP, which draws cohorts by coin, but {given} names them: use DPSGD")
-        if changed := overridden(method, ours.client_result, ours.aggregate, ours.probe):
+        of_method = overridden(method, ours.client_result, ours.aggregate, ours.probe)
+        of_tasks = overridden(method.tasks, Learner.upload, Learner.probe)
+        if changed := of_method or of_tasks:
+            whose = name if of_method else f"{type(method.tasks).__name__} in model.tasks"
             raise ValueError(
-                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {name} changes "
-                f"{' and '.join(changed)}: use DPSGD, or another method"
+                f"model.privacy is UserLevelDP, which bounds the weights that clients send, but {whose} changes "
+                f"{' and '.join(changed)}: use DPSGD, or another {'method' if of_method else 'learner'}"
             )
 
     def protection(self, seed: int) -> Protection:

@@ -1,21 +1,36 @@
 """Two sides compared, runs or whole sweeps: in which settings they differ, and by how much what came out does."""
 
 import math
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
 
 from fl_lightning.report.costs import megabytes, time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.groups import Group, group_runs
 from fl_lightning.report.runs import Run
-from fl_lightning.report.safe_text import shortened
-from fl_lightning.report.study import Spread, check_same_data, common_metric, final_value, holm, paired_test
-from fl_lightning.report.tables import DASH, Table, interval, number, signed, spread
+from fl_lightning.report.safe_text import one_line, shortened
+from fl_lightning.report.study import (
+    INTERVAL_IS,
+    Spread,
+    check_same_data,
+    common_metric,
+    final_value,
+    holm,
+    measured_runs,
+    paired_test,
+)
+from fl_lightning.report.tables import DASH, Table, compared, spread
 
 _PROVENANCE = ("version", "commit")  # of results.json
 _FORGETTING = "forgetting/"
 _REPEATED = "forgetting/client_mean_positive"  # client_mean with the other sign
 _SECONDS = "seconds"  # which say as much of the machine
+_WIDE = 200  # columns where there is no terminal
 Measure = Callable[[Run], float]
 
 
@@ -32,9 +47,11 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
     """The settings in which two sides differ, what came out on each, and remarks on what was left out.
 
     Raises:
-        ValueError: if the sides are of several data sets or have no accuracy in common, or nothing on them belongs together.
+        ValueError: if a side has logged no accuracy, the sides are of several data sets or have no accuracy in common, or
+            nothing on them belongs together.
     """
-    runs = [*first, *second]
+    (first, said), (second, said_too) = measured_runs(first), measured_runs(second)
+    remarks, runs = [*said, *said_too], [*first, *second]
     check_same_data(runs)
     measures = _measures(runs)
     (groups, said), (others, said_too) = group_runs(first), group_runs(second)
@@ -45,7 +62,7 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
             "SECOND has no run that belongs to one of FIRST: the sides may differ in settings that are the same within each, "
             "and in no other"
         )
-    remarks = [*said, *said_too, *(f"{group.label}: left out, on one side alone" for group in alone)]
+    remarks += [*said, *said_too, *(f"{group.label}: left out, on one side alone" for group in alone)]
     differing |= _provenance(first, second)
     return _settings(differing), _outcome(found, measures), remarks
 
@@ -118,27 +135,24 @@ def _settings(differing: dict[str, tuple[str, str]]) -> Table:
 
 def _outcome(found: Sequence[Pair], measures: dict[str, Measure]) -> Table:
     scored = [(pair, name, *_scores(pair, measure)) for pair in found for name, measure in measures.items()]
-    tested = [paired_test(theirs, ours) for _, _, ours, theirs in scored]
-    corrected = holm([math.nan if name == _SECONDS else p for (_, name, *_), (_, p) in zip(scored, tested, strict=True)])
-    has_intervals = any(not math.isnan(differences.interval[0]) for differences, _ in tested)
+    tests = [paired_test(theirs, ours) for _, _, ours, theirs in scored]
+    corrected = holm([math.nan if name == _SECONDS else p for (_, name, *_), (_, p) in zip(scored, tests, strict=True)])
+    has_intervals = any(not math.isnan(differences.interval[0]) for differences, _ in tests)
     rows, records = [], []
-    for (pair, name, *sides), (differences, _), p_holm in zip(scored, tested, corrected, strict=True):
+    for (pair, name, *sides), (differences, _), p_holm in zip(scored, tests, corrected, strict=True):
         texts = [spread(Spread(tuple(side.values()))) for side in sides]
-        change = signed(differences.mean) + (f" ({len(differences.values)})" if differences.values else "")
-        between = [interval(differences)] if has_intervals else []
-        rows.append([*([pair.label or DASH] if len(found) > 1 else []), name, *texts, change, *between, number(p_holm, ".2g")])
+        cells = compared(differences, p_holm, has_interval=has_intervals)
+        rows.append([*([pair.label or DASH] if len(found) > 1 else []), name, *texts, *cells])
         means = {f"{of}_mean": Spread(tuple(side.values())).mean for of, side in zip(("first", "second"), sides, strict=True)}
         low, high = differences.interval
         counted = {"pairs": len(differences.values), "difference": differences.mean, "low": low, "high": high, "p_holm": p_holm}
         records.append({"runs": pair.label, "measure": name} | means | counted)
-    tests = sum(not math.isnan(p) for p in corrected)
-    between = (
-        " its interval is that of the mean difference, by a percentile bootstrap over three or more seeds;" * has_intervals
-    )
+    num_tests = sum(not math.isnan(p) for p in corrected)
+    between = f" its interval is that of the mean difference, {INTERVAL_IS};" * has_intervals
     note = (
         "Mean ± standard deviation over seeds; the second less the first over the seeds that both have, in brackets how many;"
         f"{between} p of Student's paired t test, two-sided, "
-        + (f"corrected for the {tests} tests of this table by Holm's method." if tests > 1 else "not corrected.")
+        + (f"corrected for the {num_tests} tests of this table by Holm's method." if num_tests > 1 else "not corrected.")
     )
     columns = [*(["runs"] if len(found) > 1 else []), "measure", "first", "second", "second - first (pairs)"]
     columns += [*(["its 95 % interval"] if has_intervals else []), "p (Holm)"]
@@ -148,3 +162,21 @@ def _outcome(found: Sequence[Pair], measures: dict[str, Measure]) -> Table:
 def _scores(pair: Pair, measure: Measure) -> tuple[dict[int, float], dict[int, float]]:
     """By seed, of either side."""
     return {run.seed: measure(run) for run in pair.first.runs}, {run.seed: measure(run) for run in pair.second.runs}
+
+
+def show(settings: Table, outcome: Table) -> None:
+    """Print what :func:`compare` found."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print(_drawn(settings) if settings.rows else "No setting differs.")
+    console.print(_drawn(outcome))
+    console.print(outcome.note)
+
+
+def _drawn(table: Table) -> rich_table.Table:
+    numbers_from = table.columns.index("first")
+    drawn = rich_table.Table(title=table.title, title_justify="left")
+    for place, column in enumerate(table.columns):
+        drawn.add_column(column, justify="right" if place >= numbers_from else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(Text(one_line(cell)) for cell in row))
+    return drawn

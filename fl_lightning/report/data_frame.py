@@ -3,7 +3,7 @@
 import warnings
 from pathlib import Path
 
-from fl_lightning.extras import needing_extra
+from fl_lightning.checks.extras import needing_extra
 from fl_lightning.report.runs import Run, read_runs
 
 with needing_extra("analysis", "load_runs"):

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.report.costs import model_megabytes
-from fl_lightning.report.events import Curve
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.log import Curve, thinned
 from fl_lightning.report.measured_rounds import class_names
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
@@ -37,7 +37,6 @@ _SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.parse_math": False,  # a dollar in a name is a dollar
-    "svg.hashsalt": "fl-lightning",  # the same input, the same file
 }
 # M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
 _COLORS = "#3f90da #ffa90e #bd1f01 #832db6 #94a4a2 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
@@ -112,7 +111,7 @@ def draw_spread(axes: Axes, curves: Sequence[Curve], color: str, label: str, *, 
 
 def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, *, dashed: bool = False) -> None:
     """The mean of values (curves, n) at positions (n,) and, of several curves, a band of one standard deviation."""
-    chosen = _thinned(len(at), _MOST_POINTS)
+    chosen = thinned(len(at), _MOST_POINTS)
     at, values = at[chosen], values[:, chosen]
     mean = values.mean(axis=0)
     axes.plot(at, mean, color=color, label=label, linewidth=1.3, linestyle="--" if dashed else "-")
@@ -126,7 +125,7 @@ def draw_distribution(axes: Axes, values: NDArray, counts: NDArray, color: str, 
     order = np.argsort(values)
     shares = np.cumsum(counts[order]) / counts.sum()
     values = values[order]
-    chosen = _thinned(len(values), _MOST_POINTS)
+    chosen = thinned(len(values), _MOST_POINTS)
     axes.step(values[chosen], shares[chosen], where="post", color=color, label=label, linewidth=1.3)
 
 
@@ -167,20 +166,16 @@ def draw_sizes(study: Study, groups: Sequence[Group], palette: Palette) -> Figur
 
 def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     """A class-by-round heatmap for each group, mean over seeds (Flashback, Figure 5)."""
-    columns = min(2, len(groups))
-    rows = -(-len(groups) // columns)
-    height = max(2.0, min(10.0, 0.22 * len(classes))) + 1.0
-    figure = Figure(figsize=(6.5 * columns, height * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    figure, panels = _panels(len(groups), 6.5, max(2.0, min(10.0, 0.22 * len(classes))) + 1.0)
     for axes, group in zip(panels, groups, strict=False):
         curves = [[run.log.scalars[f"class_accuracy/{name}"] for name in classes] for run in group.runs]
         rounds, _ = common_curve([curve for of in curves for curve in of])
-        rounds = rounds[_thinned(len(rounds), _MOST_COLUMNS)]
+        rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
         values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
         names, at = list(map(one_line, classes)), [str(round) for round in rounds]
         title = _wrapped(group.label)
         heatmap(axes, torch.from_numpy(values), names, at, title=title, row_title="", column_title="round")
-        ticks = _thinned(len(rounds), _MOST_TICKS)
+        ticks = thinned(len(rounds), _MOST_TICKS)
         axes.set_xticks(ticks, rounds[ticks])
     _finish_heatmaps(panels, len(groups))
     return figure
@@ -205,10 +200,7 @@ def draw_client_forgetting(groups: Sequence[Group], round: int, tensors: Callabl
 
 def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
     """The global model before, each client, the global model after, by class, side by side (Flashback, Figure 2)."""
-    columns = min(2, len(groups))
-    rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(6.5 * columns, 4.6 * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    figure, panels = _panels(len(groups), 6.5, 4.6)
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
         known = class_names(group.runs[0].log)
@@ -224,16 +216,21 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
 
 
 def _grid(count: int) -> tuple[Figure, Sequence[Axes]]:
-    columns = min(2, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    figure, panels = _panels(count, *_PANEL, shared=True)
     for axes in panels[count:]:
         axes.set_axis_off()
     for axes in panels[:count]:
         axes.tick_params(labelbottom=True)  # which sharing leaves to the lowest row
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     return figure, panels[:count]
+
+
+def _panels(count: int, width: float, height: float, shared: bool = False) -> tuple[Figure, list[Axes]]:
+    """At least so many, of a size in inches, two in a row; ``shared``: with the same axes."""
+    columns = min(2, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared).flat)
 
 
 def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
@@ -251,11 +248,6 @@ def _finish_heatmaps(panels: Sequence[Axes], used: int) -> None:
             text.set_in_layout(False)
     for axes in panels[used:]:
         axes.set_axis_off()
-
-
-def _thinned(count: int, most: int) -> NDArray[np.int64]:
-    """Indices of at most so many of a curve's points, evenly spread, the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else np.arange(0)
 
 
 def _wrapped(label: str) -> str:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.groups import Group
 from fl_lightning.report.marks import best_and_second
 from fl_lightning.report.runs import Run
-from fl_lightning.report.study import TASKS, Spread, Study, holm, paired_test
-from fl_lightning.report.tables import DASH, Table, interval, mean_and_sd, means_and_sds, number, signed, spread
+from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
+from fl_lightning.report.tables import DASH, Table, baseline_note, compared, interval, mean_and_sd, means_and_sds, spread
 
 _MORE_IS_BETTER = ("forgetting/client_mean", TASKS, "tasks/backward_transfer")
 _SIZE = "tasks/model_megabytes"  # no score
@@ -34,7 +35,7 @@ class Measure:
 
     def over_seeds(self, group: Group) -> Spread:
         """The same as a spread."""
-        return Spread(tuple(self.by_seed(group).values()))
+        return Spread.of_all(self.by_seed(group).values(), len(group.runs))
 
     def rank(self, group: Group) -> float:
         """The mean with the sign by which more is better; NaN where nothing was logged, or where it is no score."""
@@ -61,10 +62,9 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
 
 
 def mean_after_first(run: Run, name: str) -> float:
-    """Round 1 is left out: what the untrained model happened to know is no knowledge to lose."""
+    """Mean over the rounds of a run, see :func:`mean_over_rounds`."""
     curve = run.log.scalars[name]
-    later = curve.after(1)
-    return float((later if len(later) else curve).values.mean())
+    return mean_over_rounds(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
 
 
 def tasks(study: Study) -> list[Table]:
@@ -121,7 +121,7 @@ def _marks_note(study: Study, best: str = "the least forgetting") -> str:
 
 def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequence[Measure]) -> list[Table]:
     """Intervals of the means, and paired tests against the baseline; no table where there is neither."""
-    scored = [(group, measure, *_against_baseline(study, group, measure)) for group in groups for measure in measures]
+    scored = [(group, measure, *study.against_baseline(group, measure.by_seed)) for group in groups for measure in measures]
     scored = [one for one in scored if one[1].by_seed(one[0])]
     corrected = holm([p for *_, p in scored])
     spreads = [measure.over_seeds(group) for group, measure, *_ in scored]
@@ -129,8 +129,7 @@ def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequen
         return []
     rows, records = [], []
     for (group, measure, differences, p), p_holm, values in zip(scored, corrected, spreads, strict=True):
-        change = signed(differences.mean) + (f" ({len(differences.values)})" if differences.values else "")
-        rows.append([group.label, measure.label, spread(values), interval(values), change, number(p_holm, ".2g")])
+        rows.append([group.label, measure.label, spread(values), interval(values), *compared(differences, p_holm)])
         records.append(
             {"method": group.label, "measure": measure.scalar}
             | mean_and_sd("score", values)
@@ -138,21 +137,7 @@ def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequen
             | {"pairs": len(differences.values), "difference": differences.mean, "p": p, "p_holm": p_holm}
         )
     columns = ["method", "measure", "mean", "its 95 % interval", "against the baseline (pairs)", "p (Holm)"]
-    note = _tests_note(study, sum(not math.isnan(p) for p in corrected))
+    tests = baseline_note(study, sum(not math.isnan(p) for p in corrected))
+    note = f"Mean ± standard deviation over seeds; the interval is that of the mean, {INTERVAL_IS}. {tests} {DASH} where there "
+    note += "are too few seeds, no baseline under the same condition, or no variation."
     return [Table(f"{table.name}_tests", f"{table.title}: intervals and tests", note, columns, rows, records)]
-
-
-def _against_baseline(study: Study, group: Group, measure: Measure) -> tuple[Spread, float]:
-    """Differences by seed and the p value, not corrected; none and NaN for the baseline."""
-    other = study.counterpart(group)
-    return paired_test(measure.by_seed(group), measure.by_seed(other)) if other else (Spread(()), math.nan)
-
-
-def _tests_note(study: Study, tests: int) -> str:
-    corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
-    return (
-        "Mean ± standard deviation over seeds; the interval is that of the mean, by a percentile bootstrap over three or more "
-        f"seeds. The baseline is {study.baseline.label}: the mean difference over the seeds that both have, in brackets how "
-        f"many those are, and p of Student's paired t test, two-sided, {corrected}. {DASH} where there are too few seeds, no "
-        "baseline under the same condition, or no variation."
-    )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_lightning.report.events import Log
+from fl_lightning.report.log import Log
 
 
 def client_forgetting_rounds(log: Log) -> list[int]:
@@ -26,9 +26,13 @@ def one_round_rounds(log: Log) -> list[int]:
 
 
 def cohort_rounds(log: Log) -> list[int]:
-    """Rounds, ascending, of which a log says who took part."""
+    """Rounds, ascending, in which anything was logged and of which a log says who took part.
+
+    The others are not listed, as one that is far off may be claimed by a few bytes.
+    """
     logged = _by_round(log, "round_cohort")
-    return list(range(min(logged), log.last_round + 1)) if logged else []
+    rounds = {int(round) for session in log.sessions for round in session[:, 0]} if logged else set()
+    return sorted(round for round in rounds if round >= min(logged))
 
 
 def cohort(log: Log, round: int) -> list[int] | None:

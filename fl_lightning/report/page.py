@@ -4,23 +4,22 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import matplotlib
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from fl_lightning.atomic_files import atomic_write
+from fl_lightning.report.figure_files import Format, write_figure_file
 from fl_lightning.report.figures import INK, PAPER, Drawing
 from fl_lightning.report.safe_text import markdown, markdown_code, one_line
 from fl_lightning.report.sections import Section
 from fl_lightning.report.table_files import write_table
 from fl_lightning.report.tables import Table
 from fl_lightning.report.template import FIGURE, HTML, TABLE
+from fl_lightning.state.atomic_files import atomic_write
 
 _GENERATOR = '<meta name="generator" content="fl-lightning report">'
 _DPI = 150
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # so that the same figure is the same file
 
 
 @dataclass(frozen=True)
@@ -78,17 +77,12 @@ def _files_named_in(report: Path) -> set[str]:
 
 
 def _write_figure(drawing: Drawing, folder: Path) -> str:
-    """Write a PNG, a PDF and an SVG; gives the SVG's text."""
-    with atomic_write(folder / f"{drawing.name}.png") as path:
-        drawing.figure.savefig(path, format="png", dpi=_DPI)
-    drawing.figure.set_layout_engine("none")  # the layout stands, and finding it again takes as long as drawing
-    # TrueType: publishers refuse the default, Type 3.
-    with atomic_write(folder / f"{drawing.name}.pdf") as path, matplotlib.rc_context({"pdf.fonttype": 42}):
-        drawing.figure.savefig(path, format="pdf", facecolor="white", metadata={"CreationDate": None})
-    with atomic_write(folder / f"{drawing.name}.svg") as path:
-        with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
-            drawing.figure.savefig(path, format="svg", metadata=_NO_METADATA)
-        return path.read_text(encoding="utf-8")
+    """Write a PNG, an SVG and a PDF; gives the SVG's text."""
+    for format in get_args(Format):
+        path = folder / f"{drawing.name}.{format}"
+        write_figure_file(drawing.figure, path, format, _DPI, "white" if format == "pdf" else PAPER)
+        drawing.figure.set_layout_engine("none")  # the layout stands, and finding it again takes as long as drawing
+    return (folder / f"{drawing.name}.svg").read_text(encoding="utf-8")
 
 
 def _html(report: Report, pictures: dict[str, str]) -> str:

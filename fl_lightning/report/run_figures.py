@@ -12,7 +12,7 @@ from torch import Tensor
 from fl_lightning.callbacks import figures
 from fl_lightning.callbacks.class_names import with_rounds
 from fl_lightning.functional import client_forgetting, task_confusion
-from fl_lightning.report.events import Log
+from fl_lightning.report.log import Log
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, cohort, one_round_rounds
 from fl_lightning.report.safe_text import one_line
 
@@ -26,7 +26,7 @@ class Picture:
     Attributes:
         tag: such as ``forgetting/clients``.
         rounds: that it can be drawn of, ascending, at least one.
-        draw: of one of them.
+        draw: of one of them; raises a ValueError if its numbers do not fit each other.
         of_the_run: whether it shows all rounds, so that the last picture holds what the others do.
     """
 
@@ -63,6 +63,22 @@ def _logged(log: Log, *names: str) -> list[int]:
 
 def _tensor(log: Log, name: str, round: int) -> Tensor:
     return torch.from_numpy(log.tensors[name][round].astype(np.float64))
+
+
+def _fitting(log: Log, *asked: tuple[str, int, str]) -> list[Tensor]:
+    """Tensors by name, round and a letter for each dimension, which stands for one size in all of them, at least 1.
+
+    Raises:
+        ValueError: naming the first that does not fit, as in a damaged record.
+    """
+    sizes: dict[str, int] = {}
+    for name, round, letters in asked:
+        shape = log.tensors[name][round].shape
+        sizes = {letter: max(size, 1) for letter, size in zip(letters, shape, strict=True)} | sizes
+        expected = tuple(sizes[letter] for letter in letters)
+        if shape != expected:
+            raise ValueError(f"{name} of round {round} has shape {shape}, not {expected}")
+    return [_tensor(log, name, round) for name, round, _ in asked]
 
 
 def _names(log: Log, count: int) -> list[str]:
@@ -126,14 +142,14 @@ def _labels(log: Log) -> Iterator[Picture]:
         return
 
     def partition(after: int) -> Figure:
-        first = _tensor(log, "label_counts/first_clients", after)
+        (first,) = _fitting(log, ("label_counts/first_clients", after, "NC"))
         rows = [*(f"client {client}" for client in range(len(first) - 1)), "all clients"]
         title = f"Labels of the clients from round {after + 1} on" if len(begun) > 1 else "Labels of the clients"
         return figures.label_shares(first, rows, _names(log, first.shape[1]), title)
 
     def of_cohort(round: int) -> Figure:
-        some = _tensor(log, "label_counts/clients", round)
-        first = _tensor(log, "label_counts/first_clients", max((after for after in begun if after < round), default=begun[0]))
+        before = max((after for after in begun if after < round), default=begun[0])
+        first, some = _fitting(log, ("label_counts/first_clients", before, "NC"), ("label_counts/clients", round, "KC"))
         rows = [*(f"client {client}" for client in cohort(log, round) or ()), "cohort", "all clients"]
         counts = torch.cat([some, some.sum(dim=0, keepdim=True), first[-1:]])
         return figures.label_shares(counts, rows, _names(log, some.shape[1]), f"Labels of the cohort, round {round}")
@@ -142,7 +158,7 @@ def _labels(log: Log) -> Iterator[Picture]:
     counted = [
         round
         for round in _logged(log, "label_counts/clients")
-        if len(cohort(log, round) or ()) == len(log.tensors["label_counts/clients"][round])
+        if 0 < len(cohort(log, round) or ()) == len(log.tensors["label_counts/clients"][round])
     ]
     yield Picture("label_counts/cohort", counted, of_cohort)
 
@@ -152,16 +168,19 @@ def _tasks(log: Log) -> Iterator[Picture]:
     whose = "accuracy of the global model" if "tasks/class_table" in log.tensors else "accuracy, mean over clients"
 
     def table(round: int) -> Figure:
-        return figures.task_table(_tensor(log, "tasks/table", round), whose)
+        (known,) = _fitting(log, ("tasks/table", round, "TT"))
+        return figures.task_table(known, whose)
 
     def confusion(round: int) -> Figure:
-        known = _tensor(log, "tasks/table", round)
-        class_task = _tensor(log, "tasks/class_task", round).long()
-        shares = task_confusion(_tensor(log, "tasks/counts", round), class_task, len(known))
+        parts = ("tasks/table", "TT"), ("tasks/counts", "CC"), ("tasks/class_task", "C")
+        known, counts, class_task = _fitting(log, *((name, round, letters) for name, letters in parts))
+        if not ((class_task >= 0) & (class_task < len(known))).all():
+            raise ValueError(f"tasks/class_task of round {round} names a task that is none of the {len(known)}")
+        shares = task_confusion(counts, class_task.long(), len(known))
         return figures.task_confusion_table(shares, int((~known.isnan()).any(dim=1).sum()) - 1)
 
     def classes(round: int) -> Figure:
-        values = _tensor(log, "tasks/class_table", round)
+        values, _ = _fitting(log, ("tasks/class_table", round, "TC"), ("tasks/class_rounds", round, "C2"))
         return figures.classes_after_tasks(values.T, _arriving(log, values.shape[1]))
 
     yield Picture("tasks/accuracy_table", _logged(log, "tasks/table"), table)
@@ -173,9 +192,8 @@ def _attention(log: Log) -> Iterator[Picture]:
     """Tasks by their positions in clients' streams: names are not logged."""
 
     def table(round: int, client: int) -> Figure:
-        values = _tensor(log, f"{_ATTENTION}{client}", round)
-        foreign = _tensor(log, f"{_FOREIGN}{client}", round).int().tolist()
-        columns = [f"{position + 1} of client {other}" for other, position in foreign]
+        values, foreign = _fitting(log, (f"{_ATTENTION}{client}", round, "TF"), (f"{_FOREIGN}{client}", round, "F2"))
+        columns = [f"{position + 1} of client {other}" for other, position in foreign.int().tolist()]
         return figures.attention_table(values, list(map(str, range(1, len(values) + 1))), columns, client)
 
     for client in sorted(int(name.removeprefix(_ATTENTION)) for name in log.tensors if name.startswith(_ATTENTION)):

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.report.events import EVENT_FILES, Log, has_log, read_log
+from fl_lightning.report.log import Log, read_log
 from fl_lightning.report.safe_text import shortened
+from fl_lightning.run.record_lines import RECORD_FILE
 from fl_lightning.state.strict_yaml import load_yaml
-from fl_lightning.training.record_logger import RECORD_FILE
 
-_LOGS = f"{EVENT_FILES} or {RECORD_FILE}"
+_MOST_BYTES = 2**24  # of a config or results; JSON takes 25 times as much memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         where = ", ".join(map(str, paths))
         raise FileNotFoundError(
-            f"RUNS is {where}, which holds no run: give folders of fl-lightning fit, with {_LOGS} and config.yaml"
+            f"RUNS is {where}, which holds no run: give folders of fl-lightning fit, with {RECORD_FILE} and config.yaml"
             + "".join(f" ({remark})" for remark in remarks[:3])
         )
     return runs, remarks
@@ -74,7 +74,7 @@ def reason(error: Exception) -> str:
 
 
 def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Folders with an event file or with a run's config, each once, and remarks on folders that cannot be listed.
+    """Folders with a record or with a run's config, each once, and remarks on folders that cannot be listed.
 
     Raises:
         FileNotFoundError: if one of the paths is no folder.
@@ -88,10 +88,8 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not path.is_dir():
             raise FileNotFoundError(f"RUNS has {path}, which is no folder: give folders of runs, such as runs/digits_tce")
         for folder, inner, files in os.walk(path, onerror=skip):
-            # What else is called like an event file holds no runs; checkpoints may hold a file for each client.
-            events = [name for name in (*inner, *files) if Path(name).match(EVENT_FILES)]
-            inner[:] = sorted(name for name in inner if name not in ("checkpoints", *events))
-            if events or {"config.yaml", RECORD_FILE} & set(files):
+            inner[:] = sorted(name for name in inner if name != "checkpoints")  # which may hold a file for each client
+            if {"config.yaml", RECORD_FILE} & set(files):
                 found.setdefault(Path(folder).resolve(), Path(folder))
     return list(found.values()), remarks
 
@@ -104,12 +102,12 @@ def read_run(folder: Path) -> Run:
     """
     if not (folder / "config.yaml").exists():
         raise ValueError("it has no config.yaml")
-    if not has_log(folder):
-        raise ValueError(f"it has no {_LOGS}")
+    if not (folder / RECORD_FILE).exists():
+        raise ValueError(f"it has no {RECORD_FILE}")
     config, results = _read_config(folder / "config.yaml"), _read_results(folder / "results.json")
     log = read_log(folder)
     if log.remarks and not log.sessions:
-        raise ValueError(f"nothing in its {_LOGS} can be read")
+        raise ValueError(f"nothing in its {RECORD_FILE} can be read")
     return Run(folder, config, results, log)
 
 
@@ -152,6 +150,8 @@ def _read_results(path: Path) -> dict[str, Any]:
 def _bytes(path: Path) -> bytes:
     if not path.is_file():  # a pipe would be waited for
         raise ValueError(f"its {path.name} is no file")
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"its {path.name} has {size:,} bytes, must have at most {_MOST_BYTES:,}")
     return path.read_bytes()
 
 

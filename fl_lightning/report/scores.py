@@ -10,29 +10,27 @@ from numpy.typing import NDArray
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.marks import best_and_second
-from fl_lightning.report.study import TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, capitalised, interval, mean_and_sd, number, signed, spread
+from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
+from fl_lightning.report.tables import DASH, Table, baseline_note, capitalised, compared, interval, mean_and_sd, not_all, spread
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
 _TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them
-_ROUNDING = 1e-6  # of float32, in which scalars are logged: .78 is within .02 of .8
+_ROUNDING = 1e-9  # .78 is within .02 of .8, and .6 is three quarters of it
 
 
 def final_accuracy(study: Study) -> Table:
     """Final, last and best accuracy, and the paired test against the baseline."""
     rows, records = [], []
-    tests = [_against_baseline(study, group) for group in study.finished]
+    tests = [study.against_baseline(group, study.finals) for group in study.finished]
     corrected = holm([p for _, p in tests])
     has_intervals = any(not math.isnan(study.final_of(group).interval[0]) for group in study.finished)
     for group, (differences, p), p_holm in zip(study.finished, tests, corrected, strict=True):
         other = study.counterpart(group)
         final = study.final_of(group)
         last, best = (Spread(tuple(float(of(study.accuracy(run).values)) for run in group.runs)) for of in (_last, np.max))
-        pairs = f" ({len(differences.values)})" if differences.values else ""
-        change = signed(differences.mean) + pairs
         between = [interval(final)] if has_intervals else []
-        texts = [str(len(group.runs)), spread(final), *between, spread(last), spread(best), change, number(p_holm, ".2g")]
-        rows.append([group.label, *texts])
+        texts = [str(len(group.runs)), spread(final), *between, spread(last), spread(best)]
+        rows.append([group.label, *texts, *compared(differences, p_holm)])
         records.append(
             {"method": group.label, "runs": len(group.runs)}
             | mean_and_sd("final", final)
@@ -50,12 +48,6 @@ def final_accuracy(study: Study) -> Table:
     return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold, underlined)
 
 
-def _against_baseline(study: Study, group: Group) -> tuple[Spread, float]:
-    """Differences by seed and the p value, not corrected; none and NaN for the baseline."""
-    other = study.counterpart(group)
-    return study.paired_test(group, other) if other else (Spread(()), math.nan)
-
-
 def _last(values: NDArray) -> float:
     return values[-1]
 
@@ -64,15 +56,13 @@ def _final_note(study: Study, tests: int, has_intervals: bool) -> str:
     final = "the last evaluation, after all tasks"
     if study.metric != TASKS:
         final = f"the {FINAL_IS}"
-    corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
-    between = "; its interval is that of the mean, by a percentile bootstrap over three or more seeds" if has_intervals else ""
+    between = f"; its interval is that of the mean, {INTERVAL_IS}" if has_intervals else ""
     return (
         f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
         f"{final}{between}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
-        f"the second. The baseline is {study.baseline.label}: the mean difference in final accuracy over the seeds that both "
-        f"have, in brackets how many those are, and p of Student's paired t test, two-sided, {corrected}. "
-        f"{DASH} where there are fewer than two such seeds, no baseline under the same condition, or no variation."
+        f"the second. {baseline_note(study, tests, ' in final accuracy')} {DASH} where there are fewer than "
+        "two such seeds, no baseline under the same condition, or no variation."
     )
 
 
@@ -83,10 +73,11 @@ def rounds_to_target(study: Study) -> Table:
         texts = []
         for fraction in _FRACTIONS:
             goal = fraction * study.targets[group.condition]
-            reached = [round for run in group.runs if (round := study.rounds_to(run, goal)) is not None]
-            texts.append(_rounds_text(reached, len(group.runs)))
+            reached = [round for run in group.runs if (round := study.rounds_to(run, goal - _ROUNDING)) is not None]
+            of_all = Spread.of_all(reached, len(group.runs))
+            texts.append(not_all(len(reached), len(group.runs)) or _rounds_text(of_all))
             counts = {"method": group.label, "fraction": fraction, "accuracy": goal, "runs": len(group.runs)}
-            records.append(counts | {"reached": len(reached)} | mean_and_sd("rounds", Spread(tuple(map(float, reached)))))
+            records.append(counts | {"reached": len(reached)} | mean_and_sd("rounds", of_all))
         rows.append([group.label, str(len(group.runs)), f"{study.targets[group.condition]:.3f}", *texts])
     note = (
         f"The first evaluated round whose {study.metric_name} is at least this part of the target, mean ± standard deviation "
@@ -96,11 +87,8 @@ def rounds_to_target(study: Study) -> Table:
     return Table("rounds_to_target", "Rounds to a target accuracy", note, columns, rows, records)
 
 
-def _rounds_text(reached: Sequence[int], runs: int) -> str:
-    if len(reached) < runs:
-        return f"{DASH} ({len(reached)} of {runs})" if runs > 1 else DASH
-    values = Spread(tuple(map(float, reached)))
-    return f"{values.mean:.0f}" + (f" ± {values.deviation:.0f}" if runs > 1 else "")
+def _rounds_text(values: Spread) -> str:
+    return f"{values.mean:.0f}" + (f" ± {values.deviation:.0f}" if len(values.values) > 1 else "")
 
 
 def rate_robustness(study: Study) -> Table | None:

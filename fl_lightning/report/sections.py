@@ -1,5 +1,6 @@
 """The sections of a report: those that the runs have something to say about."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fl_lightning.report import costs, figures, forgetting, scores
-from fl_lightning.report.events import Curve
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
+from fl_lightning.report.log import Curve
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
@@ -155,8 +156,8 @@ def _has(study: Study, name: str) -> bool:
 
 def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     name, gap = _round_forgetting_name(study)
-    names = {name: "round F_t"} if gap == 1 else {name: f"over {gap} rounds"} if gap else {}
-    names |= {"forgetting/local_mean": "local F_kt", "forgetting/client_mean": "client F_ki (negative)"}
+    names = {name: "round F_t, mean"} if gap == 1 else {name: f"over {gap} rounds, mean"} if gap else {}
+    names |= {"forgetting/local_mean": "local F_kt, mean", "forgetting/client_mean": "client F_ki, mean (negative)"}
     names = {name: label for name, label in names.items() if _has(study, name)}
     if not names:
         return
@@ -166,7 +167,7 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
         what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")
         points = partial(_round_points, name=name)
         drawn.append(_distribution(study, palette, "forgetting_round", "Distribution of round forgetting", what, points))
-    if any("forgetting/local" in run.log.histograms for group in study.finished for run in group.runs):
+    if any("forgetting/local" in run.log.tensors for group in study.finished for run in group.runs):
         what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
         drawn.append(_distribution(study, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
     yield Section("Forgetting", drawn, forgetting.forgetting(study, names))
@@ -178,7 +179,7 @@ def _round_forgetting_name(study: Study) -> tuple[str, int]:
         return "forgetting/round", 1
     prefix = "forgetting/every_"
     found = {name for group in study.finished for run in group.runs for name in run.log.scalars if name.startswith(prefix)}
-    gap = min((int(gap) for name in found if (gap := name.removeprefix(prefix)).isdecimal()), default=0)
+    gap = min((int(gap) for name in found if re.fullmatch("[0-9]{1,9}", gap := name.removeprefix(prefix))), default=0)
     return f"{prefix}{gap}", gap
 
 
@@ -190,8 +191,8 @@ def _round_points(group: Group, name: str) -> NDArray:
 
 
 def _local_points(group: Group) -> NDArray:
-    """(n, 2): upper edges of the logged histograms of all seeds and rounds but the first, and how many clients lie there."""
-    logged = [run.log.histograms.get("forgetting/local", {}) for run in group.runs]
+    """(n, 2): upper edges of the logged distributions of all seeds and rounds but the first, and how many clients lie there."""
+    logged = [run.log.tensors.get("forgetting/local", {}) for run in group.runs]
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 
 

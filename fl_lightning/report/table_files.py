@@ -3,10 +3,10 @@
 import csv
 from pathlib import Path
 
-from fl_lightning.atomic_files import atomic_write
 from fl_lightning.report.latex import latex_table
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.tables import Table
+from fl_lightning.state.atomic_files import atomic_write
 
 
 def write_table(table: Table, folder: Path) -> None:

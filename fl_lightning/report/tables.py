@@ -58,8 +58,15 @@ def spread(values: Spread) -> str:
     return f"{values.mean:z.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
 
 
+def not_all(found: int, runs: int) -> str:
+    """``- (1 of 3)`` where some runs lack a number, since a mean over the others would flatter; empty where all have it."""
+    if found == runs:
+        return ""
+    return f"{DASH} ({found} of {runs})" if runs > 1 else DASH
+
+
 def interval(values: Spread) -> str:
-    """``0.801 to 0.823``, the 95 % interval of the mean; a dash for fewer than three runs."""
+    """``0.801 to 0.823``, the 95 % interval of the mean; a dash for a single run."""
     low, high = values.interval
     return DASH if math.isnan(low) else f"{low:z.3f} to {high:z.3f}"
 
@@ -72,6 +79,21 @@ def number(value: float, form: str) -> str:
 def signed(value: float) -> str:
     """``+0.012``, with its sign; a dash for NaN."""
     return number(value, "+z.3f")
+
+
+def compared(differences: Spread, p: float, *, has_interval: bool = False) -> list[str]:
+    """Cells of a test: ``+0.012 (3)``, the mean difference and over how many seeds, its interval if it has a column, and p."""
+    pairs = f" ({len(differences.values)})" if differences.values else ""
+    return [signed(differences.mean) + pairs, *([interval(differences)] if has_interval else []), number(p, ".2g")]
+
+
+def baseline_note(study: Study, tests: int, what: str = "") -> str:
+    """What the cells of tests against the baseline are; ``what`` is compared, such as `` in final accuracy``."""
+    corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
+    return (
+        f"The baseline is {study.baseline.label}: the mean difference{what} over the seeds that both have, in brackets how "
+        f"many those are, and p of Student's paired t test, two-sided, {corrected}."
+    )
 
 
 def capitalised(text: str) -> str:

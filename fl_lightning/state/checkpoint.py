@@ -7,8 +7,9 @@ from typing import Any
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from fl_lightning.atomic_files import atomic_save, checked_load
+from fl_lightning.checks import check_file
 from fl_lightning.functional.aggregation import State
+from fl_lightning.state.atomic_files import atomic_save, checked_load, stored_digest
 
 # What every run writes, and what evaluation and warm starts take for granted.
 _LAYOUT = {
@@ -25,9 +26,11 @@ _FEDERATED = {
     "newest": dict,
     "evaluated_round": int,
     "rounds_without_update": int,
+    "settings": dict,
+    "inputs": dict,
+    "layout": int,
 }
-_SINCE_THEN = {"settings": dict, "inputs": dict}  # those of earlier layouts may lack it
-LAYOUT = 2  # of clients' and servers' states in checkpoints; those without a number have the first
+LAYOUT = 3  # of what a checkpoint holds: a change of it is a new number
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -72,53 +75,43 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written.
+        ValueError: naming the file, if it is no checkpoint of a run, of another version's layout, or has changed since it was
+            written.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{key} is {path}, which does not exist: give a checkpoint of a run")
+    check_file(key, path, "give a checkpoint of a run")
     try:
         checkpoint = checked_load(path)
     except ValueError as error:
         raise ValueError(
             f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a copy"
         ) from error
+    if isinstance(layout := _layout(checkpoint), int) and layout != LAYOUT:
+        other, update = ("a later", "update fl-lightning, or ") if layout > LAYOUT else ("an earlier", "")
+        raise ValueError(
+            f"{key} is {path}, which {other} version of fl-lightning wrote (layout {layout}, this one reads {LAYOUT}): "
+            f"{update}give a checkpoint of this version"
+        )
     misfit = (
         _first_misfit(checkpoint, _LAYOUT)
         or _first_misfit(checkpoint, {k: v for k, v in _OF_FITS.items() if k in checkpoint})
         or _first_misfit(checkpoint["federated"], _FEDERATED)
-        or _first_misfit(checkpoint["federated"], _SINCE_THEN if has_present_layout(checkpoint) else {})
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
     )
     if misfit is not None:
         raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
-    return checkpoint
-
-
-def has_present_layout(checkpoint: dict[str, Any]) -> bool:
-    """Whether this version reads all of a checkpoint; of an earlier one it reads the net."""
-    return checkpoint["federated"].get("layout") == LAYOUT
-
-
-def check_layout(checkpoint: dict[str, Any]) -> None:
-    """Check that this version reads all of a checkpoint.
-
-    Raises:
-        ValueError: if another version wrote it.
-    """
-    if not has_present_layout(checkpoint):
+    if stored_digest(path) is None:
         raise ValueError(
-            "ckpt_path is a checkpoint that an earlier version of fl-lightning wrote, of which this one reads the net alone: "
-            "begin a new run from its weights with model.initial_weights"
+            f"{key} is {path}, which has lost the digest of its run: give an older one, or put it back from a copy"
         )
+    return checkpoint
 
 
 def check_whole(checkpoint: dict[str, Any]) -> None:
     """Check that a fit can go on from a checkpoint.
 
     Raises:
-        ValueError: if it holds weights alone, or states that another version wrote.
+        ValueError: if it holds weights alone.
     """
-    check_layout(checkpoint)
     if absent := [name for name in _OF_FITS if name not in checkpoint]:
         raise ValueError(
             f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
@@ -147,6 +140,11 @@ def refuse_code(weights_only: bool | None) -> None:
         raise ValueError(
             "weights_only is false, with which a checkpoint could run any code: leave it out, no checkpoint of a run needs it"
         )
+
+
+def _layout(checkpoint: Any) -> Any:
+    federated = checkpoint.get("federated") if isinstance(checkpoint, dict) else None
+    return federated.get("layout") if isinstance(federated, dict) else None
 
 
 def _first_misfit(stored: Any, layout: dict[str, type], prefix: str = "") -> str | None:

@@ -1,8 +1,9 @@
-"""Where clients' states lie between visits: in memory, or one file a state on disk.
+"""Where clients' states are stored between visits: in memory, or one file a state on disk.
 
 A round writes new states next to the old ones and commits them at its end; a checkpoint in between holds the old ones. On disk
-a state is never overwritten: each write makes a new file, a checkpoint stores only which file is whose, and a file goes once
-no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints.
+a state is never overwritten: each write makes a new file, a checkpoint stores only which file is whose and its digest, and a
+file goes once no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints, and with no other
+state than theirs.
 """
 
 import os
@@ -10,18 +11,20 @@ import re
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from fl_lightning.atomic_files import atomic_save, atomic_write, checked_load
-from fl_lightning.exchange.client_state import ClientState
-from fl_lightning.machine_memory import machine_memory
-from fl_lightning.transfers import kept, to_host
+from fl_lightning.checks.memory import machine_memory
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.transfers import kept, to_host
+from fl_lightning.protocol import ClientState, pack, unpack
+from fl_lightning.state.atomic_files import atomic_save, checked_load, naming_folder, stored_digest, sync_folder
+from fl_lightning.state.state_files import Record, link_file, named_records, naming_state, reason, saved_digests
 
 _FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
 
@@ -30,7 +33,7 @@ class ClientStates(ABC):
     """What clients keep between visits. Tensors may come from any device; they are kept and given back on the CPU."""
 
     shared: bool
-    """Whether every process reads what any process wrote; if not, a client's state lies with one process."""
+    """Whether every process reads what any process wrote; if not, one process has a client's state."""
 
     @abstractmethod
     def clients(self) -> list[int]:
@@ -59,7 +62,7 @@ class ClientStates(ABC):
         Every process commits the same clients, whichever of them wrote their states.
 
         Args:
-            clients: whose new states count; each was written in this round, by some process.
+            clients: those with a new state that counts; each was written in this round, by some process.
             cleared: who keep nothing from now on, written as an empty state or not at all.
         """
 
@@ -117,14 +120,14 @@ class MemoryStates(ClientStates):
         self._written = {}
 
     def checkpoint(self) -> dict[str, Any]:
-        return {"kind": "memory", "states": {client: state.to_plain() for client, state in self._states.items()}}
+        return {"kind": "memory", "states": {client: pack(state) for client, state in self._states.items()}}
 
     def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
         if saved["kind"] == "memory":
             clients = saved["states"]
 
             def read(client: int) -> ClientState:
-                return ClientState.from_plain(saved["states"][client])
+                return unpack(ClientState, saved["states"][client])
 
         else:
             source = DiskStates(Path(saved["folder"]))
@@ -141,19 +144,6 @@ class MemoryStates(ClientStates):
                 "set model.client_state: disk"
             )
         return f"client state: up to {need} in memory"
-
-
-class Record(NamedTuple):
-    """A state on disk. No two differ in content and agree in these, so a file may be linked and never changes."""
-
-    client: int
-    round: int
-    stamp: int  # of the run that wrote it
-
-    @property
-    def name(self) -> str:
-        """In folders of a thousand clients, which stay quick to list and to search."""
-        return f"{self.client // 1000}/{self.client}.{self.round}.{self.stamp:x}.pt"
 
 
 class DiskStates(ClientStates):
@@ -173,7 +163,9 @@ class DiskStates(ClientStates):
         self.folder = Path(folder)
         self._stamp = time_ns() if stamp is None else stamp
         self._index: dict[int, Record] = {}
-        self._written: dict[int, Record | None] = {}  # by this process in this round; None: nothing is kept
+        self._digests: dict[int, int] = {}  # of clients' files, as they were written or as a checkpoint names them
+        self._unshared: set[int] = set()  # clients with a file that this process has written since it shared digests
+        self._written: dict[int, tuple[Record, int | None] | None] = {}  # by this process in this round; None: nothing is kept
         self._round = self._saved_round = 0  # last committed, and last that a checkpoint may name
         self._named: dict[Path, tuple[tuple[int, ...], set[Record]]] = {}  # by checkpoint, as of which version of it
 
@@ -185,34 +177,39 @@ class DiskStates(ClientStates):
         if record is None:
             return ClientState()
         path = self.folder / record.name
+        digest = self._digest(record)
+        with naming_state(self.folder, record):
+            stored = checked_load(path, digest=digest)
         try:
-            stored = checked_load(path)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{path}, the state of client {client} from round {record.round}, cannot be read ({_reason(error)}): "
-                "put it back from a copy, or go on from an older checkpoint with ckpt_path"
-            ) from error
-        try:
-            return ClientState.from_plain(stored)
+            return unpack(ClientState, stored)
         except ValueError as error:
             raise ValueError(
-                f"{path}, the state of client {client} from round {record.round}, was written by an earlier version of "
-                "fl-lightning: begin a new run from the checkpoint's weights with model.initial_weights"
+                f"{path}, the state of client {client} from round {record.round}, cannot be read ({error}), as if another "
+                "version of fl-lightning wrote it: begin a new run from the checkpoint's weights with model.initial_weights"
             ) from error
 
     def write(self, client: int, round: int, state: ClientState) -> None:
-        record = Record(client, round, self._stamp) if state else None
-        if record is not None:
-            # A copy, as a view would be saved with all of its base.
-            atomic_save(_copied(state).to_plain(), self.folder / record.name)
-        self._written[client] = record
+        record = Record(client, round, self._stamp)
+        self._written[client] = (record, self._save(record, state)) if state else None
+
+    def _save(self, record: Record, state: ClientState) -> int:
+        """Write a file; its digest."""
+        # A copy, as a view would be saved with all of its base. Its name need not last before a checkpoint has it.
+        return atomic_save(pack(_copied(state)), self.folder / record.name, lasting=False)
 
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
-        taken = {client: self._written.pop(client, Record(client, round, self._stamp)) for client in clients}
+        taken = {client: self._written.pop(client, (Record(client, round, self._stamp), None)) for client in clients}
         taken |= dict.fromkeys(cleared)
         outdated = [self._index.pop(client) for client in taken if client in self._index]
-        self._index |= {client: record for client, record in taken.items() if record is not None}
-        forgotten = [record for record in self._written.values() if record is not None]
+        for client, written in taken.items():
+            self._digests.pop(client, None)
+            self._unshared.discard(client)
+            if written is not None:
+                self._index[client], digest = written
+                if digest is not None:
+                    self._digests[client] = digest
+                    self._unshared.add(client)
+        forgotten = [written[0] for written in self._written.values() if written is not None]
         # What a checkpoint may name is left to sweep.
         unsaved = [record for record in outdated if record.stamp == self._stamp and record.round > self._saved_round]
         for record in (*forgotten, *unsaved):
@@ -220,23 +217,52 @@ class DiskStates(ClientStates):
         self._written, self._round = {}, round
 
     def checkpoint(self) -> dict[str, Any]:
+        new = [record for record in self._index.values() if record.stamp == self._stamp and record.round > self._saved_round]
         self._saved_round = self._round
+        self._sync_folders(new)
         index = torch.tensor(list(self._index.values()), dtype=torch.int64).reshape(-1, 3)
-        return {"kind": "disk", "folder": str(self.folder.absolute()), "index": index}
+        digests = torch.tensor(list(map(self._digest, self._index.values())), dtype=torch.int64)
+        return {"kind": "disk", "folder": str(self.folder.absolute()), "index": index, "digests": digests}
+
+    def _digest(self, record: Record) -> int:
+        """Of a client's file; of one that another process wrote, until it is shared, that in the file."""
+        if record.client not in self._digests:
+            with naming_state(self.folder, record):
+                if (digest := stored_digest(self.folder / record.name)) is None:
+                    raise ValueError("the digest with which it was written is gone")
+            self._digests[record.client] = digest
+        return self._digests[record.client]
+
+    def share_digests(self, gather: Callable[[State], list[State]]) -> None:
+        """Learn the digests of the files that other processes wrote; all call it before a checkpoint.
+
+        Args:
+            gather: gives the tensors of every process, by name.
+        """
+        mine = torch.tensor([[client, self._digests[client]] for client in self._unshared], dtype=torch.int64).reshape(-1, 2)
+        for part in gather({"digests": mine}):
+            self._digests |= dict(part["digests"].tolist())
+        self._unshared.clear()
+
+    def _sync_folders(self, records: Iterable[Record]) -> None:
+        with naming_folder(self.folder):
+            for folder in {(self.folder / record.name).parent for record in records}:
+                sync_folder(folder)
 
     def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
         """Files of another folder are linked or copied into this one, so that the other may be deleted."""
         self._stamp += 1  # rounds may come again, with other states
         if saved["kind"] == "disk":
-            records = _records(saved)
+            records, written = named_records(saved), {}
             self._import(records, Path(saved["folder"]), process, num_processes)
         else:
             records = [Record(client, 0, self._stamp) for client in saved["states"]]
-            for record in records:
-                if record.client % num_processes == process:
-                    state = ClientState.from_plain(saved["states"][record.client])
-                    atomic_save(_copied(state).to_plain(), self.folder / record.name)
+            mine = [record for record in records if record.client % num_processes == process]
+            states = {record: unpack(ClientState, saved["states"][record.client]) for record in mine}
+            written = {record.client: self._save(record, state) for record, state in states.items()}
+            self._sync_folders(mine)
         self._index, self._written = {record.client: record for record in records}, {}
+        self._digests, self._unshared = saved_digests(saved) | written, set(written)
         self._round = self._saved_round = 0  # of this stamp's rounds
 
     def _import(self, records: list[Record], source: Path, process: int, num_processes: int) -> None:
@@ -246,12 +272,14 @@ class DiskStates(ClientStates):
         absent = [record for record in records if record.name not in here]
         if lost := [record for record in absent if not (source / record.name).exists()]:
             raise FileNotFoundError(
-                f"ckpt_path names {len(records)} files of client state, of which {source} lacks {len(lost)} (first: "
+                f"ckpt_path names {len(records)} files of client state, but {source} lacks {len(lost)} (first: "
                 f"{lost[0].name}): put them back, or give another ckpt_path"
             )
-        for record in absent:
-            if record.client % num_processes == process:
-                _link(source / record.name, self.folder / record.name)
+        mine = [record for record in absent if record.client % num_processes == process]
+        with naming_folder(self.folder):
+            for record in mine:
+                link_file(source / record.name, self.folder / record.name)
+        self._sync_folders(mine)
 
     def require_space(self, num_clients: int, bytes_per_client: int) -> str:
         """Call it after :meth:`restore`: what is on disk already needs no more space."""
@@ -281,7 +309,7 @@ class DiskStates(ClientStates):
                 continue
             except Exception as error:  # whatever lies there under such a name
                 warnings.warn(
-                    f"{path} cannot be read ({_reason(error)}): while it is there, no file in {self.folder} is deleted",
+                    f"{path} cannot be read ({reason(error)}): while it is there, no file in {self.folder} is deleted",
                     stacklevel=2,
                 )
                 return
@@ -298,7 +326,7 @@ class DiskStates(ClientStates):
         known, named = self._named.get(checkpoint, (None, set()))
         if known != version:
             stored = checked_load(checkpoint, mmap=True)
-            named = set(_records(stored.get("federated", {}).get("client_states", {})))
+            named = set(named_records(stored.get("federated", {}).get("client_states", {})))
             self._named[checkpoint] = version, named
         return named
 
@@ -312,26 +340,6 @@ class DiskStates(ClientStates):
 
 def _copied(state: ClientState) -> ClientState:
     return state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
-
-
-def _records(saved: dict[str, Any]) -> list[Record]:
-    """Which files a checkpoint names."""
-    return [Record(*row) for row in saved["index"].tolist()] if "index" in saved else []
-
-
-def _link(source: Path, target: Path) -> None:
-    """One file under two names, or a copy where the file system has no such thing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        with atomic_write(target) as temporary:
-            shutil.copyfile(source, temporary)
-
-
-def _reason(error: Exception) -> str:
-    """The gist; torch explains itself at length."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0][:100]
 
 
 def _product(num_clients: int, bytes_per_client: int) -> str:

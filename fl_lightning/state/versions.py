@@ -1,9 +1,14 @@
-"""The versions of a run: its folders ``version_0``, ``version_1``, ..., one a fit, and the checkpoints in them."""
+"""The versions of a run: its folders ``version_0``, ``version_1``, ..., which fits claim, and the checkpoints in them."""
 
 import json
 import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
+
+from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.state.checkpoint import read_checkpoint
 
@@ -21,6 +26,68 @@ def next_version(run_folder: Path) -> Path:
     """The folder of a version that is newer than all others."""
     present = versions(run_folder)
     return run_folder / f"version_{_number(present[-1]) + 1 if present else 0}"
+
+
+class VersionFolder:
+    """A folder that no other run has, or that of the checkpoint a run goes on from.
+
+    Args:
+        run_folder: where the versions of the run lie.
+        ckpt_path: file of the checkpoint; None for a new run.
+        root: ``trainer.default_root_dir``, as errors name it.
+
+    Raises:
+        OSError: if the folder cannot be made; then none of its parents is left either.
+    """
+
+    def __init__(self, run_folder: Path, ckpt_path: str | None, root: str) -> None:
+        try:
+            self.path = next_version(run_folder)
+        except OSError as error:
+            raise _no_folder([], root, error) from error
+        self._made: list[Path] = []  # folders that this run made, innermost first
+        if ckpt_path is not None and run_folder.resolve() in Path(ckpt_path).resolve().parents:
+            self.path = run_folder / Path(ckpt_path).resolve().relative_to(run_folder.resolve()).parts[0]
+        elif rank_zero_only.rank == 0:  # the others never write to it, and are told its name where they ask
+            self._make(run_folder, root)
+
+    def _make(self, run_folder: Path, root: str) -> None:
+        while not self._made:
+            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            try:
+                self.path.mkdir(parents=True)
+                self._made = missing
+            except OSError as error:
+                if not isinstance(error, FileExistsError):
+                    raise _no_folder(missing, root, error) from error
+                self.path = next_version(run_folder)
+
+    @contextmanager
+    def removed_unless(self, begun: Callable[[], bool]) -> Iterator[None]:
+        """Within the block, an error or a signal before the run has begun leaves no folder behind."""
+        try:
+            yield
+        except BaseException:  # Ctrl-C and SIGTERM too
+            if not begun():
+                self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Take away the folders that this run made, if it did."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        for folder in self._made[1:]:
+            with suppress(OSError):  # another run has something there
+                folder.rmdir()
+
+
+def _no_folder(missing: Sequence[Path], root: str, error: OSError) -> OSError:
+    for folder in missing:
+        with suppress(OSError):  # it was not made either
+            folder.rmdir()
+    return OSError(
+        f"trainer.default_root_dir is {root}, where {error.filename} cannot be made ({error.strerror}): give another"
+    )
 
 
 def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | None:
@@ -57,9 +124,10 @@ def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
             f"trainer.max_steps is {max_steps}, but {version} has {rounds} rounds already, which would be lost: raise it, or "
             "copy the checkpoint of ckpt_path to another folder"
         )
+    results = version / "results.json"
     try:
-        recorded = json.loads((version / "results.json").read_text(encoding="utf-8"))["rounds"]
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+        recorded = json.loads(results.read_text(encoding="utf-8"))["rounds"] if results.is_file() else None
+    except (json.JSONDecodeError, KeyError, TypeError):
         return False  # what is missing is written by a fit of no more rounds
     return recorded == max_steps and read_checkpoint(ckpt_path)["global_step"] == max_steps
 

@@ -16,12 +16,13 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 _LONGEST_NAME = 120  # file systems allow 255 bytes
-_SET_BY_THE_SWEEP = {
+SET_BY_THE_SWEEP = {
     "seed_everything": "--seeds",
     "trainer.default_root_dir": "--out",
     "ckpt_path": "nothing, runs go on from their checkpoints",
     "config": "--config once for all runs",
 }
+"""Key of the command line -> what to give instead."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def _parse_axis(text: str) -> Axis:
     key = key.strip().removeprefix("--")
     if not equals or not key:
         raise ValueError(f"--set {text} must be KEY=VALUES, such as --set model.optimizer.lr=0.01,0.1")
-    if key in _SET_BY_THE_SWEEP:
-        raise ValueError(f"--set {key} cannot be varied so: give {_SET_BY_THE_SWEEP[key]}")
+    if key in SET_BY_THE_SWEEP:
+        raise ValueError(f"--set {key} cannot be varied so: give {SET_BY_THE_SWEEP[key]}")
     if match := _RANGE.fullmatch(values.strip()):
         return _parse_range(key, match)
     parts = [part.strip() for part in _split(values)]

@@ -1,21 +1,18 @@
 """The folder of a run of a sweep: where it stands, what it measured, why it failed."""
 
 import json
+import math
 import shutil
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.directory_watcher import DirectoryDeletedError
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from fl_lightning.functional.forgetting import mean_over_rounds
+from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 
-from fl_lightning.training.record_lines import record_lines
-from fl_lightning.training.record_logger import RECORD_FILE
-
-_ACCURACY = "val/accuracy"
+_ACCURACY, _FORGETTING = "val/accuracy", "forgetting/"
 _ERROR = "fl-lightning: error: "
-_FINAL = ("last_rounds_mean", "last_100_round_mean")  # the second in files of earlier versions
 _OTHER_READINGS = ("best", "last", "moving_average")
-_KEEP_LITTLE = {"images": 1, "histograms": 1, "tensors": 1, "scalars": 0}  # 0 is all
 
 
 class RunFolder:
@@ -29,13 +26,20 @@ class RunFolder:
     def __init__(self, path: Path, config: str) -> None:
         self.path, self._versions = path, path / config
         self.output = path / "output.txt"
-        self._events: EventAccumulator | None = None
         self._seen_round = -1
 
-    def results(self) -> dict[str, Any] | None:
-        """What a finished fit wrote; None before."""
+    def metrics(self) -> dict[str, float] | None:
+        """The numbers of a finished fit that sweeps compare; None before its end.
+
+        Forgetting is there twice: ``/last`` after the name is the last measured, ``/mean`` the mean over rounds of reports.
+        """
         found = sorted(self._versions.glob("version_*/results.json"))
-        return json.loads(found[-1].read_text()) if found else None
+        if not found:
+            return None
+        curves = _curves(found[-1].with_name(RECORD_FILE), _FORGETTING)
+        means = {f"{name}/mean": mean_over_rounds(curve) for name, curve in curves.items()}
+        finite = {name: value for name, value in means.items() if math.isfinite(value)}
+        return final_metrics(json.loads(found[-1].read_text())) | finite
 
     def prepare(self) -> list[str]:
         """Options with which the fit goes on from the newest checkpoint; without one it starts anew, in an empty folder."""
@@ -56,49 +60,44 @@ class RunFolder:
         return lines[-1] if lines else f"exit code {exit_code}, and no output"
 
     def new_accuracies(self) -> list[tuple[int, float]]:
-        """Rounds and validation accuracies that were logged since the last call, in event files or ``record.jsonl``."""
+        """Rounds and validation accuracies that were logged since the last call."""
         records = sorted(self._versions.glob(f"version_*/{RECORD_FILE}"))
-        logged = _recorded(records[-1]) if records else self._in_events()
-        new = [(round, value) for round, value in logged if round > self._seen_round]
+        logged = _curves(records[-1], _ACCURACY).get(_ACCURACY, {}) if records else {}
+        new = [(round, value) for round, value in logged.items() if round > self._seen_round]
         self._seen_round = max([self._seen_round, *(round for round, _ in new)])
         return new
 
-    def _in_events(self) -> list[tuple[int, float]]:
-        if self._events is None:
-            files = sorted(self._versions.glob("version_*/events.out.tfevents.*"))
-            if not files:
-                return []
-            self._events = EventAccumulator(str(files[-1].parent), size_guidance=_KEEP_LITTLE)
-        try:
-            self._events.Reload()
-        except DirectoryDeletedError:  # by the run itself, which failed before its first round
-            self._events = None
-            return []
-        if _ACCURACY not in self._events.Tags()["scalars"]:
-            return []
-        return [(event.step, event.value) for event in self._events.Scalars(_ACCURACY)]
 
+def _curves(record: Path, prefix: str) -> dict[str, dict[int, float]]:
+    """Scalars with a prefix, by name and round, as far as the record is written.
 
-def _recorded(record: Path) -> list[tuple[int, float]]:
-    """Rounds and validation accuracies of a record, as far as it is written."""
+    Raises:
+        ValueError: naming the record, if it is damaged.
+    """
     try:
         data = record.read_bytes()
     except FileNotFoundError:  # the run has removed it, as it failed before its first round
-        return []
-    # Numbers behind figures take most of a record: lines that cannot have the accuracy are not decoded.
-    named = [line for line in data.splitlines(keepends=True) if _ACCURACY.encode() in line and line.endswith(b"\n")]
-    lines = record_lines(b"".join(named))
-    return [(line.round, line.scalars[_ACCURACY]) for line in lines if _ACCURACY in line.scalars]
+        return {}
+    # Numbers behind figures take most of a record: lines that cannot have the scalars are not decoded.
+    named = [line for line in data.splitlines(keepends=True) if prefix.encode() in line and line.endswith(b"\n")]
+    curves: dict[str, dict[int, float]] = {}
+    try:
+        for line in record_lines(BytesIO(b"".join(named))):
+            for name in filter(lambda name: name.startswith(prefix), line.scalars):
+                curves.setdefault(name, {})[line.round] = line.scalars[name]
+    except ValueError as error:
+        raise ValueError(f"{record} is damaged: move the run's folder away, so that it is trained again") from error
+    return curves
 
 
 def final_metrics(results: dict[str, Any]) -> dict[str, float]:
     """The numbers of a ``results.json`` that sweeps compare.
 
     ``test_accuracy`` and ``val_accuracy`` are the final ones, as in reports; the other readings, ``test_accuracy_best`` and the
-    like, forgetting, personal models and scores of tasks follow.
+    like, forgetting as ``forgetting/round/last`` and so on, personal models and scores of tasks follow.
     """
     measured = [name for name in ("test_accuracy", "val_accuracy") if results[name]]
-    final = {name: next(results[name][key] for key in _FINAL if key in results[name]) for name in measured}
+    final = {name: results[name]["last_rounds_mean"] for name in measured}
     others = {f"{name}_{reading}": results[name][reading] for name in measured for reading in _OTHER_READINGS}
-    personal = results.get("personal", {})  # a run of an earlier version has none
-    return {**final, **others, **results["newest_forgetting"], **personal, **results["tasks"]}
+    forgetting = {f"{name}/last": value for name, value in results["newest_forgetting"].items()}
+    return {**final, **others, **forgetting, **results["personal"], **results["tasks"]}

@@ -1,8 +1,8 @@
-"""What a sweep shows while it goes on: one live table, or plain lines where the output is no terminal."""
+"""What a sweep shows while it goes on: plain lines, or one live table in a terminal."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,22 +12,8 @@ from fl_lightning.sweep.table import Row, as_table, totals
 _FRAME = 6  # lines of the screen that the table's head, foot and the summary take
 
 
-class Screen(Protocol):
-    """Where a worker says what it does."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def say(self, line: str) -> None:
-        """Something that has happened."""
-
-    def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """How the sweep stands."""
-
-
-class PlainLines:
-    """A line for everything that happens."""
+class Screen:
+    """Where a worker says what it does: a line for everything that happens."""
 
     def __enter__(self) -> Self:
         return self
@@ -36,14 +22,14 @@ class PlainLines:
         """Nothing is open."""
 
     def say(self, line: str) -> None:
-        """Print it."""
+        """Something that has happened."""
         print(line, flush=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """Nothing: the lines have said it."""
+        """How the sweep stands, which the lines have said."""
 
 
-class LiveTable:
+class LiveTable(Screen):
     """A table that changes in place, below the lines on what went wrong."""
 
     def __init__(self, console: Console) -> None:
@@ -70,4 +56,4 @@ class LiveTable:
 
 def open_screen() -> Screen:
     """The live table in a terminal, plain lines elsewhere."""
-    return LiveTable(Console()) if sys.stdout.isatty() else PlainLines()
+    return LiveTable(Console()) if sys.stdout.isatty() else Screen()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
 from fl_lightning.checks import check_range
-from fl_lightning.sweep.points import Axis, Drawn, Range, parse_axes, parse_seeds
+from fl_lightning.sweep.points import SET_BY_THE_SWEEP, Axis, Drawn, Range, parse_axes, parse_seeds
 
 _EXAMPLE = """example:
   fl-lightning sweep --config digits_tce.yaml --set model.loss=CrossEntropy,TruncatedCrossEntropy \\
@@ -110,11 +110,7 @@ def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
     for name in sorted(given):
         if "." not in name and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
             raise ValueError(f"--{name} is no option of a sweep: did you mean --{close[0]}?")
-    for key, instead in (
-        ("seed_everything", "--seeds"),
-        ("trainer.default_root_dir", "--out"),
-        ("ckpt_path", "nothing: a run that was interrupted goes on from its checkpoint"),
-    ):
+    for key, instead in SET_BY_THE_SWEEP.items():
         if key in given:
             raise ValueError(f"--{key} is set by the sweep: give {instead}")
     if both := [axis.key for axis in axes if axis.key in given]:

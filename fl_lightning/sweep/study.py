@@ -11,15 +11,14 @@ no clock, time limit or list of hosts is asked.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from fl_lightning.extras import needing_extra
+from fl_lightning.checks.extras import needing_extra
 from fl_lightning.sweep.points import Axis, Drawn, Point, Range, Run, as_typed
 
 with needing_extra("sweep", "fl-lightning sweep"):
@@ -49,6 +48,7 @@ class Record:
     stands: Stands
     metrics: Mapping[str, float]  # of a run that is done
     error: str  # of a run that failed
+    processor_seconds: float | None = None  # of all its attempts; None where one could not say, as after kill -9 of its worker
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class SweepStudy:
     def __init__(self, out: Path, prune: bool = False, warm_up: int = 0) -> None:
         self.out = out
         out.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(out / "study.lock", timeout=_WAIT)
+        self.lock = FileLock(out / "study.lock", timeout=_WAIT)  # within it other workers wait
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         median = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
         database = out / "study.db"
-        with self._lock:
+        with self.lock:
             is_new = not database.exists()
             try:
                 self._storage = optuna.storages.RDBStorage(
@@ -90,7 +90,8 @@ class SweepStudy:
             except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
                 if is_new:
                     database.unlink(missing_ok=True)
-                    raise OSError(f"{database} could not be written: free some space, or give another --out") from error
+                    failed = f"{database} could not be written ({str(error).splitlines()[0]})"
+                    raise OSError(f"{failed}: free some space, or give another --out") from error
                 raise ValueError(f"{database} cannot be read as a study: move it away, or give another --out") from error
 
     def _study(self, name: str, **settings: Any) -> optuna.Study:
@@ -103,35 +104,29 @@ class SweepStudy:
         """What :meth:`describe` kept; empty for a new sweep."""
         return self._runs.user_attrs.get("sweep", {})
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Other workers wait meanwhile."""
-        with self._lock:
-            yield
-
     def describe(self, description: dict[str, Any]) -> None:
         """Keep what the sweep is."""
         self._runs.set_user_attr("sweep", description)
 
     def records(self) -> list[Record]:
         """How every run stands, in the order in which they were queued first."""
-        return [_record(trial) for trial in self._newest().values()]
+        return [_record(attempts) for attempts in self._attempts().values()]
 
     def queue(self, runs: Iterable[Run]) -> None:
         """Queue the runs that are not known yet."""
-        with self._lock:
+        with self.lock:
             self._queue_new(runs)
 
     def queue_failed(self) -> None:
         """Queue the runs again that failed."""
-        with self._lock:
+        with self.lock:
             for record in self.records():
                 if record.stands == "failed":
                     self._enqueue(record.run)
 
     def claim(self, search: "Search | None" = None) -> Claim | None:
         """The next run, which is this worker's now; None if there is none left that nobody works on."""
-        with self._lock:
+        with self.lock:
             self._take_up_interrupted()
             if search is not None:
                 self._draw(search)
@@ -163,16 +158,26 @@ class SweepStudy:
             claim.trial.report(accuracy, round)
         return bool(accuracies) and claim.trial.should_prune()
 
+    def note_time(self, claim: Claim, processor_seconds: float) -> None:
+        """Keep the processor time of an attempt whose process has ended."""
+        claim.trial.set_user_attr("processor_seconds", processor_seconds)
+
     def _tell(self, claim: Claim, value: float | None = None, state: TrialState | None = None) -> None:
-        with self._lock:
+        with self.lock:
             self._runs.tell(claim.trial, value, state)
             claim.lock.release()
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self._runs.get_trials(deepcopy=False, states=states or None)
 
+    def _attempts(self) -> dict[str, list[FrozenTrial]]:
+        attempts: dict[str, list[FrozenTrial]] = {}
+        for trial in self._trials():
+            attempts.setdefault(trial.user_attrs["run"], []).append(trial)
+        return attempts
+
     def _newest(self) -> dict[str, FrozenTrial]:
-        return {trial.user_attrs["run"]: trial for trial in self._trials()}
+        return {run: attempts[-1] for run, attempts in self._attempts().items()}
 
     def _queue_new(self, runs: Iterable[Run]) -> None:
         known = self._newest()
@@ -267,7 +272,9 @@ def _run(attributes: Mapping[str, Any]) -> Run:
     return Run(attributes["point"], attributes["seed"])
 
 
-def _record(trial: FrozenTrial) -> Record:
-    kept = trial.user_attrs
+def _record(attempts: Sequence[FrozenTrial]) -> Record:
+    newest, spent = attempts[-1], [trial.user_attrs.get("processor_seconds") for trial in attempts]
+    known = [seconds for seconds in spent if seconds is not None]
+    kept, seconds = newest.user_attrs, sum(known) if len(known) == len(spent) else None
     # An interrupted attempt is queued again before it is told; one with neither is about to be.
-    return Record(_run(kept), _STANDS[trial.state], kept.get("metrics", {}), kept.get("error", ""))
+    return Record(_run(kept), _STANDS[newest.state], kept.get("metrics", {}), kept.get("error", ""), seconds)

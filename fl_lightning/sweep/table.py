@@ -26,13 +26,17 @@ class Row:
     errors: dict[int, str] = field(default_factory=dict)  # by seed
 
     def mean(self, metric: str) -> float | None:
-        """Over the runs that are done; None without one that has the metric."""
-        return mean(self.values[metric]) if metric in self.values else None
+        """Over the runs that are done; None where one lacks the metric, failed or was pruned: the others would flatter."""
+        return mean(values) if (values := self._of_all(metric)) else None
 
     def deviation(self, metric: str) -> float | None:
         """Sample standard deviation over seeds; None with one seed, which tells nothing of it."""
+        return stdev(values) if len(values := self._of_all(metric)) > 1 else None
+
+    def _of_all(self, metric: str) -> list[float]:
         values = self.values.get(metric, [])
-        return stdev(values) if len(values) > 1 else None
+        ended = self.counts["done"] + self.counts["failed"] + self.counts["pruned"]
+        return values if len(values) == ended else []
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -67,7 +71,7 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     for row in _most_telling(rows, most):
         scores = [_score(row.mean(metric), row.deviation(metric)) for metric in shown]
         runs = progress.get(point_name(row.point), "") or _counts(row)
-        style = "bold" if row is best and "val_accuracy" in row.values else None
+        style = "bold" if row is best and row.mean("val_accuracy") is not None else None
         table.add_row(*row.point.values(), *scores, runs, style=style)
     return table
 

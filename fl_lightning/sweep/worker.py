@@ -1,25 +1,26 @@
 """A worker of a sweep: takes runs up, starts them as processes, looks after them, says how they ended."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from fl_lightning.sweep.points import as_options, point_name
-from fl_lightning.sweep.run_folder import RunFolder, final_metrics
+from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.study import Claim, Search, SweepStudy
 from fl_lightning.sweep.table import rows
 
 _POLL = 0.2  # seconds between looks at the processes
 _LOOK = 2.0  # seconds between looks at their curves
-_GRACE = 60.0  # seconds that a stopped run has for its last round
+_GRACE = 45.0  # seconds that a stopped run has for its last round: all of a sweep ends within a minute
 
 
 class Stop:
@@ -49,10 +50,19 @@ class _Job:
     process: subprocess.Popen
     pruned: bool = False
     newest: tuple[int, float] | None = None  # round and validation accuracy
+    processor_seconds: float = 0.0  # once its process has ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has; if so, the processor time of this process' children grows by its own."""
+        before = _of_children()
+        has_ended = self.process.poll() is not None
+        self.processor_seconds += _of_children() - before
+        return has_ended
 
     def signal(self, number: int) -> None:
         """To the run and the processes that it started."""
-        if self.process.poll() is None:
+        if not self.ended:
             os.killpg(self.process.pid, number)
 
     @property
@@ -63,7 +73,7 @@ class _Job:
 
 @dataclass
 class Worker:
-    """Works until no run is left that nobody works on, or somebody asks for an end.
+    """Works until no free run is left, or somebody asks for an end.
 
     Args:
         study: of the sweep.
@@ -105,8 +115,8 @@ class Worker:
     def _fill(self) -> None:
         while len(self._running) < self.jobs and (claim := self.study.claim(self.search)) is not None:
             folder = RunFolder(self.study.out / claim.run.name, self.config.stem)
-            if (results := folder.results()) is not None:  # whoever waited for it did not live to see it
-                self._done(claim, results)
+            if (metrics := folder.metrics()) is not None:  # whoever waited for it did not live to see it
+                self._done(claim, metrics)
                 continue
             resumed = folder.prepare()
             self._running.append(_Job(claim, folder, self._start(claim, folder, resumed)))
@@ -131,11 +141,12 @@ class Worker:
 
     def _collect(self) -> None:
         """Say how the processes ended that did."""
-        for job in [job for job in self._running if job.process.poll() is not None]:
+        for job in [job for job in self._running if job.ended]:
             self._running.remove(job)
-            results = job.folder.results()
-            if results is not None:
-                self._done(job.claim, results)
+            self.study.note_time(job.claim, job.processor_seconds)
+            metrics = job.folder.metrics()
+            if metrics is not None:
+                self._done(job.claim, metrics)
             elif job.pruned:
                 self.study.prune(job.claim)
                 self.screen.say(f"{job.claim.run.name}: pruned, {job.progress.split(': ')[1]}")
@@ -144,8 +155,7 @@ class Worker:
                 self.study.fail(job.claim, error)
                 self.screen.say(f"{job.claim.run.name}: failed: {error}")
 
-    def _done(self, claim: Claim, results: dict) -> None:
-        metrics = final_metrics(results)
+    def _done(self, claim: Claim, metrics: Mapping[str, float]) -> None:
         self.study.finish(claim, metrics)
         names = [name for name in ("test_accuracy", "val_accuracy") if name in metrics]
         scores = [f", final {name.replace('_', ' ')} {metrics[name]:.4f}" for name in names]
@@ -168,10 +178,17 @@ class Worker:
         for job in self._running:
             job.signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
-        while any(job.process.poll() is None for job in self._running):
+        while not all(job.ended for job in self._running):
             if time.monotonic() > deadline or len(self.stop.signals) > 1:
                 for job in self._running:
                     job.signal(signal.SIGKILL)
             time.sleep(_POLL)
         for job in self._running:
+            self.study.note_time(job.claim, job.processor_seconds)
             job.claim.lock.release()
+
+
+def _of_children() -> float:
+    """Processor seconds of the children that have ended and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_lightning.report.log import thinned
 from fl_lightning.report.measured_rounds import (
     class_names,
     client_forgetting_rounds,
@@ -34,11 +35,6 @@ class Heatmap:
     columns: list[str]
     values: NDArray
     clients: list[int] | None = None
-
-
-def thinned(count: int, most: int) -> NDArray[np.int64]:
-    """Indices of at most so many of ``count`` points, evenly spread, the first and the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else np.arange(0)
 
 
 def measured_rounds(run: Run) -> dict[str, list[int]]:

@@ -1,6 +1,7 @@
 // The page of fl-lightning watch: asks for the runs every other second, and draws those that are chosen.
 "use strict";
 
+const TOKEN = new URLSearchParams(location.search).get("token");
 const PAUSE = 2000; // ms from an answer to the next question
 const SHOWN_AT_FIRST = 6; // runs
 const COLOURS = ["#2f7ed8", "#d9822b", "#2a9d62", "#c2438b", "#7a5bd0", "#a3801c", "#1b9aaa", "#d1495b"];
@@ -258,17 +259,20 @@ async function heatmapFigure(run, kind, asked) {
   if (answer === null) return null;
   const swatch = element("i");
   swatch.style.background = state.colours.get(run.name);
+  const title = element("h3", {}, swatch, run.name);
+  if (answer.failed) return element("figure", {}, title, element("figcaption", { textContent: answer.failed }));
   const clients = answer.clients === null ? "" : ` Took part: clients ${answer.clients.join(", ")}.`;
   const caption = element("figcaption", { textContent: `Round ${round}.${clients}` });
-  return element("figure", {}, element("h3", {}, swatch, run.name), grid(answer, KINDS[kind].diverging === true, run.name), caption);
+  return element("figure", {}, title, grid(answer, KINDS[kind].diverging === true, run.name), caption);
 }
 
 async function askHeatmap(run, kind, round) {
-  const question = `heatmap.json?${new URLSearchParams({ run: run.name, kind, round })}`;
+  const question = `heatmap.json?${new URLSearchParams({ token: TOKEN, run: run.name, kind, round })}`;
   const key = `${question} ${run.sessions}`; // a resumed run does rounds again
   if (!state.heatmaps.has(key)) {
     const answer = await fetch(question);
-    if (!answer.ok) return null; // the run has been removed in the meantime
+    if (answer.status === 404) return null; // the run has been removed in the meantime
+    if (!answer.ok) return { failed: await answer.text() };
     if (state.heatmaps.size > 500) state.heatmaps.clear();
     state.heatmaps.set(key, await answer.json());
   }
@@ -335,7 +339,8 @@ function say(text, lost = false) {
 function sayWhatIsThere() {
   const counts = ["running", "silent", "finished"].map((name) => [state.data.runs.filter((run) => run.state === name).length, name]);
   const said = counts.filter(([count]) => count > 0).map(([count, name]) => `${count} ${name}`).join(", ");
-  if (!state.data.is_read) say("Reading the runs ...");
+  if (state.data.ended) say(`The runs are no longer read (${state.data.ended}). Start fl-lightning watch again.`, true);
+  else if (!state.data.is_read) say("Reading the runs ...");
   else say(said === "" ? "No runs yet. They appear here as they begin." : `${said}. Read at ${new Date().toLocaleTimeString()}.`);
 }
 
@@ -343,16 +348,19 @@ let lastText = "";
 
 async function ask() {
   try {
-    const answer = await fetch("runs.json");
+    const answer = await fetch(`runs.json?${new URLSearchParams({ token: TOKEN })}`);
     const text = await answer.text();
-    if (text !== lastText) {
-      state.data = JSON.parse(text);
-      lastText = text;
-      await draw();
+    if (answer.status === 403) say("fl-lightning watch was started again. Open the address that it has printed.", true);
+    else {
+      if (text !== lastText) {
+        state.data = JSON.parse(text);
+        lastText = text;
+        await draw();
+      }
+      sayWhatIsThere();
     }
-    sayWhatIsThere();
   } catch {
-    say("No answer from fl-lightning watch. The page goes on when it is started again.", true);
+    say("No answer from fl-lightning watch. Start it again and open the address that it prints.", true);
   }
   setTimeout(ask, document.hidden ? 5 * PAUSE : PAUSE);
 }

@@ -1,21 +1,26 @@
-"""The server of the page: on the loopback address, for browsers of this machine alone, and reading alone."""
+"""The server of the page: it listens on the loopback address, answers whoever has its token, and only reads."""
 
 import json
+import secrets
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from fl_lightning.report.safe_text import one_line
 from fl_lightning.watch.heatmaps import heatmap
 from fl_lightning.watch.watched_runs import WatchedRuns, numbers
 
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "::1")  # by which a browser of this machine, or a tunnel to it, calls the loopback address
-_FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+_PAGE = {"/": ("page.html", "text/html")}
+_PARTS = {"/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}  # which hold nothing of runs
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -25,10 +30,12 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _PAUSE, _SHARE = 1.0, 4  # seconds between two looks at the files, and at least so many times what a look took
+_MOST_REQUESTS = 32  # at once, each in a thread; a browser makes six
+_LONGEST_REQUEST = 30.0  # seconds
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves the page of some runs on the loopback address.
+    """Serves the page of some runs on the loopback address, to requests with the token that `address` holds.
 
     A thread reads the files, and only while a page asks, so that no answer waits for a long log.
 
@@ -40,31 +47,56 @@ class LiveServer(ThreadingHTTPServer):
         OSError: if the port cannot be taken.
     """
 
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, _MOST_REQUESTS
 
     def __init__(self, runs: WatchedRuns, port: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
-        self.runs, self.asked = runs, threading.Event()
-        threading.Thread(target=_keep_reading, args=(runs, self.asked), name="read-runs", daemon=True).start()
+        self.runs, self.asked, self.token = runs, threading.Event(), secrets.token_urlsafe(24)
+        self.ended: str | None = None  # why the thread that reads has ended
+        self._deadlines: dict[socket.socket, float] = {}  # of the open connections, by the monotonic clock
+        threading.Thread(target=self._keep_reading, name="read-runs", daemon=True).start()
 
     @property
     def address(self) -> str:
-        """Of the page, for a browser."""
-        return f"http://{LOOPBACK}:{self.server_port}"
+        """Of the page, for a browser: who has it can read the runs."""
+        return f"http://{LOOPBACK}:{self.server_port}/?token={self.token}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; a connection too many is closed."""
+        if len(self._deadlines) >= _MOST_REQUESTS:
+            self.shutdown_request(request)
+            return
+        self._deadlines[request] = time.monotonic() + _LONGEST_REQUEST
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Close connections that take too long, whether they are silent or send a byte now and then."""
+        for request, deadline in tuple(self._deadlines.items()):
+            if time.monotonic() > deadline:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that leaves in the midst of an answer is no error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
-
-def _keep_reading(runs: WatchedRuns, asked: threading.Event) -> None:
-    while True:
-        asked.wait()
-        asked.clear()
-        began = time.monotonic()
-        runs.refresh()
-        time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+    def _keep_reading(self) -> None:
+        try:
+            while True:
+                self.asked.wait()
+                self.asked.clear()
+                began = time.monotonic()
+                self.runs.refresh()
+                time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+        except BaseException as error:
+            self.ended = f"{type(error).__name__}: {error}"
+            raise
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,31 +104,44 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fl-lightning", ""
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
+        path, _, query = self.path.partition("?")
+        asked = dict(parse_qsl(query))
         if not _is_local(self.headers.get("Host", "")):
             # A name that another site has led here (DNS rebinding) would let its pages read the runs.
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for browsers of this machine: call it localhost\n")
-        elif address.path in _FILES:
-            name, kind = _FILES[address.path]
-            self._answer(HTTPStatus.OK, kind, (files("fl_lightning.watch") / name).read_bytes())
-        elif address.path == "/runs.json":
+            self._answer_text(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine: call it localhost")
+        elif path in _PARTS:
+            self._answer_file(*_PARTS[path])
+        elif not secrets.compare_digest(asked.get("token", "").encode(), self.server.token.encode()):
+            self._answer_text(HTTPStatus.FORBIDDEN, "Open the address that fl-lightning watch has printed, with its token")
+        elif path in _PAGE:
+            self._answer_file(*_PAGE[path])
+        elif path == "/runs.json":
             self.server.asked.set()
-            self._answer_json(self.server.runs.overview())
-        elif address.path == "/heatmap.json":
-            self._answer_heatmap(dict(parse_qsl(address.query)))
+            self._answer_json(self.server.runs.overview() | {"ended": self.server.ended})
+        elif path == "/heatmap.json":
+            self._answer_heatmap(asked)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"There is no such page\n")
+            self._answer_text(HTTPStatus.NOT_FOUND, "There is no such page")
 
     def _answer_heatmap(self, asked: dict[str, str]) -> None:
         try:
             shown = heatmap(self.server.runs.run(asked["run"]), asked["kind"], int(asked["round"]))
         except (KeyError, ValueError):
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"There is no such heatmap\n")
+            self._answer_text(HTTPStatus.NOT_FOUND, "There is no such heatmap")
+        except Exception as error:  # whatever one run holds, the page goes on with the others
+            said = one_line(f"It cannot be shown ({type(error).__name__}: {error})")
+            self._answer_text(HTTPStatus.INTERNAL_SERVER_ERROR, said)
         else:
             self._answer_json(vars(shown) | {"values": numbers(shown.values)})
 
+    def _answer_file(self, name: str, kind: str) -> None:
+        self._answer(HTTPStatus.OK, kind, (files("fl_lightning.watch") / name).read_bytes())
+
+    def _answer_text(self, status: HTTPStatus, text: str) -> None:
+        self._answer(status, "text/plain", f"{text}\n".encode())
+
     def _answer_json(self, value: dict[str, Any]) -> None:
-        self._answer(HTTPStatus.OK, "application/json", json.dumps(value, separators=(",", ":")).encode())
+        self._answer(HTTPStatus.OK, "application/json", json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -1,9 +1,10 @@
 """What the page shows of the runs below a folder, each read again when one of its files has changed."""
 
+import math
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 
 from fl_lightning.callbacks.tags import metadata, overview_tag
 from fl_lightning.report.costs import time_of_rounds
-from fl_lightning.report.events import Curve
+from fl_lightning.report.log import Curve, thinned
 from fl_lightning.report.runs import Run, read_run, reason, run_folders
 from fl_lightning.report.safe_text import one_line
-from fl_lightning.watch.heatmaps import measured_rounds, thinned
+from fl_lightning.watch.heatmaps import measured_rounds
 
 _MOST_POINTS = 400  # of a curve
-_SETTLED = 600  # seconds after which a file that is not whole is not one that is being written
+_SETTLED = 600  # seconds after which a file that is cut off is not one that is being written
 _SILENT = 300, 10  # a run that logged nothing for so many seconds, and so many of its rounds, is not called running
 _LABEL = ("model", "model.loss", "model.net")
 Stamp = frozenset[tuple[str, int, int]]  # name, bytes and time of change of each file
@@ -27,10 +28,11 @@ Stamp = frozenset[tuple[str, int, int]]  # name, bytes and time of change of eac
 @dataclass(frozen=True, eq=False)
 class _Watched:
     stamp: Stamp
-    changed: float  # when its newest file was written, in s since 1970
     run: Run | None  # None if it cannot be read, or not yet
     remarks: list[str]
+    remarks_from: float  # when they are shown, in s since 1970
     shown: dict[str, Any]  # of the run, but for what the time of day says
+    a_round: float | None  # seconds that it takes, if that is known
 
 
 class WatchedRuns:
@@ -43,14 +45,15 @@ class WatchedRuns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._watched: dict[str, _Watched] | None = None  # by the name on the page
+        self._unlisted: list[str] = []  # remarks on folders that cannot be listed
 
     def refresh(self) -> None:
         """Look for runs, and read those that have changed. Each is read as far as it is whole."""
         before, found = self._watched or {}, {}
         try:
-            folders, _ = run_folders([self._folder])
+            folders, self._unlisted = run_folders([self._folder])
         except FileNotFoundError:  # removed since
-            folders = []
+            folders, self._unlisted = [], []
         for folder in sorted(folders):
             name, stamp = _name(folder, self._folder), _stamp(folder)
             known = before.get(name)
@@ -66,12 +69,18 @@ class WatchedRuns:
         means. ``remarks`` is on files that are damaged, and not on those that may be half written.
         """
         watched, now = self._watched or {}, time.time()
-        runs = [{"name": name, **one.shown, **_standing(one.run, now)} for name, one in watched.items() if one.run is not None]
+        found = [(name, one, one.run) for name, one in watched.items() if one.run is not None]
+        runs = [{"name": name, **one.shown, **_standing(run, one.a_round, now)} for name, one, run in found]
         tags = sorted({tag for run in runs for tag in run["curves"]}, key=_rank)
         charts = {tag: metadata(tag, "scalars").summary_description for tag in tags}
-        remarks = [one_line(remark) for one in watched.values() if now - one.changed > _SETTLED for remark in one.remarks]
-        folder = one_line(str(self._folder))
-        return {"folder": folder, "is_read": self._watched is not None, "runs": runs, "charts": charts, "remarks": remarks}
+        remarks = [*self._unlisted, *(remark for one in watched.values() if now > one.remarks_from for remark in one.remarks)]
+        return {
+            "folder": one_line(str(self._folder)),
+            "is_read": self._watched is not None,
+            "runs": runs,
+            "charts": charts,
+            "remarks": list(map(one_line, remarks)),
+        }
 
     def run(self, name: str) -> Run:
         """The run of a name on the page.
@@ -101,13 +110,19 @@ def _stamp(folder: Path) -> Stamp:
 
 def _read(folder: Path, stamp: Stamp, known: _Watched | None) -> _Watched:
     """What could be read before stays where a file is half written."""
-    changed = max((time for _, _, time in stamp), default=0) / 1e9
+    settled = max((time for _, _, time in stamp), default=0) / 1e9 + _SETTLED
     try:
         run = read_run(folder)
+        rounds, seconds = time_of_rounds(run)
+        told = 0.0 if run.log.is_damaged else settled
+        return _Watched(stamp, run, run.log.remarks, told, _shown(run), seconds / rounds if rounds else None)
     except (ValueError, OSError, RecursionError) as error:
-        run, shown = (known.run, known.shown) if known is not None else (None, {})
-        return _Watched(stamp, changed, run, [f"{folder}: {reason(error)}"], shown)
-    return _Watched(stamp, changed, run, run.log.remarks, _shown(run))
+        remark = reason(error)
+    except Exception as error:  # whatever one run holds, the page goes on with the others
+        remark, settled = f"it cannot be shown ({type(error).__name__}: {error})", 0.0
+    if known is None:
+        known = _Watched(stamp, None, [], 0.0, {}, None)
+    return replace(known, stamp=stamp, remarks=[f"{folder}: {remark}"], remarks_from=settled)
 
 
 def _shown(run: Run) -> dict[str, Any]:
@@ -137,17 +152,15 @@ def _finite(values: Iterable) -> list:
     return [_finite(value) if isinstance(value, list) else value if np.isfinite(value) else None for value in values]
 
 
-def _standing(run: Run, now: float) -> dict[str, Any]:
+def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
     """Whether a run goes on, and how long it takes; the times of log entries say it."""
     if run.finished:
         return {"state": "finished", "seconds_left": None, "minutes_silent": None}
-    rounds, seconds = time_of_rounds(run)
-    a_round = seconds / rounds if rounds else None
     silent = now - run.log.last_time if run.log.sessions else 0.0
     if silent > max(_SILENT[0], _SILENT[1] * (a_round or 0)):
         return {"state": "silent", "seconds_left": None, "minutes_silent": int(silent // 60)}
-    left = None if a_round is None else a_round * (run.config.get("trainer.max_steps", 0) - run.log.last_round)
-    return {"state": "running", "seconds_left": left, "minutes_silent": None}
+    left = (a_round or math.nan) * (float(run.config.get("trainer.max_steps", 0)) - run.log.last_round)
+    return {"state": "running", "seconds_left": left if math.isfinite(left) else None, "minutes_silent": None}
 
 
 def _rank(tag: str) -> tuple[bool, str]:

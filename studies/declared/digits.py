@@ -19,7 +19,7 @@ STUDIES = [
         measures={
             "test_accuracy": "final test accuracy",
             "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
-            "seconds": "seconds",
+            "processor_seconds": "processor seconds",
         },
         baseline={"model.loss": "CrossEntropy"},
     ),

@@ -9,9 +9,10 @@ from torch import nn
 
 from fl_lightning import SCAFFOLD, FedAvg, FedCurv, FedNova, FedProx, FedReg, FedSGD
 from fl_lightning.attacks.observed_update import check_method, observe
-from fl_lightning.continual import FedAvgOnTasks
 from fl_lightning.data import from_arrays
 from fl_lightning.privacy import DPSGD, UserLevelDP
+from fl_lightning.protocol import ClientState, unpack
+from fl_lightning.tasks import EWC
 
 RATE, SIZES = 0.1, (8, 12, 10)
 
@@ -100,7 +101,7 @@ def test_the_images_are_the_clients_next(look):
 def test_scaffold_sends_its_correction(look):
     """(received - sent) / lr = g - c_i + c, with the variates of two rounds: those of the checkpoint, none of them 0."""
     seen, checkpoint, _ = look(SCAFFOLD)
-    of_client = checkpoint["federated"]["client_states"]["states"][1]["method"]["variate"]
+    of_client = unpack(ClientState, checkpoint["federated"]["client_states"]["states"][1]).method["variate"]
     server = {name: checkpoint["state_dict"][f"server_states.variate.{name}"] for name in of_client}
     assert all(tensor.any() for tensor in (*of_client.values(), *server.values()))
     gradient = plain_gradient(seen)
@@ -110,7 +111,8 @@ def test_scaffold_sends_its_correction(look):
 def test_fedcurv_sends_its_pull(look):
     """g + 2 lambda (sum F w - sum F theta) with the terms of the other clients, those of the last round."""
     seen, checkpoint, _ = look(FedCurv, penalty=0.5)
-    of_client, expected = checkpoint["federated"]["client_states"]["states"][1]["method"], plain_gradient(seen)
+    expected = plain_gradient(seen)
+    of_client = unpack(ClientState, checkpoint["federated"]["client_states"]["states"][1]).method
     for name, weight in seen.net.named_parameters():
         fisher, anchor = (
             checkpoint["state_dict"][f"server_states.{kind}.{name}"] - of_client[kind][name] for kind in ("fisher", "anchor")
@@ -248,5 +250,5 @@ def test_fednova_gives_away_what_fedavg_does(look, settings):
 
 
 def test_a_method_on_tasks_is_refused():
-    with pytest.raises(ValueError, match=r"^model of the run is FedAvgOnTasks, which learns tasks, but the attack is on runs"):
-        check_method(FedAvgOnTasks(small_net()))
+    with pytest.raises(ValueError, match=r"^model of the run is FedAvg, which learns tasks, but the attack is on runs"):
+        check_method(FedAvg(small_net(), tasks=EWC()))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -22,7 +21,7 @@ from fl_lightning.callbacks import (
     RoundForgetting,
 )
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.report.events import read_log
+from fl_lightning.report.log import read_log
 
 
 class Recorder(FederatedCallback):
@@ -159,7 +158,8 @@ def test_local_forgetting_is_that_of_a_naive_count(watched):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "drawn"), [({"every": 3}, [3, 4]), ({"every": 0}, []), ({"rounds": [2]}, [2, 4]), ({"rounds": []}, [])]
+    ("chosen", "drawn"),
+    [({"every": 3}, [3, 4]), ({"every": 0}, []), ({"rounds": [2]}, [2, 4]), ({"every": 0, "rounds": []}, [])],
 )
 def test_heatmaps_are_drawn_in_the_last_round_too_unless_never(watched, chosen, drawn):
     _, figures, _ = watched(PerClassAccuracy(**chosen), RoundForgetting(**chosen))
@@ -191,9 +191,9 @@ def test_label_counts_are_those_of_the_partition(watched, tmp_path):
     """Counts of the cohort's clients against a count of the labels; no curves; the partition's picture before round 1."""
     recorder = Recorder()
     scalars, figures, data = watched(LabelCounts(every=2), recorder, rounds=2)
-    (logged,) = EventAccumulator(str(tmp_path / "lightning_logs" / "version_0")).Reload().Tensors("label_counts/clients")
+    (logged,) = read_log(tmp_path / "lightning_logs" / "version_0").tensors["label_counts/clients"].values()
     parts = [torch.cat([data.shards.train_indices(c), data.shards.validation_indices(c)]) for c in recorder.clients[2]]
-    for row, part in zip(make_ndarray(logged.tensor_proto), parts, strict=True):
+    for row, part in zip(logged, parts, strict=True):
         assert row.tolist() == [int((data.train_set.targets[part] == label).sum()) for label in range(10)]
     assert not [name for name in scalars if name.startswith("label_counts/")]
     assert set(figures) == {("label_counts/partition", 0), ("label_counts/cohort", 2)}
@@ -206,8 +206,8 @@ def test_communication_counts_every_round_and_the_total(watched, tmp_path):
     for direction in ("up", "down"):
         assert scalars[f"communication/{direction}"] == {1: a_round, 2: a_round, 3: a_round}
         assert scalars[f"communication/total_{direction}"] == {1: a_round, 2: 2 * a_round, 3: 3 * a_round}
-    (events,) = tmp_path.rglob("events*")
-    logged = read_log(events.parent).tensors["clients/round_cohort"]
+    (record,) = tmp_path.rglob("record.jsonl")
+    logged = read_log(record.parent).tensors["clients/round_cohort"]
     assert {round: clients.tolist() for round, clients in logged.items()} == {1: [0, 1, 2], 3: [1, 2, 7]}
 
 
@@ -239,9 +239,10 @@ KINDS = [PerClassAccuracy, ClientForgetting, RoundForgetting, LabelCounts, Commu
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cadence(kind):
-    """every: multiples, 0 never; rounds: exactly those; negative is refused."""
+    """every: multiples, 0 never; rounds: those too; negative is refused."""
     assert [r for r in range(1, 7) if kind(every=3).due(r)] == [3, 6]
     assert not any(kind(every=0).due(r) for r in range(1, 7))
-    assert [r for r in range(1, 7) if kind(rounds=[1, 4]).due(r)] == [1, 4]
+    assert [r for r in range(1, 7) if kind(every=0, rounds=[1, 4]).due(r)] == [1, 4]
+    assert [r for r in range(1, 7) if kind(every=3, rounds=[1, 4]).due(r)] == [1, 3, 4, 6]
     with pytest.raises(ValueError, match=r"callbacks\.(\w+\.)?every is -1, must be at least 0"):
         kind(every=-1)

@@ -1,9 +1,11 @@
 """What loggers of several kinds get of one run."""
 
+import base64
 import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,10 +13,11 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from options import NO_PICTURES
 from PIL import Image
+from recorded import lines
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy, RecordLogger, RoundForgetting
-from fl_lightning.report.events import read_log
+from fl_lightning.report.log import read_log
 
 DIGITS = "fit --config digits_tce.yaml --model.net MLP --data.clients_per_round 3 --trainer.val_check_interval 1".split()
 PICTURES = (
@@ -80,26 +83,59 @@ def test_a_logger_without_figures_says_so_once(fit, toy_data):
     assert said == ["trainer.logger has Scalars, which takes no figures: it gets scalars and hyper-parameters alone"]
 
 
-def test_the_record_says_what_event_files_say(fit, toy_data, tmp_path):
-    """Every scalar, tensor and distribution of a run, to the float32 of event files; lines are JSON."""
-    board, record = TensorBoardLogger(tmp_path, "board", 0), RecordLogger(tmp_path / "record")
+def numbers(packed):
+    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
+
+
+@pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
+def test_every_fit_with_a_folder_has_a_record(fit, toy_data, tmp_path, read_scalars, kind):
+    """Next to what its logger writes: every scalar, to the float32 of event files, and what is behind each figure."""
+    logger = kind(tmp_path, "run", 0)
     more = [RoundForgetting(every=0, clients_every=1), PerClassAccuracy(every=0, clients_every=1)]
-    fit_two_rounds(fit, toy_data, [board, record], *more)
-    ours, theirs = read_log(tmp_path / "record"), read_log(Path(board.log_dir))
-    scalars = {name: dict(zip(curve.rounds, curve.values)) for name, curve in ours.scalars.items()}
-    expected = {name: dict(zip(curve.rounds, curve.values)) for name, curve in theirs.scalars.items()}
-    assert scalars.keys() == expected.keys() - {"hp_metric"}
-    for name, curve in scalars.items():
-        assert curve == pytest.approx(expected[name], rel=1e-6)
-    assert ours.tensors.keys() == theirs.tensors.keys() >= {"clients/accuracy_after", "clients/class_accuracy"}
-    for name, rounds in theirs.tensors.items():
-        assert {round: tensor.tolist() for round, tensor in ours.tensors[name].items()} == {
-            round: tensor.tolist() for round, tensor in rounds.items()
-        }
-    for round, buckets in theirs.histograms["forgetting/local"].items():
-        filled = buckets[buckets[:, 1] > 0]
-        assert ours.histograms["forgetting/local"][round] == pytest.approx(filled)
-    assert (ours.last_round, len(ours.sessions), ours.remarks) == (2, 1, [])
+    fit_two_rounds(fit, toy_data, logger, *more)
+    logged = lines(Path(logger.log_dir))
+    assert {line["round"] for line in logged} == {0, 1, 2}
+    scalars = [(name, line["round"], value) for line in logged for name, value in line.get("scalars", {}).items()]
+    assert len({point[:2] for point in scalars}) == len(scalars) > 20  # each once
+    if kind is TensorBoardLogger:
+        mirrored = read_scalars(Path(logger.log_dir))
+        assert mirrored.keys() - {"hp_metric"} == {name for name, *_ in scalars}
+        for name, round, value in scalars:
+            assert value == pytest.approx(mirrored[name][round], rel=1e-6)
+    tensors = {(name, line["round"]): numbers(value) for line in logged for name, value in line.get("tensors", {}).items()}
+    assert {name for name, round in tensors if round == 2} >= {"clients/accuracy_after", "forgetting/local"}
+    assert tensors["clients/class_accuracy", 2].shape == (len(tensors["clients/class_cohort", 2]) + 2, 3)
+    assert tensors["forgetting/local", 2][:, 1].sum() == len(tensors["clients/class_cohort", 2])
+    log = read_log(Path(logger.log_dir))
+    for (name, round), tensor in tensors.items():
+        np.testing.assert_array_equal(log.tensors[name][round], tensor)
+    assert (log.last_round, len(log.sessions), log.remarks) == (2, 1, [])
+
+
+def test_a_fit_without_a_folder_has_no_record(fit, toy_data, tmp_path, monkeypatch):
+    """Neither a trainer without loggers nor one whose logger makes no folder for each run."""
+    monkeypatch.chdir(tmp_path)
+    for logger in (False, Figures()):
+        fit_two_rounds(fit, toy_data, logger)
+    assert not list(tmp_path.rglob("record.jsonl"))
+
+
+def test_a_record_alone(fit, toy_data, tmp_path):
+    """As a trainer's only logger; a test after the fit is not in it, and a second fit is another process."""
+    method, logger = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), RecordLogger(tmp_path / "run")
+    for _ in range(2):
+        fit(method, toy_data(), 2, precision="64-true", logger=logger)
+    log = read_log(tmp_path / "run")
+    assert (log.scalars["train/loss"].rounds.tolist(), len(log.sessions)) == ([1, 2], 2)
+    assert [path.name for path in tmp_path.rglob("*.jsonl")] == ["record.jsonl"]
+
+
+def test_what_is_tested_after_a_fit_is_not_in_the_record(fit, toy_data, tmp_path):
+    logger = TensorBoardLogger(tmp_path, "run", 0)
+    trainer = fit(FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64)), toy_data(), 2, precision="64-true", logger=logger)
+    before = lines(Path(logger.log_dir))
+    trainer.test(trainer.model, datamodule=trainer.datamodule, verbose=False)
+    assert (lines(Path(logger.log_dir)), trainer.loggers) == (before, [logger])
 
 
 @pytest.mark.slow
@@ -128,15 +164,33 @@ def test_loggers_in_yaml_and_a_report_without_tensorboard(main, tmp_path):
     assert {"accuracy", "forgetting_local", "who_forgets_whose_data_2", "one_round_by_class_2", "communication"} <= drawn
 
 
-def test_a_resumed_record_has_each_round_once(main, tmp_path):
-    """Lines that a killed process wrote after its checkpoint are cut off; no other logger's run is recorded twice."""
-    run = [*DIGITS, *NO_PICTURES, "--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "csv", "--trainer.max_steps"]
+@pytest.mark.parametrize("logger", ["CSVLogger", "false"])
+def test_a_resumed_record_has_each_round_once(main, tmp_path, logger):
+    """Lines that a killed process wrote after its checkpoint are cut off; a run without loggers has a record too."""
+    run = [*DIGITS, *NO_PICTURES, "--trainer.logger", logger, "--trainer.max_steps"]
+    run[-1:-1] = ["--trainer.logger.save_dir", "csv"] if logger == "CSVLogger" else []
     assert main(*run, "2")[0] == 0
     record = tmp_path / "runs" / "digits_tce" / "version_0" / "record.jsonl"
     with record.open("a") as file:
         file.write('{"round": 3, "time": 9, "scalars": {"train/loss": 9}}\n{"round": 4, "ti')
     assert main(*run, "4", "--ckpt_path", "last")[0] == 0
+    rounds = [line["round"] for line in lines(record.parent) if "train/loss" in line.get("scalars", {})]
     log = read_log(record.parent)
-    assert log.scalars["train/loss"].rounds.tolist() == [1, 2, 3, 4]
+    assert log.scalars["train/loss"].rounds.tolist() == rounds == [1, 2, 3, 4]
     assert log.scalars["train/loss"].values.max() < 9
     assert (len(log.sessions), log.remarks) == (2, [])
+
+
+def test_another_runs_record_is_not_cut(fit, toy_data, tmp_path):
+    """A fit that goes on from a checkpoint of elsewhere, in a folder with a longer record, leaves all of that."""
+    run = {"precision": "64-true", "val_check_interval": 2}
+    method = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
+    trainer = fit(method, toy_data(), 1, logger=RecordLogger(tmp_path / "first"), **run)
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    fit(method, toy_data(), 3, logger=RecordLogger(tmp_path / "other"), **run)
+    before = (tmp_path / "other" / "record.jsonl").read_bytes()
+    logger = RecordLogger(tmp_path / "other")
+    fit(method, toy_data(), 2, logger=logger, ckpt_path=tmp_path / "one.ckpt", **run)
+    after = (tmp_path / "other" / "record.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert len(after) > len(before)

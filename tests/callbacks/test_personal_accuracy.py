@@ -1,6 +1,7 @@
 """Personal models on their clients' samples, against plain loops over what clients keep."""
 
 import copy
+from functools import partial
 
 import lightning.pytorch as pl
 import pytest
@@ -11,8 +12,8 @@ from torch import nn
 from fl_lightning import Ditto, FedAvg, FedBABU, FedBN, FedPer, FedRep, LocalOnly
 from fl_lightning.callbacks import ClientForgetting, PerClassAccuracy, PersonalAccuracy, RoundForgetting
 from fl_lightning.data import FederatedDataModule, from_arrays
+from fl_lightning.evaluation.fine_tuning import FineTuning
 from fl_lightning.functional import worst_decile
-from fl_lightning.training.fine_tuning import FineTuning
 
 SIZES = [10, 12, 14, 16, 20]  # client 4 never takes part
 COHORTS = [[0, 1, 2], [1, 3], [0, 2]]
@@ -75,7 +76,7 @@ def hits(net, inputs, targets):
 def personal_net(method, client, head="classifier."):
     """The server's net with what a client keeps in place of the server's part."""
     net = copy.deepcopy(method.net)
-    net.load_state_dict({**net.state_dict(), **method.client_states.read(client).weights})
+    net.load_state_dict({**net.state_dict(), **method.stored.states.read(client).weights})
     return net
 
 
@@ -215,6 +216,22 @@ def test_new_clients_are_fine_tuned(run, fit):
         assert method.newest[f"personal/validation/{name}"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_new_clients_of_ditto_are_fine_tuned_from_the_global_model(fit):
+    """Until then client 4 has the initial one: deployed, it begins at w_T, as Ditto's steps on v from there would."""
+    method = Ditto(new_net(), local_steps=2, engine="sequential")
+    fit(method, new_data(), 3, precision="64-true", callbacks=[PersonalAccuracy(every=1, fine_tuning_steps=3)])
+    samples = part(method.data, method.data.shards.validation_indices(4))
+
+    def loss(net):
+        return F.cross_entropy(net.eval()(samples[0]), samples[1]).item()
+
+    score = partial(method.evaluation.personal_scores, method.trainer)
+    assert float(score(["val"])["val"].loss[4]) == pytest.approx(loss(new_net()), abs=1e-12)
+    for steps, net in ((0, method.net), (3, local_fit(method, method.net, 4, steps=3))):
+        tuning = FineTuning(method, method.data, 3, 0, steps, new={4})
+        assert float(score(["val"], [4], tuning)["val"].loss[4]) == pytest.approx(loss(net), abs=1e-12)
+
+
 def test_statistics_of_new_clients_are_those_of_their_samples(fit):
     """FedBN: client 4 begins with mean and variance of its 14 training samples, read in batches of 7, and tunes from there."""
     method = FedBN(new_net(), local_steps=2, engine="sequential")
@@ -231,7 +248,7 @@ def test_statistics_of_new_clients_are_those_of_their_samples(fit):
     losses = [F.cross_entropy(net.eval()(samples[0]), samples[1]).item() for net in (begun, tuned)]
     for steps, loss in zip((0, 3), losses):
         tuning = FineTuning(method, data, 3, 0, steps, new={4})
-        scores = method.personal_scores(["val"], [4], tuning)["val"]
+        scores = method.evaluation.personal_scores(method.trainer, ["val"], [4], tuning)["val"]
         assert float(scores.loss[4]) == pytest.approx(loss, abs=1e-12)
     accuracy = [float(hits(net, *samples).mean()) for net in (begun, tuned)]
     names = [f"personal/validation/new_clients_{name}" for name in ("mean", "fine_tuned_mean")]

@@ -14,6 +14,12 @@ from fl_lightning import FedAvg
 from fl_lightning.callbacks import RoundProgressBar, RunSummary, progress
 
 
+def module_of(newest: dict[str, float], evaluated_round: int = -1, every: int = 1000) -> SimpleNamespace:
+    """What the bar asks of a module that is evaluated every so many rounds."""
+    evaluation = SimpleNamespace(follows=lambda trainer, round: round % every == 0, round=evaluated_round)
+    return SimpleNamespace(newest=newest, evaluation=evaluation)
+
+
 @pytest.fixture
 def lines(monkeypatch, capsys):
     """The lines of a run whose rounds take so many seconds, by a clock of the test's."""
@@ -23,7 +29,7 @@ def lines(monkeypatch, capsys):
         monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
         bar = RoundProgressBar()
         trainer = SimpleNamespace(global_step=start, max_steps=rounds)
-        module = SimpleNamespace(newest={"val/accuracy": 0.8124, "forgetting/round": 0.034})
+        module = module_of({"val/accuracy": 0.8124, "forgetting/round": 0.034}, every=rounds)
         bar.on_train_start(trainer, module)
         for round in range(start + 1, rounds + 1):
             clock.now += seconds
@@ -64,21 +70,51 @@ def test_slow_rounds_are_not_silent(lines):
     assert "  300.0 s/round  13 days, " in said[0]
 
 
-@pytest.mark.parametrize(("ends_in", "said"), [(4, ["Round 4/4"]), (3, ["Round 3/4", "Round 3/4"])])
-def test_the_last_line_has_the_scores_of_the_last_evaluation(ends_in, said, monkeypatch, capsys):
+def test_scores_are_those_of_their_round(monkeypatch, capsys):
+    """Rounds of a minute, evaluated every second one: a line waits for its evaluation, or names the round of its scores."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    bar, module = RoundProgressBar(), module_of({"val/accuracy": 0.0}, evaluated_round=0, every=2)
+    bar.on_train_start(SimpleNamespace(global_step=0, max_steps=9), module)
+    for round in range(1, 4):
+        clock.now += 60.0
+        bar.on_round_end(None, module, round, None)
+        if round == 2:
+            module.newest["val/accuracy"], module.evaluation.round = 0.2, 2
+            bar.on_validation_end(None, module)
+    lines = [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["Round 1/9", "accuracy 0.000 after round 0"],
+        ["Round 2/9", "accuracy 0.200"],
+        ["Round 3/9", "accuracy 0.200 after round 2"],
+    ]
+
+
+def test_a_run_without_evaluations_waits_for_none(monkeypatch, capsys):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    bar, module = RoundProgressBar(), module_of({}, every=1)
+    module.evaluation.follows = lambda trainer, round: False
+    bar.on_train_start(SimpleNamespace(global_step=0, max_steps=9), module)
+    clock.now = 60.0
+    bar.on_round_end(None, module, 1, None)
+    assert capsys.readouterr().out.startswith("Round 1/9")
+
+
+@pytest.mark.parametrize("ends_in", [4, 3])
+def test_the_last_line_has_the_scores_of_the_last_evaluation(ends_in, monkeypatch, capsys):
     """A round of a minute is evaluated after its end: the last of 4, or round 3, in which its evaluation stops the run."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    bar, module = RoundProgressBar(), SimpleNamespace(newest={"val/accuracy": 0.1})
+    bar, module = RoundProgressBar(), module_of({"val/accuracy": 0.1}, every=ends_in)
     bar.on_train_start(SimpleNamespace(global_step=ends_in - 1, max_steps=4), module)
     clock.now = 60.0
     bar.on_round_end(None, module, ends_in, None)
     module.newest["val/accuracy"] = 0.5
     bar.on_validation_end(None, module)
     bar.on_train_end(None, module)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == said
-    assert "accuracy 0.500" in lines[-1]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"Round {ends_in}/4  accuracy 0.500  ")
 
 
 def test_what_is_printed_meanwhile_is_there_at_once(monkeypatch):

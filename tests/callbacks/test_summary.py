@@ -97,12 +97,13 @@ def test_the_sign_of_forgetting_is_said_and_zero_has_none(capsys):
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
     results |= {"personal": {}}
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
+    results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
     _print_table(results)
     rows = [
         [cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines() if "/" in line
     ]
     assert rows == [
-        ["forgetting/client_mean", "0.0000, negative is forgetting"],
-        ["forgetting/every_5", "0.1250, positive is forgetting"],
+        ["forgetting/client_mean, last", "0.0000, negative is forgetting"],
+        ["forgetting/every_5, last", "0.1250, positive is forgetting"],
         ["tasks/backward_transfer", "-0.5000, negative is forgetting"],
     ]

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from fl_lightning.callbacks import TaskAttention
 from fl_lightning.callbacks.task_attention import attention, shortened
-from fl_lightning.exchange import LearnedTask
-from fl_lightning.report.events import read_log
+from fl_lightning.protocol import LearnedTask
+from fl_lightning.report.log import read_log
 from fl_lightning.report.run_figures import pictures
 
 
@@ -62,7 +62,7 @@ def test_a_client_without_a_state_has_no_attention():
 
 def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     """Three rounds of one round a task: from the second task on clients build on others'."""
-    options = "--trainer.max_steps 3 --model.rounds_per_task 1 --model.net.hidden 16 --data.batch_size 60".split()
+    options = "--trainer.max_steps 3 --model.tasks.rounds_per_task 1 --model.net.hidden 16 --data.batch_size 60".split()
     options += ["--callbacks.task_attention.num_clients", "2"]
     code, printed, error = main("fit", "--config", "digits_fedweit.yaml", *options)
     assert code == 0, error

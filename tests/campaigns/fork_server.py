@@ -22,7 +22,14 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "no_garbage_yet",
-        *(_PROGRAM, "fl_lightning.methods", "fl_lightning.continual", "fl_lightning.privacy"),
+        *(
+            _PROGRAM,
+            "fl_lightning.command_line.trainer_command",
+            "fl_lightning.command_line.sweep",
+            "fl_lightning.methods",
+            "fl_lightning.tasks",
+            "fl_lightning.privacy",
+        ),
         *("opacus", "sklearn.datasets", "sklearn.model_selection", "optuna"),  # imported where they are used
         "first_use",
     ]

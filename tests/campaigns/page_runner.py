@@ -18,7 +18,15 @@ from options import NO_PICTURES
 from pages import ROOT, Block, blocks, commands
 
 # Words of the pages that a reader replaces.
-_PLACEHOLDERS = {"RUNS...": "runs", "METHOD": "FedWeIT", "SEED": "1", "DIR": ".", "LOSS": "CrossEntropy", "FOLDER": "folder"}
+_PLACEHOLDERS = {
+    "RUNS...": "runs",
+    "METHOD": "FedWeIT",
+    "LEARNER": "WeightedTransfer",
+    "SEED": "1",
+    "DIR": ".",
+    "LOSS": "CrossEntropy",
+    "FOLDER": "folder",
+}
 _PLACEHOLDERS_OF = {"docs/arriving_classes.md": {"METHOD": "lwf"}}
 # Streams of several data sets, or of classes that the digits do not have: their settings are read, and printed.
 _READ_ALONE = {"fedweit_interference.yaml"}
@@ -68,9 +76,9 @@ class PageRunner:
     def _python(self, block: Block) -> None:
         """In one namespace, and in the file from which a command of the page takes its classes; other methods take a round."""
         used = "".join(other.text for other in self._blocks if other.language != "python")
-        for module, name in re.findall(r"\b(my_\w+)\.(\w+)", used):
-            if f"class {name}(" in block.text:
-                Path(f"{module}.py").write_text(block.text)
+        for module in {module for module, name in re.findall(r"\b(my_\w+)\.(\w+)", used) if f"class {name}(" in block.text}:
+            with Path(f"{module}.py").open("a") as file:  # several blocks may be parts of one
+                file.write(block.text)
         before = set(self._names)
         exec(compile(block.text, str(block), "exec"), self._names)
         for name in set(self._names) - before:
@@ -79,14 +87,8 @@ class PageRunner:
                 self._fl_lightning(block, ["fit", "--config", "digits_tce.yaml", "--model", f"my_{name}.{name}"])
 
     def _config(self, block: Block) -> None:
-        """A config on top of digits_tce.yaml, or rows of a paper's table, which are rows of ours."""
-        from fl_lightning.command_line.bundled_configs import bundled_rows
-
+        """A config on top of digits_tce.yaml."""
         given = yaml.safe_load(block.text)
-        if "tables" in given:
-            for rows in given["tables"].values():
-                assert rows.keys() <= bundled_rows().keys(), block
-            return
         Path("mine.yaml").write_text(block.text)
         below = [] if "base" in given else ["--config", "digits_tce.yaml"]
         self._expect(block, ["fit", *below, "--config", "mine.yaml", "--print_config"])

@@ -7,10 +7,14 @@ import random
 import re
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
+
+from fl_lightning.state.atomic_files import atomic_save
 
 pytestmark = pytest.mark.slow
 
@@ -48,9 +52,10 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]
     def rewrite(good: bytes) -> bytes:
         checkpoint = torch.load(io.BytesIO(good), weights_only=True)
         result = change(checkpoint)
-        file = io.BytesIO()
-        torch.save(checkpoint if result is None else result, file)
-        return file.getvalue()
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "changed.ckpt"
+            atomic_save(checkpoint if result is None else result, path)
+            return path.read_bytes()
 
     return rewrite
 

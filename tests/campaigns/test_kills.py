@@ -1,10 +1,6 @@
-"""kill -9 at random instants: whatever a run keeps, it ends with the weights and states of a run never killed."""
+"""kill -9 between two checkpoints: whatever a run keeps, it ends with the weights and states of a run never killed."""
 
-import os
-import random
 import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +8,35 @@ import pytest
 import torch
 from fork_server import start
 from options import NO_PICTURES
+from recorded import lines
 
+from fl_lightning.protocol import pack
 from fl_lightning.state.client_states import MemoryStates
 
 pytestmark = pytest.mark.slow
 
-KILLS = 8  # of each kind
 LONGEST = 60  # seconds that a run may take
+KILLED = """
+import os
+import signal
+
+from fl_lightning.callbacks import FederatedCallback
+
+
+class Killed(FederatedCallback):
+    def on_aggregate_end(self, trainer, module, round):
+        if round == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
 QUIET = ["--trainer.enable_progress_bar", "false", *NO_PICTURES]
-RUN = [
-    *"fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --trainer.max_steps 12".split(),
+SETTING = [
+    *"fit --config digits_tce.yaml --trainer.max_steps 12".split(),
     *"--data.num_clients 8 --data.clients_per_round 3 --trainer.val_check_interval 2 --data.monitor_test 2".split(),
     *QUIET,
 ]
+RUN = [*SETTING, *"--model.net MLP --model.net.hidden [8]".split()]
 TASKS = [
-    *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.rounds_per_task 2".split(),
+    *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.tasks.rounds_per_task 2".split(),
     *"--trainer.max_steps 10 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
     *"--callbacks.task_attention.every 0 --model.local_epochs null --model.local_steps 3".split(),
     *QUIET,
@@ -50,7 +60,7 @@ KINDS = {
         *"--model.loss CrossEntropy --model.server_weighting uniform".split(),
         *"--model.privacy UserLevelDP --model.privacy.clipping_norm 1 --model.privacy.noise_multiplier 0.1".split(),
     ],
-    "batch_norm_local": [*RUN, *"--model.net batch_norm_net.BatchNormNet --model.batch_norm_buffers local".split()],
+    "batch_norm_local": [*SETTING, *"--model.net batch_norm_net.BatchNormNet --model.batch_norm_buffers local".split()],
     "fedweit_memory": TASKS,
     "fedweit_disk": [*TASKS, "--model.client_state", "disk"],
     "vectorized_decay": [*RUN, *"--model.engine vectorized --model.learning_rate_decay 0.9".split()],
@@ -71,7 +81,7 @@ def final_state(version: Path) -> dict[str, Any]:
         "net": checkpoint["state_dict"],
         "server": checkpoint["optimizer_states"],
         "schedule": checkpoint["lr_schedulers"],
-        "clients": {client: states.read(client).to_plain() for client in sorted(states.clients())},
+        "clients": {client: pack(states.read(client)) for client in sorted(states.clients())},
         "newest": checkpoint["federated"]["newest"],
         "results": (version / "results.json").read_text(),
     }
@@ -94,46 +104,26 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
     return [] if expected == actual or expected != expected else [path]
 
 
-def run_through(folder: Path, arguments: list[str], instants: Iterator[float]) -> int:
-    """Start a run, kill it after the next of some seconds and go on, until it ends by itself; returns the kills."""
-    kills = 0
-    while True:
-        process, instant = start(folder, *arguments, "--ckpt_path", "last_if_any"), next(instants, None)
-        process.join(timeout=LONGEST if instant is None else instant)
-        if not process.is_alive():
-            log = (folder / "log.txt").read_text()
-            assert process.exitcode == 0, log[-2000:]
-            assert "Traceback" not in log
-            return kills
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        assert instant is not None, f"a run took more than {LONGEST} s: {(folder / 'log.txt').read_text()[-2000:]}"
-        kills += 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported(tmp_path_factory):
-    """The server has imported everything before a run is timed."""
-    process = start(tmp_path_factory.mktemp("first"), "--version")
+def run(folder: Path, *arguments: str) -> int | None:
+    """The exit code of a run."""
+    process = start(folder, *arguments)
     process.join(timeout=LONGEST)
-    assert process.exitcode == 0
+    return process.exitcode
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_killed_again_and_again_ends_as_one_never_killed(tmp_path, raw_records, kind):
-    """Kills at instants uniform over the time from a run's first file to its end, each followed by the same command.
+def test_a_killed_run_ends_as_one_never_killed(tmp_path, raw_records, kind):
+    """Killed in round 7, when the clients have written what they keep, and gone on with from the checkpoint of round 6.
 
-    Weights, states and results are the same to the bit, and so is every record of TensorBoard, each there once. The seed gives
-    the same shares of the time to every campaign; which rounds they fall into is the machine's.
+    Weights, states and results are the same to the bit, and so is every line of the record and every record of TensorBoard,
+    each there once.
     """
-    started = time.time()
-    assert run_through(tmp_path / "whole", KINDS[kind], iter(())) == 0
-    whole, ended = newest_version(tmp_path / "whole"), time.time()
-    begun = min(path.stat().st_mtime for path in whole.iterdir())  # its first file
-    kills, random_numbers = 0, random.Random(kind)
-    while kills < KILLS:
-        folder = tmp_path / f"killed_{len(list(tmp_path.iterdir()))}"
-        instants = (random_numbers.uniform(begun, ended) - started for _ in range(KILLS - kills))
-        kills += run_through(folder, KINDS[kind], instants)
-        assert differences(final_state(whole), final_state(newest_version(folder))) == []
-        assert raw_records(newest_version(folder)) == raw_records(whole)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(whole, *KINDS[kind]) == 0, (whole / "log.txt").read_text()[-2000:]
+    killed.mkdir()
+    (killed / "killed.py").write_text(KILLED)
+    assert run(killed, *KINDS[kind], "--trainer.callbacks+=killed.Killed") == -signal.SIGKILL
+    assert run(killed, *KINDS[kind], "--ckpt_path", "last") == 0, (killed / "log.txt").read_text()[-2000:]
+    assert differences(final_state(newest_version(whole)), final_state(newest_version(killed))) == []
+    assert lines(newest_version(killed)) == lines(newest_version(whole))
+    assert raw_records(newest_version(killed)) == raw_records(newest_version(whole))

@@ -1,6 +1,8 @@
 """What is answered at once, and what Ctrl-C does before there is anything to save."""
 
+import errno
 import gc
+import inspect
 import os
 import resource
 import signal
@@ -14,21 +16,29 @@ import pytest
 
 import fl_lightning
 from fl_lightning.__main__ import main as begin
-from fl_lightning.command_line import cli
-from fl_lightning.command_line.bundled_configs import describe_configs
-from fl_lightning.command_line.plain_help import plain
+from fl_lightning.command_line import cli, trainer_command
+from fl_lightning.command_line.closed_output import ending_quietly
+from fl_lightning.command_line.commands import COMMANDS
+from fl_lightning.command_line.parsers import plain
 from fl_lightning.command_line.subcommands import SUBCOMMANDS, quick_answer
+from fl_lightning.config_files.bundled import describe_configs
 
 _WITHOUT_TORCH = """
 import sys
 from fl_lightning.__main__ import main
 sys.argv = ["fl-lightning", *sys.argv[1:]]
-code = main()
-sys.exit(f"torch was imported" if "torch" in sys.modules else code)
+try:
+    code = main()
+except SystemExit as stop:  # of --help
+    code = stop.code
+sys.exit("torch was imported" if "torch" in sys.modules else code)
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["--version"], ["configs"], ["configs", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--help"], ["-h"], ["--version"], ["configs"], ["configs", "--help"], ["configs", "cifar10_tce_bn.yaml"]],
+)
 def test_what_needs_no_torch_is_answered_at_once(arguments):
     """In less than 1.5 s of processor time, start of Python included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -39,9 +49,29 @@ def test_what_needs_no_torch_is_answered_at_once(arguments):
     assert result.stdout.rstrip("\n") == quick_answer(arguments)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_function_is_its_docstring_and_signature(name):
+    """Of each command that is a function, without torch: the first line, and every parameter."""
+    arguments = [sys.executable, "-c", _WITHOUT_TORCH, name, "--help"]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert " ".join(result.stdout.split()).count(COMMANDS[name].__doc__.splitlines()[0]) == 1
+    for parameter in inspect.signature(COMMANDS[name]).parameters.values():
+        word = parameter.default is parameter.empty
+        assert (parameter.name.upper() if word else f"--{parameter.name} ") in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["watch"], ["report", "runs", "--rounds", "few"], ["fitt"]])
+def test_a_mistake_is_said_at_once(arguments):
+    result = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH, *arguments], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert result.stderr.startswith("fl-lightning: error: ")
+    assert result.stderr.count("\n") == 1
+
+
 def test_the_overview_names_every_subcommand():
     """Those of the trainer and the others; no argument at all asks for it too."""
-    assert set(SUBCOMMANDS) == {*cli.FederatedCLI.subcommands(), *cli.COMMANDS, "configs"}
+    assert set(SUBCOMMANDS) == {*trainer_command.TRAINER_COMMANDS, *cli.COMMANDS, "attack", "sweep", "configs"}
     assert all(f"\n  {name} " in quick_answer([]) for name in SUBCOMMANDS)
     assert quick_answer([]) == quick_answer(["--help"])
 
@@ -57,7 +87,8 @@ def test_the_version_is_that_of_the_package():
         (["validat"], f"subcommand is validat, must be one of {', '.join(SUBCOMMANDS)}: did you mean validate?"),
         (["xyz", "--config", "a.yaml"], "fl-lightning --help says what each does"),
         (["--config", "a.yaml", "fit"], "--config stands where the subcommand must"),
-        (["configs", "mine"], "configs takes no arguments, but mine is given"),
+        (["configs", "mine"], "config is mine, neither a file here nor a bundled config: fl-lightning configs lists them"),
+        (["configs", "cifar10_tce.yaml", "mine"], "configs takes one name, but cifar10_tce.yaml mine is given"),
         (["report"], "RUNS are missing: give folders of runs"),
     ],
 )
@@ -73,7 +104,7 @@ def test_a_wrong_subcommand_is_one_line(main, arguments, message):
 def test_what_was_imported_is_freed_when_a_process_ends(monkeypatch):
     """What stays frozen is not, and libraries with a count of their objects say so in a hundred lines."""
     monkeypatch.setattr("sys.argv", ["fl-lightning", "fit"])
-    monkeypatch.setattr(cli, "main", lambda: 5 if gc.get_freeze_count() else 0)
+    monkeypatch.setattr(cli, "main", lambda imported: imported() or (5 if gc.get_freeze_count() else 0))
     assert begin() == 5
     assert gc.get_freeze_count() == 0
 
@@ -105,7 +136,7 @@ def test_ctrl_c_before_the_first_round_leaves_nothing(main, tmp_path, monkeypatc
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.FederatedCLI, "_fit_callbacks", interrupt)  # the run's folder is made by then
+    monkeypatch.setattr(trainer_command.TrainerCommand, "_fit_callbacks", interrupt)  # the run's folder is made by then
     code, _, error = main("fit", "--config", "digits_tce.yaml")
     assert code == 130
     assert error == "fl-lightning: stopped\n"
@@ -169,9 +200,47 @@ def test_output_that_cannot_be_written_is_one_line():
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "a/b"), "[Errno 13] Permission denied: 'a/b'"),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "[Errno 28] No space left on device: 'a/b'"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "[Errno 104] Connection reset by peer"),
+        (TimeoutError("the store did not answer"), "the store did not answer"),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            "the standard output could not be written (Input/output error): write elsewhere",
+        ),
+    ],
+)
+def test_an_error_that_gets_out_is_the_outputs_where_it_names_no_other(monkeypatch, capfd, error, said):
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+
+    def command():
+        raise error
+
+    assert ending_quietly(command) == 1
+    assert capfd.readouterr().err == f"fl-lightning: error: {said}\n"
+
+
+def test_a_traceback_on_request_keeps_its_cause(main, monkeypatch):
+    """It passed for a standard output that cannot be written."""
+    monkeypatch.setenv("FL_LIGHTNING_TRACEBACK", "1")
+    code, _, error = main("fit", "--config", "a" * 300)
+    assert code == 1
+    assert error.splitlines()[-1].startswith("OSError: [Errno 36] File name too long")
+
+
+def test_a_working_folder_that_is_gone_is_one_line(main, monkeypatch):
+    monkeypatch.setattr(cli.os, "getcwd", lambda: os.stat("gone"))
+    code, _, error = main("fit")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "gone cannot be used (No such file or directory)" in error
+
+
 def test_a_command_whose_output_is_closed_ends_quietly(main, monkeypatch):
     """A broken pipe of the output is no error of the command; any other is."""
-    monkeypatch.setattr(cli, "whole_configs", lambda arguments: (_ for _ in ()).throw(BrokenPipeError("a worker is gone")))
+    monkeypatch.setattr(trainer_command, "run", lambda *_: (_ for _ in ()).throw(BrokenPipeError("a worker is gone")))
     assert main("fit")[::2] == (1, "fl-lightning: error: a worker is gone\n")
     monkeypatch.setattr(cli, "is_closed", lambda: True)
     with pytest.raises(BrokenPipeError):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fl_lightning.data import RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.data.batch_plan import Visits
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.functional.random_streams import stream_seed
 
 CPU = torch.device("cpu")
 

@@ -53,7 +53,6 @@ def test_labels_count_classes_in_order_of_arrival():
         assert [streams.dataset.classes[label] for label in after.targets] == [NAMES[label] for label in before.targets]
     assert streams.class_task.tolist() == [0, 0, 1, 1, 2, 2]
     assert torch.equal(streams.test_task, streams.dataset.test.targets // 2)
-    assert torch.equal(streams.test_from, streams.test_task)
     assert ClassStream(num_tasks=3, class_order="labels").stream(data, split(), 0.0).dataset.classes == NAMES
 
 
@@ -143,23 +142,23 @@ def test_blurry_borders():
         task_of[torch.cat(rows(streams, position))] = position
     moved = task_of != dataset().train.targets // 2
     assert 0.2 < moved.double().mean() < 0.3
-    # 25 samples of a class in two other tasks: each class appears in the first one.
-    assert streams.num_seen == (6, 6, 6)
-    assert set(streams.test_from.tolist()) == {0}
+    assert streams.num_seen == (2, 4, 6)
     assert torch.equal(streams.test_task, dataset().test.targets // 2)
     sharp = [ClassStream(num_tasks=3, **settings).stream(dataset(), split(), 0.0) for settings in ({}, {"blurry": 0.0})]
     assert sharp[0].digest() == sharp[1].digest()
 
 
-def test_a_class_is_seen_from_its_first_sample_on():
-    """Few samples of one class, of which blurry borders put none into the first task: it comes later than the others."""
-    targets = torch.cat([torch.arange(200) % 5, torch.tensor([5])])
-    data = Dataset(Samples(torch.zeros(201, 1), targets), Samples(torch.zeros(6, 1), torch.arange(6)), NAMES)
-    streams = ClassStream(num_tasks=3, class_order="labels", blurry=0.3).stream(data, split(1), 0.0)
-    first = next(t for t in range(3) if (streams.dataset.train.targets[torch.cat(rows(streams, t))] == 5).any())
-    assert streams.num_seen == tuple(5 + (t >= first) for t in range(3))
-    assert streams.dataset.classes[-1] == "f"
-    assert streams.test_from.tolist() == [0] * 5 + [first]
+def test_classes_that_leak_are_met_and_not_seen():
+    """By the samples of each client at the positions so far; the order of arrival is that of the tasks."""
+    settings = {"num_tasks": 3, "class_order": "labels"}
+    streams = ClassStream(**settings, blurry=0.02).stream(dataset(), split(), 0.0)
+    assert (streams.dataset.classes, streams.leak) == (NAMES, True)
+    for client in range(4):
+        met = set()
+        for position in range(3):
+            met |= {int(streams.dataset.train.targets[i]) for i in rows(streams, position)[client]}
+            assert streams.leaked_classes(client, position) == sorted(met - set(range(2 * position + 2)))
+    assert not any(ClassStream(**settings, **s).stream(dataset(), split(), 0.0).leak for s in ({}, {"cumulative": True}))
 
 
 def test_names_of_classes_may_be_numbers_of_yaml():

@@ -26,9 +26,9 @@ from fl_lightning.data import (
 )
 from fl_lightning.data.class_stream import ClassStream
 from fl_lightning.data.loaders import EvaluationBatches
-from fl_lightning.exchange import Batch
 from fl_lightning.functional import dirichlet_partition
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.functional.random_streams import stream_seed
+from fl_lightning.protocol import Batch
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -174,3 +174,22 @@ def test_several_inputs_are_refused():
         from_arrays(tokens, torch.tensor([0, 1]), [[0, 1]])
     with pytest.raises(ValueError, match=r"data\.source has test_inputs of type dict"):
         from_arrays(X[:2], torch.tensor([0, 1]), [[0, 1]], test_inputs=tokens, test_targets=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (
+            torch.eye(3)[Y],
+            r"training targets of shape \(5, 3\), must be \(samples,\): multi-label .* one class for each sample$",
+        ),
+        (torch.eye(3)[Y].bool(), r"training targets of shape \(5, 3\), must be \(samples,\): multi-label"),
+        ([[0], [1], [0, 2], [1], [2]], "has targets that are no array .*: give all samples one shape$"),
+        (Y.float(), "has targets of type torch.float32, must be whole numbers .* regression is not supported$"),
+        (Y[:, None].double(), "has targets of type torch.float64, must be whole numbers .* regression is not supported$"),
+    ],
+)
+def test_targets_of_another_task_are_refused(targets, message):
+    """Several labels a sample, as numbers of either kind or as lists, and values: each with the limit and the way."""
+    with pytest.raises(ValueError, match=f"^data.source .*{message}"):
+        from_arrays(X, targets, [[0, 1], [2, 3, 4]])

@@ -5,7 +5,7 @@ import torch
 
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.ranks import OneProcess
-from fl_lightning.exchange import ClientState
+from fl_lightning.protocol import ClientState
 from fl_lightning.state.client_states import DiskStates, MemoryStates
 
 
@@ -14,12 +14,15 @@ class Mail(OneProcess):
 
     rank, size = 0, 2
 
-    def __init__(self):
-        self.sent = []
+    def __init__(self, of_other=0):
+        self.sent, self.of_other = [], of_other
+
+    def sum(self, tensor):
+        return tensor + self.of_other
 
     def exchange(self, outgoing):
-        self.sent.append(list(outgoing[1]))
-        return outgoing[0]
+        self.sent.append(sorted({int(path.split("/")[1]) for path in outgoing[1]}))
+        return [outgoing[0], {}]
 
 
 def state(value: float) -> ClientState:
@@ -73,8 +76,7 @@ def test_processes_that_keep_nothing_exchange_nothing():
 
 def test_a_state_of_another_process_is_asked_for():
     """As after a resume, where the first process may own none of those that keep something."""
-    ranks = Mail()
-    ranks.gather = lambda part: [part, True]
+    ranks = Mail(of_other=1)
     cohort = CohortStates(MemoryStates(), ranks, torch.device("cpu"))
     for _ in range(2):
         cohort.fetch([[0], [1]])

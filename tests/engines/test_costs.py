@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning import FedAvg
 from fl_lightning.data import RandomCrop, from_arrays
+from fl_lightning.engines import sums
 from fl_lightning.engines.engine_choice import ENGINES
-from fl_lightning.exchange import reduction
 from fl_lightning.models import MLP
 
 pytestmark = pytest.mark.usefixtures("traced")
@@ -49,7 +49,7 @@ def started(fit):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Sums ask no more than where the answer is on a device."""
-    monkeypatch.setattr(reduction, "are_known_to_count", lambda counted: False)
+    monkeypatch.setattr(sums, "are_known_to_count", lambda counted: False)
 
 
 class Operators(TorchDispatchMode):

@@ -15,16 +15,16 @@ from older_torch import STACKED_FIXED_GROUP_NORM
 from torch import nn
 from torch.func import functional_call
 
-from fl_lightning import FedAvg, FederatedModule, Needs, methods, module
+from fl_lightning import FedAvg, FederatedModule, Needs, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import IID, ClientSampler, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.engines import engine_choice, vectorized
 from fl_lightning.engines.local_step import LocalStep
-from fl_lightning.exchange import Visit, Weighted
-from fl_lightning.exchange.client import mean_gradient
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
-from fl_lightning.random_streams import stream_seed
+from fl_lightning.protocol import Visit, Weighted, pack
+from fl_lightning.protocol.client import mean_gradient
 
 SHAPE, CLASSES = (2, 6, 6), ["ant", "bee", "cat", "dog"]
 
@@ -216,7 +216,7 @@ class Contrastive(FedAvg):
         return super().client_loss(net, batch, client) + contrast
 
     def client_result(self, net, client):
-        client.state = {name: weight.detach().clone() for name, weight in net.features.named_parameters()}
+        client.state.update({name: weight.detach().clone() for name, weight in net.features.named_parameters()})
         return super().client_result(net, client)
 
 
@@ -252,7 +252,7 @@ class Curvature(FedAvg):
             for index, gradient in enumerate(gradients):
                 fisher[f"fisher_{index}"] = fisher.get(f"fisher_{index}", 0) + gradient.square() * len(batch.targets)
         means = {name: value / count for name, value in fisher.items()}
-        client.state = {f"personal_{name}": value.clone() for name, value in means.items()}
+        client.state.update({f"personal_{name}": value.clone() for name, value in means.items()})
         return {**super().client_result(net, client), "fisher": Weighted(means, 1.0)}
 
     def aggregate(self, reduced):
@@ -428,7 +428,7 @@ def run(fit, case, engine, rounds=2, precision="64-true", callbacks=(), **settin
     return {
         "weights": dict(method.net.named_parameters()),
         "buffers": dict(method.named_buffers()),
-        "states": {client: method.client_states.read(client).to_plain() for client in range(data.num_clients)},
+        "states": {client: pack(method.stored.states.read(client)) for client in range(data.num_clients)},
         "reports": watch.reports,
         "predictions": watch.predictions,
         "probes": probes,
@@ -592,7 +592,7 @@ class Poison(FederatedCallback):
 
     def on_round_end(self, trainer, module, round, report):
         if round == 1:
-            self.state = module.client_states.read(2).to_plain()
+            self.state = pack(module.stored.states.read(2))
             module.data.train_set.inputs[module.data.shards.train_indices(2)[0]] = float("inf")
 
 
@@ -620,7 +620,7 @@ def test_a_client_that_is_not_finite_is_left_out(fit, engine, method):
     if method is KeepsCount:
         assert_same(actual["states"], expected["states"], 1e-10, "states")
         assert_same(actual["states"][2], poison.state, 0, "state of client 2")
-        assert poison.state["method"]["visits"] == 1
+        assert poison.state["method/visits"] == 1
 
 
 def dropout_net(shape, classes):
@@ -642,7 +642,7 @@ def cumulative_norm_net(shape, classes):
 @pytest.mark.parametrize("net", [dropout_net, cumulative_norm_net])
 def test_nets_that_cannot_be_stacked(fit, capsys, monkeypatch, net):
     """Refused in one line with the cure; ``auto``, where it would stack, runs them one by one and says why: the same bits."""
-    monkeypatch.setattr(module, "by_rule", lambda *_: engine_choice.Choice("vectorized", "small"))
+    monkeypatch.setattr(engine_choice, "by_rule", lambda *_: engine_choice.Choice("vectorized", "small"))
     case = Case(FedAvg, net, ragged_pairs, sgd)
     text = refusal(fit, case, "vectorized")
     assert text.startswith("model.engine is vectorized, under which FedAvg cannot run (")
@@ -782,7 +782,7 @@ def test_tune_measures_once_and_changes_nothing(fit, tmp_path, capsys, monkeypat
     checkpoint = torch.load(tmp_path / "1.ckpt", weights_only=True)
     assert checkpoint["federated"]["tuned_engine"] == chosen[1]
 
-    monkeypatch.setattr(module, "by_measurement", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(engine_choice, "by_measurement", lambda *_: pytest.fail("measured again"))
     resumed = run(fit, case, "tune", ckpt_path=tmp_path / "1.ckpt")
     assert f"Engine: {chosen[1]} (measured when the run began)" in capsys.readouterr().out
     for part in ("weights", "buffers", "states"):

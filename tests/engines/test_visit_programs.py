@@ -3,23 +3,27 @@
 Steps run as they are here, without a compiler: tests/engines/test_engines.py compiles them.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
-from fl_lightning.engines import visit_program
+from fl_lightning.engines import engine_choice, visit_program
 from fl_lightning.engines.captured import CapturedEngine
-from fl_lightning.engines.engine_choice import Choice, by_rule, start_engine
+from fl_lightning.engines.engine_choice import ENGINES, Choice, by_rule, start_engine
+from fl_lightning.engines.ranks import OneProcess
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import ELEMENTWISE
-from fl_lightning.exchange import Protection
+from fl_lightning.protocol import Protection
 
 SIZES = [3, 5, 7, 8]
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+COMPILE = torch.compile
 
 
 @pytest.fixture(autouse=True)
@@ -27,26 +31,30 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda step, **_: step)
 
 
-def joined(optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), **settings):
-    """FedAvg on four ragged shards, all of which come in every round."""
+def momentum(weights):
+    return torch.optim.SGD(weights, lr=0.1, momentum=0.9)
+
+
+def joined(optimizer=momentum, kind=FedAvg, dtype=torch.float64, middle=(nn.Tanh,), **settings):
+    """A method on four ragged shards, all of which come in every round."""
     generator = torch.Generator().manual_seed(0)
     clients = [part.tolist() for part in torch.arange(sum(SIZES)).split(SIZES)]
     inputs = torch.randn(sum(SIZES), 4, generator=generator, dtype=torch.float64)
     data = from_arrays(inputs, torch.arange(sum(SIZES)) % 3, clients, batch_size=4, monitor_test=0)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    method = FedAvg(net, optimizer=optimizer, **settings)
+        net = nn.Sequential(nn.Linear(4, 5), *(layer() for layer in middle), nn.Linear(5, 3)).to(dtype)
+    method = kind(net, optimizer=optimizer, **settings)
     data.setup()
     method.join(data)
-    data.to(CPU, torch.float64)
+    data.to(CPU, dtype)
     return method
 
 
-def after_rounds(engine, rounds=3, **settings):
+def after_rounds(engine, precision=nullcontext, **settings):
     method = joined(**settings)
-    runs = engine(method, RunContext())
-    reports = [run_round(method, runs, round) for round in range(1, rounds + 1)]
+    runs = engine(method, RunContext(precision=precision))
+    reports = [run_round(method, runs, round) for round in (1, 2, 3)]
     return torch.cat([weight.detach().flatten() for weight in method.net.parameters()]), reports, runs
 
 
@@ -61,14 +69,41 @@ def test_rates_that_decay_need_no_other_program(kind):
         assert report.losses == pytest.approx(other.losses, abs=1e-12)
         assert report.norms == pytest.approx(other.norms, abs=1e-12)
     shapes = 2  # visits of one step and of two
-    assert len(engine._working.programs) == shapes * (2 if kind in visit_program.PROPORTIONAL else 3)
+    assert len(engine._working.programs) == shapes * (1 if kind in visit_program.PROPORTIONAL else 3)
 
 
-def test_programs_not_used_for_long_make_room(monkeypatch):
-    monkeypatch.setattr(visit_program, "_MOST_PROGRAMS", 1)
+def test_no_program_makes_room(monkeypatch):
+    """Visits of one step and of two: the first kind stays, the other runs and is not kept."""
+    monkeypatch.setattr(visit_program, "MOST_PROGRAMS", 1)
     weights, _, engine = after_rounds(CapturedEngine)
-    assert len(engine._working.programs) == 1
+    (program,) = engine._working.programs.values()
+    assert len(program.phases.resting) == 1
     torch.testing.assert_close(weights, after_rounds(SequentialEngine)[0], rtol=0, atol=1e-12)
+
+
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "rounds"),
+    [(nullcontext, torch.float64, False), (autocast, torch.float32, True), (nullcontext, torch.bfloat16, True)],
+)
+def test_compiled_steps_in_half_precision_round_between_operations(monkeypatch, precision, dtype, rounds):
+    """As uncompiled ones do: what fuses them else keeps float32 from one operation to the next."""
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda step, **settings: asked.append(settings["options"]) or step)
+    CapturedEngine(joined(dtype=dtype), RunContext(precision=precision))
+    assert asked == [{"emulate_precision_casts": True} if rounds else None]
+
+
+@pytest.mark.slow
+def test_compiled_steps_under_autocast_end_as_uncompiled_ones(monkeypatch):
+    """Bit for bit, in three layers with activations that the compiler fuses; without these casts 1e-4 apart."""
+    monkeypatch.setattr(torch, "compile", COMPILE)
+    settings = {"dtype": torch.float32, "middle": (nn.GELU, lambda: nn.Linear(5, 5), nn.Tanh)}
+    ends = [after_rounds(engine, autocast, **settings)[0] for engine in (SequentialEngine, CapturedEngine)]
+    torch.testing.assert_close(*ends, rtol=0, atol=0)
 
 
 def chosen(engine="captured", asked="auto"):
@@ -130,6 +165,80 @@ def test_the_rule_on_a_gpu():
     alone = RunContext(GPU, protection=Protection(one_by_one="the enclave holds one client"))
     assert by_rule(joined(), alone, [1]) == ("sequential", "the enclave holds one client")
     assert by_rule(joined(Unknown), RunContext(GPU), [1]) == ("sequential", "Unknown cannot be stacked")
+
+
+@pytest.mark.parametrize(
+    ("norm", "batch_size", "settings", "kinds"),
+    [
+        (False, 4, {"local_steps": 1}, 1),
+        (False, 4, {"local_epochs": 2}, 2),  # 2 or 4 steps, batches filled up
+        (True, 4, {"local_epochs": 2}, 4),  # last batches of 3, 1, 3 and 4 samples
+        (True, 4, {"local_steps": 1}, 2),  # of a client with 3 samples, and full ones
+        (False, None, {"local_steps": 1}, 4),
+    ],
+)
+def test_the_rule_counts_kinds_of_visits(monkeypatch, norm, batch_size, settings, kinds):
+    """Shards of 3, 5, 7 and 8 samples: with one kind less to be had, ``captured`` is not taken."""
+    method = joined(**settings)
+    method.data.batch_size = batch_size
+    if norm:
+        method.net.append(nn.BatchNorm1d(3).double())
+    for most, name in ((kinds, "captured"), (kinds - 1, "vectorized")):
+        monkeypatch.setattr(engine_choice, "MOST_PROGRAMS", most)
+        choice = by_rule(method, RunContext(GPU), [1])
+        assert choice.name == name
+        assert choice.why.startswith("on a GPU" if name == "captured" else f"visits are of more than {most} kinds, and ")
+
+
+class Remembers(FedAvg):
+    def client_result(self, net, client):
+        client.state["seen"] = torch.ones(1)
+        return super().client_result(net, client)
+
+
+def test_first_visits_are_kinds_of_their_own_where_clients_keep_states(monkeypatch):
+    """Of one step and of two: four programs, for which ``captured`` is taken where four are kept."""
+    assert len(after_rounds(CapturedEngine, kind=Remembers)[2]._working.programs) == 4
+    for most, name in ((4, "captured"), (3, "vectorized")):
+        monkeypatch.setattr(engine_choice, "MOST_PROGRAMS", most)
+        assert by_rule(joined(kind=Remembers), RunContext(GPU), [1]).name == name
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "decay", "name"),
+    [("SGD", 0.9, "captured"), ("Rprop", 1.0, "captured"), ("Rprop", 0.9, "vectorized"), ("ASGD", 0.9, "vectorized")],
+)
+def test_the_rule_does_not_take_a_program_for_every_rate(optimizer, decay, name):
+    """Rprop and ASGD take steps that are not proportional to their rate."""
+    method = joined(lambda weights: getattr(torch.optim, optimizer)(weights, lr=0.1), learning_rate_decay=decay)
+    choice = by_rule(method, RunContext(GPU), [1])
+    assert choice.name == name
+    assert choice.why.startswith(f"{optimizer} needs a program for every rate, and " if name == "vectorized" else "on a GPU")
+
+
+class Second(OneProcess):
+    """The second process of two, whose first has an engine."""
+
+    def __init__(self, choice):
+        self.choice = choice
+
+    def broadcast(self, value):
+        return self.choice
+
+
+@pytest.mark.parametrize("name", ["sequential", "captured", "vectorized"])
+def test_the_first_process_decides(name):
+    """Whatever this one would take."""
+    method, agreed = joined(), Choice(name, "said by the first")
+    started = start_engine(method, RunContext(ranks=Second(agreed)), "auto", Choice("captured", "small"), 1, method.cohort(1))
+    assert (type(started.engine), started.choice) == (ENGINES[name], agreed)
+
+
+def test_a_process_that_cannot_do_as_the_first_says_so(monkeypatch):
+    monkeypatch.setattr(visit_program.VisitProgram, "_visit", lambda self: 1 / 0)
+    method, ranks = joined(), Second(Choice("captured", "said by the first"))
+    with pytest.raises(ValueError, match=r"^model.engine is captured, under which FedAvg cannot run \(ZeroDivisionError"):
+        start_engine(method, RunContext(ranks=ranks), "auto", Choice("captured", "small"), 1, method.cohort(1))
 
 
 class Unknown(torch.optim.SGD):

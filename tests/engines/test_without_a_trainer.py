@@ -20,8 +20,8 @@ from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
-from fl_lightning.exchange import Client, ClientState, LearnedTask, Needs, SparseTensor, Visit
-from fl_lightning.exchange.protection import Protection
+from fl_lightning.protocol import Client, ClientState, LearnedTask, Needs, SparseTensor, Visit, pack
+from fl_lightning.protocol.protection import Protection
 from fl_lightning.state.client_states import ClientStates, DiskStates, MemoryStates
 
 
@@ -110,8 +110,7 @@ class ThreadRanks:
 
     def exchange(self, outgoing):
         self.calls.append("exchange")
-        sent = [parts[self.rank] for parts in self.table.show(self.rank, outgoing)]
-        return {client: state for part in sent for client, state in part.items()}
+        return [parts[self.rank] for parts in self.table.show(self.rank, outgoing)]
 
     def broadcast(self, value):
         self.calls.append("broadcast")
@@ -230,7 +229,7 @@ def test_a_whole_state_comes_back_equal(road, toy_data, tmp_path):
         "sequential": lambda: through_a_visit(SequentialEngine, toy_data()),
         "vectorized": lambda: through_a_visit(VectorizedEngine, toy_data()),
     }
-    torch.testing.assert_close(roads[road]().to_plain(), whole_state().to_plain(), rtol=0, atol=0)
+    torch.testing.assert_close(pack(roads[road]()), pack(whole_state()), rtol=0, atol=0)
 
 
 class Noisy(FederatedAlgorithm):
@@ -302,8 +301,7 @@ def test_a_site_fits_and_sends_in_the_precision_of_its_context(toy_data):
     data.setup()
     method.join(data)
     engine = SequentialEngine(method, RunContext(precision=HALF))
-    client, _ = engine.fit_one(1, Visit(2))
-    engine.upload(client)
+    engine.visit(engine.request(1, Visit(2)))
     assert method.seen == IN_HALF
 
 

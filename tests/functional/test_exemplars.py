@@ -34,3 +34,21 @@ def test_herding_equals_a_naive_loop():
     assert herding(features, 20).tolist() == chosen
     for count in range(10):
         assert herding(features, count).tolist() == chosen[:count]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ties_in_herding_go_to_the_first_sample(dtype):
+    """Samples at +-a degrees tie in the first choice; rounding, of either sign, decides nothing."""
+    angles = torch.deg2rad(torch.tensor([-50.0, -20.0, 20.0, 50.0], dtype=torch.float64))
+    features = torch.stack([angles.cos(), angles.sin()], dim=1)
+    for rounding in (0.0, 3e-7, -3e-7):
+        moved = (features + rounding * torch.tensor([[0.0, 0], [0, -1], [0, -1], [0, 0]])).to(dtype)
+        assert herding(moved, 4).tolist() == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_to_half_precision_decides_no_tie(dtype):
+    """The same samples, turned by every whole number of degrees, so that those that tie round otherwise."""
+    angles = torch.deg2rad(torch.tensor([-50.0, -20.0, 20.0, 50.0]) + torch.arange(360.0)[:, None])
+    chosen = [herding(features.to(dtype), 4).tolist() for features in torch.stack([angles.cos(), angles.sin()], dim=2)]
+    assert chosen == [[1, 2, 0, 3]] * 360

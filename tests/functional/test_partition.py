@@ -305,9 +305,7 @@ def test_dirichlet_by_class_reaches_min_size():
 
 def test_dirichlet_by_class_names_the_cure():
     """One class of 100 cut into four exact quarters: the message names alpha and the cures."""
-    with pytest.raises(
-        ValueError, match=r"^alpha is 0.5: .*4 clients with fewer than 25 .*lower min_size"
-    ):
+    with pytest.raises(ValueError, match=r"^alpha is 0.5: .*4 clients with fewer than 25 .*lower min_size"):
         dirichlet_by_class_partition(np.zeros(100, dtype=int), 4, 0.5, 0, min_size=25)
 
 

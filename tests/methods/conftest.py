@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fl_lightning import FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import ClientSampler, FederatedDataModule, from_arrays
-from fl_lightning.exchange import ClientState
 from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
+from fl_lightning.protocol import ClientState, pack
 
 # Client 1 comes in every round, client 0 pauses for one, client 4 never comes.
 COHORTS = [[0, 1, 3], [1, 2], [0, 1]]
@@ -137,7 +137,7 @@ class Tiny:
         self,
         name: str,
         personal: Sequence[str] = (),
-        poisoned: int | None = None,
+        poisoned: int | Sequence[int] = (),
         cohorts: Sequence[Sequence[int]] | None = COHORTS,
         client_sampler: ClientSampler | None = None,
         **settings: object,
@@ -147,13 +147,13 @@ class Tiny:
         Args:
             client_sampler: instead of cohorts, which are None.
             personal: patterns of the weights that stay with the client.
-            poisoned: a client whose samples are infinite.
+            poisoned: a client, or several, whose samples are infinite.
         """
         data_settings, method_settings = needs_of(name)
         data = self.new_data(cohorts=cohorts, client_sampler=client_sampler, **data_settings)
         data.setup()
-        if poisoned is not None:
-            data.train_set.inputs[data.shards.train_indices(poisoned)] = float("inf")
+        for client in [poisoned] if isinstance(poisoned, int) else poisoned:
+            data.train_set.inputs[data.shards.train_indices(client)] = float("inf")
         method = getattr(methods, name)
         if personal:  # by another name: the command line would not know which of two is meant
             method = type(f"Personal{name}", (method,), {"personal": personal})
@@ -276,25 +276,25 @@ class Tiny:
 
     def assert_states(self, method: FederatedModule, expected: dict[int, dict[str, Any]], atol: float = 1e-9) -> None:
         """What the method keeps at each client, and nothing else; clients that never took part have none."""
-        assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
+        assert sorted(method.stored.states.clients()) == sorted(expected) == [0, 1, 2, 3]
         for client, kept in expected.items():
-            self.assert_same_state(method.client_states.read(client), ClientState(method=kept), atol)
+            self.assert_same_state(method.stored.states.read(client), ClientState(method=kept), atol)
 
     def assert_kept(self, method: FederatedModule, expected: dict[int, dict[str, Tensor]]) -> None:
         """The weights and buffers that stay with each client, and nothing else."""
-        assert sorted(method.client_states.clients()) == sorted(expected) == [0, 1, 2, 3]
+        assert sorted(method.stored.states.clients()) == sorted(expected) == [0, 1, 2, 3]
         for client, kept in expected.items():
-            self.assert_same_state(method.client_states.read(client), ClientState(weights=kept))
+            self.assert_same_state(method.stored.states.read(client), ClientState(weights=kept))
 
     def assert_personal(self, method: FederatedModule, client: int, expected: nn.Module) -> None:
         """The model that a client uses, with what it shares as the server has it now."""
         shared = {name: tensor.detach() for name, tensor in (*method.net.named_parameters(), *method.net.named_buffers())}
-        model = method.personal_model(shared, method.client_states.read(client))
+        model = method.personal_model(shared, method.stored.states.read(client))
         self.assert_same(model, dict((*expected.named_parameters(), *expected.named_buffers())))
 
     def assert_same_state(self, actual: ClientState, expected: ClientState, atol: float = 1e-9) -> None:
         """All parts of what a client keeps, within ``atol``; integers exactly."""
-        torch.testing.assert_close(actual.to_plain(), expected.to_plain(), atol=atol, rtol=0)
+        torch.testing.assert_close(pack(actual), pack(expected), atol=atol, rtol=0)
 
     def assert_moved(self, net: nn.Module) -> None:
         """Every weight is far from where it began."""

@@ -65,7 +65,7 @@ def test_bytes_of_a_round(tiny, name, personal):
         assert report.bytes_up == clients * of(row.up) + new * row.first_up
     # The previous model of MOON is whole, its head included.
     values = of(row.client) + kept * (1 + row.client[0])
-    stored = {client: num_bytes(result.client_states.read(client).tensors()) for client in range(5)}
+    stored = {client: num_bytes(result.stored.states.read(client).tensors()) for client in range(5)}
     assert stored == {client: values * (client < 4) for client in range(5)}
     moments = [moment for state in result.trainer.optimizers[0].state.values() for moment in state.values()]
     assert num_bytes([*result.buffers(recurse=False), *result.server_states.buffers()]) + num_bytes(moments) == of(row.server)

@@ -19,7 +19,7 @@ def test_the_head_stays_as_it_began(tiny):
     method, (net, _) = tiny.train(FedBABU), tiny.rounds_with_personal_parts(lambda name: False, visit)
     tiny.assert_same(method.net, net)
     tiny.assert_same(method.net.classifier, tiny.new_net().classifier, atol=0)
-    assert method.client_states.clients() == []
+    assert method.stored.states.clients() == []
     assert method.has_global_model
     assert not method.keeps_models
 

@@ -79,9 +79,9 @@ def test_rounds_equal_equation_3(tiny, remember):
     tiny.assert_moved(net)
     assert sorted(known) == ([0, 1] if remember == "last_round" else [0, 1, 2, 3])
     fisher, anchor = sums(known)
-    tiny.assert_same(method.server_state("fisher"), fisher)
-    tiny.assert_same(method.server_state("anchor"), anchor)
-    assert sorted(method.client_states.clients()) == [0, 1, 2, 3]
+    tiny.assert_same(method.server_states.tensors("fisher"), fisher)
+    tiny.assert_same(method.server_states.tensors("anchor"), anchor)
+    assert sorted(method.stored.states.clients()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
@@ -90,7 +90,7 @@ def test_weights_that_count_twice(tied, engine):
     method = tied.train(FedCurv, penalty=PENALTY, engine=engine)
     net, known = plain_fedcurv(tied, "last_round", tied.rounds)
     tied.assert_same(method.net, net)
-    tied.assert_same(method.server_state("fisher"), sums(known)[0])
+    tied.assert_same(method.server_states.tensors("fisher"), sums(known)[0])
 
 
 @pytest.mark.parametrize("remember", ["last_round", "all"])

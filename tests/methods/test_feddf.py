@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg
+from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.methods import FedDF
-from fl_lightning.random_streams import seeded_layers
 
 NEEDS = ({"public_size": 12}, {"distillation_steps": 2})
 

@@ -42,7 +42,7 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
         net.load_state_dict({name: value - h[name] / ALPHA if name in h else value for name, value in new.items()})
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
-    tiny.assert_same(method.server_state("h"), h)
+    tiny.assert_same(method.server_states.tensors("h"), h)
     tiny.assert_states(method, {client: {"g": g} for client, g in accumulated.items()})
 
 

@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
-from fl_lightning.exchange import Reduction, Weighted
+from fl_lightning.engines.cohort_share import Rows
+from fl_lightning.engines.sums import Sums
 from fl_lightning.methods import FedGMA
+from fl_lightning.protocol import Reply, Weighted
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam tce"], indirect=True)
@@ -53,11 +55,12 @@ def test_threshold_0_is_fedavg(tiny):
 def test_mask_by_hand(threshold, expected):
     """Changes of four weights at four clients: all up; three up, one down; two and two; two up and two not at all."""
     changes = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, 1.0, 0.0, 0.0]])
-    method, reduced = FedGMA(nn.Linear(4, 1, bias=False), threshold=threshold), Reduction(torch.device("cpu"))
+    method, reduced = FedGMA(nn.Linear(4, 1, bias=False), threshold=threshold), Sums(torch.device("cpu"))
     start = method.net.weight.detach()
     for change in changes.t():
         sent = {"weights": Weighted({"weight": start + change}, 1.0), "buffers": Weighted({}, 1.0)}
-        reduced.add({**sent, "sign": Weighted({"weight": change.sign()[None]}, 1.0)}, torch.tensor(True))
+        upload = {**sent, "sign": Weighted({"weight": change.sign()[None]}, 1.0)}
+        Rows.of(Reply(1, 0, torch.zeros(1), torch.zeros(1), upload)).count(reduced)
     # The optimizer subtracts the pseudo-gradient.
     torch.testing.assert_close(-method.aggregate(reduced).pseudo_gradient["weight"], torch.tensor([expected]))
 

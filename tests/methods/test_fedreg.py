@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.methods import FedReg, fedreg
 from fl_lightning.privacy import DPSGD
-from fl_lightning.random_streams import stream_seed
 
 NEEDS = ({}, {"norm": False})
 

@@ -44,7 +44,7 @@ def test_without_head_steps_it_trains_as_fedbabu(tiny):
     tiny.assert_same(method.net, expected.net, atol=0)
     start = tiny.new_net().classifier.state_dict()
     for client in range(4):
-        kept = method.client_states.read(client).weights
+        kept = method.stored.states.read(client).weights
         tiny.assert_same({name.removeprefix("classifier."): value for name, value in kept.items()}, start, atol=0)
 
 

@@ -56,7 +56,7 @@ def test_rounds_equal_both_objectives(tiny):
     for client in range(5):
         head = heads.get(client, tiny.new_net().classifier.state_dict())
         shared = {name: tensor.detach() for name, tensor in (*method.net.named_parameters(), *method.net.named_buffers())}
-        model = method.personal_model(shared, method.client_states.read(client))
+        model = method.personal_model(shared, method.stored.states.read(client))
         used = tiny.new_net().eval()
         used.load_state_dict({name: tensor for name, tensor in model.items() if not name.startswith("personal_head")})
         expected = net(inputs) + net.features(inputs) @ head["weight"].T + head["bias"]
@@ -80,7 +80,7 @@ def test_from_a_checkpoint_clients_begin_with_its_generic_head(tiny, tmp_path, b
     earlier = tiny.train(before, rounds=2)
     earlier.trainer.save_checkpoint(tmp_path / "2.ckpt")
     method = tiny.train(FedRoD, tiny.new_data(cohorts=[[1]]), initial_weights=str(tmp_path / "2.ckpt"))
-    client = method.client_states.read(4)  # never took part
+    client = method.stored.states.read(4)  # never took part
     shared = dict((*method.net.named_parameters(), *method.net.named_buffers()))
     trained, generic = shared["classifier.weight"], earlier.net.classifier.weight
     assert not torch.equal(trained, generic)

@@ -7,8 +7,8 @@ import torch
 from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
+from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.methods import Flashback
-from fl_lightning.random_streams import seeded_layers
 
 NEEDS = ({"public_size": 12}, {})
 COSTS = {"Flashback": Cost(down=(1, 0, 4 * 4), server=(0, 0, 4 * 4 + 8 * 5), first_up=4 * 4)}  # four classes, five clients

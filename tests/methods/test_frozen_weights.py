@@ -64,10 +64,10 @@ def assert_alike(tiny, whole, part):
         assert torch.equal(whole.net.get_parameter(f"body.{name}"), weight), name
     for one, other in zip(whole.reports, part.reports, strict=True):
         assert (one.bytes_down, one.bytes_up) == (other.bytes_down, other.bytes_up)
-    clients = part.client_states.clients()
-    assert whole.client_states.clients() == clients
+    clients = part.stored.states.clients()
+    assert whole.stored.states.clients() == clients
     for client in clients:
-        assert whole.client_states.read(client).num_bytes() == part.client_states.read(client).num_bytes()
+        assert whole.stored.states.read(client).num_bytes() == part.stored.states.read(client).num_bytes()
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])

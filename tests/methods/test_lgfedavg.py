@@ -22,7 +22,7 @@ def test_with_the_parts_swapped_it_is_fedper(tiny):
     method, expected = tiny.train(LGFedAvg, shared=["features.*"]), tiny.train(FedPer)
     tiny.assert_same(method.net, expected.net, atol=0)
     for client in range(4):
-        tiny.assert_same_state(method.client_states.read(client), expected.client_states.read(client), atol=0)
+        tiny.assert_same_state(method.stored.states.read(client), expected.stored.states.read(client), atol=0)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ COSTS = {"PFedMe": Cost(client=(1, 0, -STATISTICS))}
 PENALTY, RHO = 3.0, 0.1
 
 
-def visit(tiny, net, client, round, penalty, inner_steps, rho, mu):
+def visit(tiny, net, client, round, penalty, inner_steps, rho, mu, warm_start=True):
     """A client's w, whose buffers have seen theta's batches, and theta, after a visit."""
     w, theta = copy.deepcopy(net).train(), copy.deepcopy(net).train()
     optimizer = tiny.optimizer(w.parameters())
     optimizer.param_groups[0]["lr"] = tiny.rate(round)
     for inputs, targets in tiny.batches(client, round):
+        if not warm_start:
+            theta.load_state_dict({**theta.state_dict(), **dict(w.named_parameters())})
         for _ in range(inner_steps):
             gradients = torch.autograd.grad(tiny.losses(theta(inputs), targets, client).mean(), list(theta.parameters()))
             with torch.no_grad():
@@ -33,16 +35,17 @@ def visit(tiny, net, client, round, penalty, inner_steps, rho, mu):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
-@pytest.mark.parametrize(("server_rate", "mu"), [(1.0, 0.0), (1.5, 0.3)])
-def test_rounds_follow_algorithm_1(tiny, server_rate, mu):
+@pytest.mark.parametrize(("server_rate", "mu", "warm_start"), [(1.0, 0.0, True), (1.5, 0.3, True), (1.0, 0.0, False)])
+def test_rounds_follow_algorithm_1(tiny, server_rate, mu, warm_start):
     """Three rounds with two inner steps; ``w <- (1 - beta) w + beta mean`` at the server, of weights alone."""
     server = partial(torch.optim.SGD, lr=server_rate)
-    method = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, decay=mu, server_optimizer=server)
+    inner = {"inner_steps": 2, "inner_rate": RHO, "decay": mu, "warm_start": warm_start}
+    method = tiny.train(PFedMe, penalty=PENALTY, server_optimizer=server, **inner)
     net, personal = tiny.new_net(), {}
     for round, cohort in tiny.rounds:
         locals = {}
         for client in cohort:
-            locals[client], personal[client] = visit(tiny, net, client, round, PENALTY, 2, RHO, mu)
+            locals[client], personal[client] = visit(tiny, net, client, round, PENALTY, 2, RHO, mu, warm_start)
         mean, old = tiny.mean(locals), copy.deepcopy(dict(net.named_parameters()))
         mean |= {name: (1 - server_rate) * weight.detach() + server_rate * mean[name] for name, weight in old.items()}
         net.load_state_dict(mean)
@@ -58,6 +61,23 @@ def test_one_step_of_rate_1_over_lambda_on_one_batch_is_fedavg(tiny):
     for penalty in (0.5, 20.0):
         method = tiny.train(PFedMe, penalty=penalty, inner_steps=1, inner_rate=1 / penalty, local_steps=1)
         tiny.assert_same(method.net, tiny.train(FedAvg, local_steps=1).net)
+
+
+def test_from_a_cold_start_steps_of_rate_1_over_lambda_are_fedavg(tiny):
+    """On every batch of a visit theta = w - g / lambda, for every lambda; a warm start goes on elsewhere."""
+    expected = tiny.train(FedAvg).net
+    for penalty in (0.5, 20.0):
+        settings = {"penalty": penalty, "inner_steps": 1, "inner_rate": 1 / penalty}
+        tiny.assert_same(tiny.train(PFedMe, warm_start=False, **settings).net, expected)
+        with pytest.raises(AssertionError):
+            tiny.assert_same(tiny.train(PFedMe, **settings).net, expected)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "captured"])
+def test_every_engine_starts_cold(tiny, engine):
+    settings = {"penalty": PENALTY, "inner_steps": 2, "inner_rate": RHO, "warm_start": False}
+    expected, method = (tiny.train(PFedMe, engine=each, **settings) for each in ("sequential", engine))
+    tiny.assert_same(method.net, expected.net)
 
 
 @pytest.mark.parametrize(("name", "value"), [("penalty", 0), ("inner_steps", 0), ("inner_rate", 0), ("decay", -1)])

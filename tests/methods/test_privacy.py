@@ -8,9 +8,9 @@ from torch import nn
 
 from fl_lightning import FedAvg, methods
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.methods import MOON, SCAFFOLD, FedCurv, FedDyn, FedProx
 from fl_lightning.privacy import DPSGD
-from fl_lightning.random_streams import stream_seed
 
 SIGMA, CLIP = 0.3, 1.4
 PRIVACY = DPSGD(SIGMA, CLIP)
@@ -64,7 +64,7 @@ def weights_of(net) -> State:
 
 
 def used_by(method, client) -> State:
-    return method.personal_model(weights_of(method.net), method.client_states.read(client))
+    return method.personal_model(weights_of(method.net), method.stored.states.read(client))
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_scaffold_corrects_after_the_noise(tiny, clipped):
         server = {name: server[name] + change[name] / tiny.num_clients for name in server}
         net.load_state_dict(tiny.mean(locals, uniform=True))
     tiny.assert_same(actual.net, net)
-    tiny.assert_same(actual.server_state("variate"), server)
+    tiny.assert_same(actual.server_states.tensors("variate"), server)
 
 
 def test_fedcurv_is_pulled_after_the_noise(tiny, clipped):
@@ -199,8 +199,8 @@ def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
         tiny.train_any(name, norm=False, privacy=privacy) for privacy in (DPSGD(1e-15, clipping_norm=1000.0), None)
     )
     tiny.assert_same(actual.state_dict(), expected.state_dict())
-    for client in expected.client_states.clients():
-        tiny.assert_same_state(actual.client_states.read(client), expected.client_states.read(client))
+    for client in expected.stored.states.clients():
+        tiny.assert_same_state(actual.stored.states.read(client), expected.stored.states.read(client))
     # Frozen nets are made in the middle of a loss, and still bear no hook.
     kept = [actual.engine.net, *(scope.net for scope in [vars(actual.engine).get("frozen")] if scope is not None)]
     assert len(kept) == 2 or name != "MOON"

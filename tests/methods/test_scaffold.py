@@ -64,7 +64,7 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
     net, c, variates = plain_scaffold(tiny, option, weighting == "uniform")
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
-    tiny.assert_same(method.server_state("variate"), c)
+    tiny.assert_same(method.server_states.tensors("variate"), c)
     tiny.assert_states(method, {client: {"variate": variate} for client, variate in variates.items()})
 
 
@@ -99,7 +99,7 @@ def test_the_server_rate_moves_the_weights_alone(tiny):
     )
     for name, start in tiny.new_net().named_parameters():
         torch.testing.assert_close(half.net.get_parameter(name), (start + whole.net.get_parameter(name)) / 2, msg=name)
-    tiny.assert_same(half.server_state("variate"), whole.server_state("variate"), atol=0)
+    tiny.assert_same(half.server_states.tensors("variate"), whole.server_states.tensors("variate"), atol=0)
 
 
 def test_an_unknown_option_is_refused(tiny):

@@ -51,7 +51,7 @@ def test_the_initial_model_survives_a_checkpoint(tiny, tmp_path):
     tiny.train(LocalModel, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
     method = tiny.train(LocalModel, ckpt_path=tmp_path / "1.ckpt")
     expected = tiny.visit(tiny.new_net(), 2, 2).state_dict()
-    tiny.assert_same(method.client_states.read(2).method["personal"], expected)
+    tiny.assert_same(method.stored.states.read(2).method["personal"], expected)
 
 
 def test_initial_weights_of_a_file_are_where_the_run_begins(tiny, tmp_path):

@@ -25,6 +25,7 @@ from written_pages import hold_page
 from fl_lightning import FederatedModule, losses, methods, optimizers
 from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.optimizers import FedAdam, FedYogi
+from fl_lightning.protocol import pack
 
 ROUNDS = 2
 
@@ -178,17 +179,17 @@ def attempt(tiny, events, traced_in_module) -> Callable[..., Outcome]:
         arrived = (3, 2) if sends(name) else (0, 0)
         assert [(r.num_updates, r.nonfinite) for r in method.reports] == [(count, []) for count in arrived]
         start = dict(tiny.new_net(settings.get("norm", False)).named_parameters())
-        model = method.personal_model(dict(method.net.named_parameters()), method.client_states.read(1))
+        model = method.personal_model(dict(method.net.named_parameters()), method.stored.states.read(1))
         for weight, value in method.net.named_parameters():
             assert value.dtype == dtype, weight
-            if method.is_constant(weight):
+            if weight in method.constant_names:
                 continue
             began = start.get(weight, value)  # what a method gives clients in addition the server's net has as it began
             if method.is_personal(weight) or not method.has_global_model:
                 value = model[weight]
             # bfloat16 has 8 bits: near 1, where norms begin, a step is 0.004 or nothing.
             assert dtype == torch.bfloat16 or (value - began).abs().max() > 1e-4, weight
-        states = {client: method.client_states.read(client).to_plain() for client in method.client_states.clients()}
+        states = {client: pack(method.stored.states.read(client)) for client in method.stored.states.clients()}
         outcome = Outcome(end=end_of(method.state_dict(), states))
         assert all(value.isfinite().all() for value in outcome.end.values())
         return outcome

@@ -1,11 +1,11 @@
 """The tables of methods in docs come from the section Round of each class's docstring: WRITE_PAGES=1 writes them anew."""
 
 import pytest
-from config_values import read_config
 from written_pages import hold_table, round_of
 
 from fl_lightning import methods
-from fl_lightning.command_line.bundled_configs import bundled_files
+from fl_lightning.config_files.bundled import bundled_files
+from fl_lightning.config_files.reading import config_values
 
 EXCHANGED = ("clients", "server", "more down", "more up", "a client keeps")
 PERSONAL = ("a client uses", "the server has")
@@ -29,9 +29,9 @@ def test_the_table_of_methods():
 def test_the_table_of_methods_with_personal_models():
     """With the config of the paper's settings, where a method has one."""
     configs = {
-        read_config(name)["model"].get("class_path"): f"`{name}`"
+        config_values(name)["model"].get("class_path"): f"`{name}`"
         for name, path in bundled_files().items()
-        if path.parent.name == "methods" and "class_path" in read_config(name).get("model", {})
+        if path.parent.name == "methods" and "class_path" in config_values(name).get("model", {})
     }
     rows = [
         [f"`{name}`", *(said[key] for key in PERSONAL), configs.get(f"fl_lightning.{name}", "")]

@@ -57,7 +57,7 @@ def changes(name: str, *hooks: str) -> bool:
 
 def trains_at_the_server(name: str) -> bool:
     """Whether the server's model learns from public samples."""
-    return getattr(methods, name).needs.public_samples
+    return getattr(methods, name).needs.data.public_samples
 
 
 def costs_of(name: str) -> dict[str, Cost]:

@@ -4,12 +4,13 @@ import pytest
 import torch
 from pretended import pretended_gpu
 
-from fl_lightning.command_line.federated_cli import _Trainer
+from fl_lightning.command_line.trainer_command import _Trainer
 
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     before, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -31,6 +32,7 @@ def test_what_is_typed_wins(given, products, benchmark):
     with pretended_gpu():
         _Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, **given)
     assert torch.get_float32_matmul_precision() == products
+    assert torch.backends.cudnn.allow_tf32 is (products == "high")  # convolutions have a switch of their own
     assert torch.backends.cudnn.benchmark is benchmark
 
 

@@ -5,21 +5,23 @@ import torch
 from declared_by_tests import trains_at_the_server
 from pretended.runs import assert_same, both, every_engine, fit
 
-from fl_lightning import callbacks, continual, methods
-from fl_lightning.continual import ClassLearner, ClassStream, DomainStream, TaskStream
+from fl_lightning import callbacks, methods
+from fl_lightning import tasks as room
 from fl_lightning.privacy import DPSGD, UserLevelDP
+from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, TaskStream
 
 pytestmark = pytest.mark.slow
 ENGINES = ["sequential", "vectorized", "captured"]
 AT_THE_SERVER = list(filter(trains_at_the_server, methods.__all__))
 OF_CLIENTS = ["APFL", "FedCurv"]
 # Of a federated method with a learner of tasks those with the most state.
-TASKS = ["APD", "EWC", "FedWeIT", "SingleTask", "StableSGD", "FedAvgOnTasks", "SCAFFOLDEWC", "FedCurvAPD", "FedProxStableSGD"]
+TASKS = ["LocalOnly SingleTask", "LocalOnly EWC", "FedAvg TaskLearner", "SCAFFOLD EWC", "FedCurv APD", "FedProx StableSGD"]
+MAGNIFIES = "FedProx SynapticIntelligence"  # rounding: importances are quotients by squares of small steps
 
 
 def learners(kind: type) -> list[str]:
-    """Public names of the methods that derive from a class, without it."""
-    public = {name: getattr(continual, name) for name in continual.__all__}
+    """Public names of the learners that derive from a class, without it."""
+    public = {name: getattr(room, name) for name in room.__all__}
     return sorted(name for name, value in public.items() if issubclass(value, kind) and value is not kind)
 
 
@@ -33,10 +35,11 @@ def test_methods_under_a_trainer(name):
     both(name=name)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["FedWeIT", *TASKS, MAGNIFIES])
 def test_methods_on_task_streams(name):
     """Two tasks of a round each."""
     settings = {"num_classes": 2, "data": {"tasks": TaskStream(classes_per_task=2), "augment": ()}}
+    settings |= {"precision": "64-true"} if name == MAGNIFIES else {}
     cpu = fit("cpu", name, engine="sequential", **settings)
     for engine in ENGINES:
         assert_same(fit("gpu", name, engine=engine, **settings), cpu)
@@ -45,13 +48,13 @@ def test_methods_on_task_streams(name):
 @pytest.mark.parametrize("name", learners(ClassLearner))
 def test_methods_on_arriving_classes(name):
     settings = {"precision": "64-true", "atol": 1e-9} if name == "MFCL" else {}  # its generator magnifies rounding
-    both(name=name, data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
+    both(name=f"FedAvg {name}", data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_methods_on_arriving_domains(engine):
     data = {"domains": ["ink", "paint"], "tasks": DomainStream(), "val_fraction": 0.0, "augment": ()}
-    both(name="ServerEWC", engine=engine, data=data)
+    both(name="FedAvg ServerEWC", engine=engine, data=data)
 
 
 @pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
@@ -99,7 +102,7 @@ STREAM = {"tasks": TaskStream(classes_per_task=2), "augment": ()}
 OF_SOME_METHODS = {
     "TaskAccuracy": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
     "TaskAttention": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
-    "ArrivingClasses": {"name": "ICaRL", "data": {"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}},
+    "ArrivingClasses": {"name": "FedAvg ICaRL", "data": {"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}},
     "PseudoDataFisher": {"name": "FedReg", "data": {"augment": ()}},
 }
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from pretended import counting, pretended_gpu, values
 
-from fl_lightning.exchange import reduction
-from fl_lightning.exchange.reduction import Reduction, Weighted
+from fl_lightning.engines import sums as engine_sums
+from fl_lightning.engines.sums import Sums
 from fl_lightning.functional.aggregation import less_mean
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.many_tensors import copy_all
@@ -24,13 +24,14 @@ def stacked(num_clients: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("joined", [1, 40, 1 << 26])
 def test_sums_of_joined_tensors_are_those_of_each(monkeypatch, joined):
     """However many are joined, and without the second of three clients, which sends a NaN; to the bit in float64."""
-    monkeypatch.setattr(reduction, "_JOINED", joined)
+    monkeypatch.setattr(engine_sums, "_JOINED", joined)
     tensors, weights = stacked(3), [2.0, 1.0, 3.0]
     tensors["b"][1, 2] = float("nan")
     with pretended_gpu():
-        sums = Reduction(DEVICE)
+        sums = Sums(DEVICE)
         sent = {name: tensor.to(DEVICE) for name, tensor in tensors.items()}
-        counted = sums.add_stacked({"weights": (sent, weights)}, torch.ones(3, dtype=torch.bool, device=DEVICE))
+        factors = torch.tensor(weights, dtype=torch.float64).to(DEVICE)
+        counted = sums.add_weighted({"weights": sent}, [factors], torch.ones(3, dtype=torch.bool, device=DEVICE))
         mean = {name: values(tensor) for name, tensor in sums.mean("weights").items()}
     assert values(counted).tolist() == [True, False, True]
     for name, tensor in tensors.items():
@@ -45,9 +46,9 @@ def test_a_hundred_tensors_launch_as_many_kernels_as_ten():
         with pretended_gpu():
             kernel = torch.ones(3, 2, 2, 2, device=DEVICE).contiguous(memory_format=torch.channels_last)
             sent = {f"w{i}": kernel + i for i in range(number)}
-            sums, admissible = Reduction(DEVICE), torch.ones(1, dtype=torch.bool, device=DEVICE)
+            sums, admissible = Sums(DEVICE), torch.ones(1, dtype=torch.bool, device=DEVICE)
             with counting() as counts:
-                sums.add({"weights": Weighted(sent, 1.0)}, admissible[0])
+                sums.add_weighted({"weights": {name: tensor[None] for name, tensor in sent.items()}}, [1.0], admissible)
                 less_mean(sent, sums.mean("weights"))
                 finite_rows([tensor[None] for tensor in sent.values()], 1)
         launches.append(counts.launches.total())

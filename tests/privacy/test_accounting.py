@@ -10,11 +10,12 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import PrivacyBudget, RunSummary
-from fl_lightning.continual import EWC, FedAvgOnTasks
 from fl_lightning.losses import MaskedCrossEntropy, TruncatedCrossEntropy
 from fl_lightning.methods import SCAFFOLD, FedCurv, FedNTD, FedProx, FedReg, Flashback
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.privacy.accounting import epsilon
+from fl_lightning.state.atomic_files import atomic_save
+from fl_lightning.tasks import EWC, TaskLearner
 
 COHORTS = [[0, 1], [1, 2], [0], [0, 2]]
 # toy_data's clients have 5, 10 and 15 samples, in batches of 4: rates, and local steps of two epochs.
@@ -108,7 +109,7 @@ def forget_settings(path) -> None:
     """Make a checkpoint one that names none of its run's settings: what only one side has is not compared."""
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["federated"]["settings"] = {}
-    torch.save(checkpoint, path)
+    atomic_save(checkpoint, path)
 
 
 @pytest.mark.parametrize("cut", [1, 3])
@@ -195,8 +196,8 @@ def test_the_file_and_the_table_say_what_was_spent(main, tmp_path, read_scalars)
         (Flashback, {}, ("the label counts that clients send",)),
         (FedAvg, {"loss": TruncatedCrossEntropy()}, ("the label counts in the loss",)),
         (FedCurv, {"loss": MaskedCrossEntropy()}, ("the label counts in the loss", "the Fisher information")),
-        (FedAvgOnTasks, {}, ("the validation loss that steers learning rates",)),
-        (EWC, {}, ("the validation loss that steers learning rates", "the Fisher information")),
+        (FedAvg, {"tasks": TaskLearner()}, ("the validation loss that steers learning rates",)),
+        (FedAvg, {"tasks": EWC()}, ("the validation loss that steers learning rates", "the Fisher information")),
     ],
 )
 def test_what_epsilon_does_not_cover_is_said(method, settings, expected):

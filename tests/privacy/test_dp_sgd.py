@@ -486,7 +486,7 @@ DP = ["fit", "--config", "digits_tce.yaml", "--model.privacy", "DPSGD", "--model
         (["1", "--model.privacy.sigma", "1"], "model.privacy.sigma is no option here"),
         (
             ["1", "--model.privacy", "DPSDG"],
-            "model.privacy is DPSDG, which is no class that can be imported: did you mean DPSGD?",
+            "did you mean DPSGD?",
         ),
         (
             ["1", "--model.net", "torchvision.models.resnet18", "--data.augment+=ToRGB"],

@@ -23,8 +23,8 @@ from fl_lightning.callbacks import (
     RunSummary,
 )
 from fl_lightning.data import from_arrays
+from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy import DPSGD, UserLevelDP
-from fl_lightning.random_streams import stream_seed
 
 SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
 PRIVACY = UserLevelDP(SIGMA, CLIP)
@@ -214,7 +214,7 @@ def test_rounds_without_a_client_harm_no_callback(fit, tmp_path, engine, capsys)
     trainer = {"enable_progress_bar": True, "default_root_dir": tmp_path}
     method = train(fit, rounds=3, data=data, callbacks=callbacks, engine=engine, trainer=trainer)
     assert method.sampled_clients(1) == []
-    assert method.rounds_without_update == 0
+    assert method.lost_rounds.count == 0
     assert (tmp_path / "results.json").exists()
 
 

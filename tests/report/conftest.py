@@ -1,4 +1,4 @@
-"""Runs with known curves: real event files and a config as a run leaves them."""
+"""Runs with known curves: a record and a config as a run leaves them."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from torch.utils.tensorboard import SummaryWriter
+from recorded import RecordWriter
 
 from fl_lightning.report.runs import read_runs
 from fl_lightning.report.study import build_study
@@ -34,7 +34,7 @@ def write_run(tmp_path) -> Callable[..., Path]:
         (folder / "config.yaml").write_text(yaml.safe_dump(config(seed, rounds or max(accuracy, default=1), changes)))
         if results is not None:
             (folder / "results.json").write_text(json.dumps(results))
-        with SummaryWriter(folder) as writer:
+        with RecordWriter(folder) as writer:
             for key, curve in {metric: accuracy, **(scalars or {})}.items():
                 for round, value in curve.items():
                     writer.add_scalar(key, value, round, start + round * seconds_a_round)
@@ -86,17 +86,3 @@ def study(tmp_path) -> Callable:
         return build_study(runs, baseline, target)[0]
 
     return build
-
-
-@pytest.fixture
-def writer() -> Callable[[Path], SummaryWriter]:
-    """One more event file in a folder, as a resumed run leaves it."""
-    made = []
-
-    def make(folder: Path) -> SummaryWriter:
-        made.append(SummaryWriter(folder, filename_suffix=f".{len(made) + 1}"))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()

@@ -50,11 +50,11 @@ def test_two_sweeps(write_run, sides):
     settings, outcome, remarks = compare(*sides())
     assert settings.rows == [["model.local_steps", "3", "10"]]
     first, second = (row for row in outcome.rows if row[1] == "test/accuracy, final")
-    assert first[:-1] == ["FedAvg, lr 0.125", "test/accuracy, final", "0.375 ± 0.177", "0.812 ± 0.265", "+0.438 (2)"]
-    assert second[:-1] == ["FedAvg, lr 0.25", "test/accuracy, final", "0.375 ± 0.177", "0.938 ± 0.265", "+0.562 (2)"]
+    assert first[:-2] == ["FedAvg, lr 0.125", "test/accuracy, final", "0.375 ± 0.177", "0.812 ± 0.265", "+0.438 (2)"]
+    assert second[:-2] == ["FedAvg, lr 0.25", "test/accuracy, final", "0.375 ± 0.177", "0.938 ± 0.265", "+0.562 (2)"]
     # Student's t with one degree of freedom, of 4 tests: final and best, at either rate. Twice p of the rate .125 is less.
     assert outcome.records[0]["p_holm"] == pytest.approx(4 * (1 - 2 * math.atan(9) / math.pi))
-    assert outcome.rows[2][1:] == ["seconds", "0.000 ± 0.000", "0.000 ± 0.000", "+0.000 (2)", "-"]
+    assert outcome.rows[2][1:] == ["seconds", "0.000 ± 0.000", "0.000 ± 0.000", "+0.000 (2)", "0.000 to 0.000", "-"]
     assert remarks == ["FedAvg, lr 1: left out, on one side alone"]
 
 
@@ -106,26 +106,43 @@ def test_the_command(write_run, main, tmp_path):
     assert r"test/accuracy, final & 0.500 & 0.750 & +0.250 (1) & -- \\" in lines
 
 
+def test_runs_without_an_accuracy(write_run, sides, main):
+    """They are left out of a side with others, and refused where they are a side; round 0 is not trained."""
+    write_run("a", {1: 0.5})
+    write_run("a", {0: 0.5}, seed=1)
+    write_run("b", {1: 0.75}, model="FedProx")
+    _, outcome, remarks = compare(*sides())
+    assert outcome.rows[0][3] == "+0.250 (1)"
+    assert len(remarks) == 1
+    assert remarks[0].endswith("runs/seed_1/a/version_0: left out, it has logged no accuracy")
+    code, _, error = main("compare", "runs/seed_0/a", "runs/seed_1/a")
+    assert (code, error.count("\n")) == (1, 1)
+    assert (
+        "no run has logged an accuracy (tasks/accuracy, test/accuracy, val/accuracy) in runs/seed_1/a/version_0: wait" in error
+    )
+
+
 def test_the_interval_of_a_difference(write_run, sides):
-    """Of differences 0, 0, 3/8 in 3^3 resamples the mean is 0 in 8 and 3/8 in one, 3.7 %: the percentiles are these."""
+    """Of differences 0, 0, 3/8 the mean is 1/8, and sd / sqrt 3 too; 4.3027 is t of two degrees of freedom."""
     for seed, value in enumerate((0.5, 0.5, 0.875)):
         write_run("a", {1: 0.5}, seed=seed)
         write_run("b", {1: value}, seed=seed, model="FedProx")
     _, outcome, _ = compare(*sides())
     assert outcome.columns[-2:] == ["its 95 % interval", "p (Holm)"]
-    assert outcome.rows[0][3:5] == ["+0.125 (3)", "0.000 to 0.375"]
-    assert (outcome.records[0]["low"], outcome.records[0]["high"]) == (0.0, 0.375)
-    assert "by a percentile bootstrap over three or more seeds" in outcome.note
+    assert outcome.rows[0][3:5] == ["+0.125 (3)", "-0.413 to 0.663"]
+    low, high = outcome.records[0]["low"], outcome.records[0]["high"]
+    assert (low, high) == pytest.approx((0.125 - 4.3027 / 8, 0.125 + 4.3027 / 8), abs=1e-5)
+    assert "by Student's t" in outcome.note
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "SECOND is missing: give two folders"),
-        (["runs"], "SECOND is missing: give two folders"),
+        ([], "SECOND is missing: give what it is compared with, as in fl-lightning compare runs/a runs/b"),
+        (["runs"], "SECOND is missing: give what it is compared with"),
         (["runs", "gone"], "RUNS has gone, which is no folder"),
         (["runs", "runs", "more"], "more"),
-        (["runs", "runs", "--out", "runs/seed_0/a/version_0/config.yaml/x"], "which is a file or lies in one"),
+        (["runs", "runs", "--out", "runs/seed_0/a/version_0/config.yaml/x"], "which is a file or is inside one"),
     ],
 )
 def test_a_mistake_is_one_line(write_run, main, arguments, error):

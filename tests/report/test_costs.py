@@ -1,6 +1,7 @@
 """Bytes, sizes and times, against sums by hand."""
 
 import pytest
+from recorded import RecordWriter
 
 from fl_lightning.report import costs
 from fl_lightning.report.runs import read_runs
@@ -15,16 +16,16 @@ def test_communication(write_run, study):
     assert table.rows == [["FedAvg", "2", "1", "0.25", "0.500"], ["FedProx", "2", "1", "-", "0.500"]]
 
 
-def test_time_leaves_gaps_and_pauses_out(write_run, writer):
+def test_time_leaves_gaps_and_pauses_out(write_run):
     """Rounds of 2 s: 1 to 10 in the first process (9 gaps, one of them a pause of an hour), 8 to 12 in a second (4 gaps)."""
     folder = write_run("a", {1: 0.5}, rounds=12)
     for rounds, start in ((range(2, 11), 1.7e9), (range(8, 13), 1.8e9)):
-        with writer(folder) as one:
+        with RecordWriter(folder) as one:
             for round in rounds:
                 pause = 3600 if start == 1.7e9 and round > 6 else 0
                 one.add_scalar("train/loss", 1.0, round, start + 2 * round + pause)
     ((run,), _) = read_runs([folder])
-    # The first file of the helper holds round 1 alone, so no gap; 2 to 10 has 8 gaps, one of them the pause.
+    # The first process of the helper logged round 1 alone, so no gap; 2 to 10 has 8 gaps, one of them the pause.
     assert costs.time_of_rounds(run) == (pytest.approx(7 + 4), pytest.approx(2 * (7 + 4)))
 
 

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from recorded import RecordWriter
 
-from fl_lightning.report.events import Curve, Log
+from fl_lightning.report.log import Curve, Log
 from fl_lightning.report.run_figures import pictures
 
 
 @pytest.fixture
-def run(write_run, writer):
+def run(write_run):
     """With accuracy by class, and heatmaps of three clients in rounds 1 and 2."""
     folder = write_run("a", {1: 0.25, 2: 0.5}, scalars={f"class_accuracy/{name}": {1: 0.25, 2: 0.5} for name in ("cat", "owl")})
-    with writer(folder) as more:
+    with RecordWriter(folder) as more:
         for round in (1, 2):
-            for name, shape in (("cohort", 3), ("accuracy_before", 3), ("accuracy_after", (3, 3))):
+            more.add_tensor("clients/cohort", torch.arange(3.0), round)
+            for name, shape in (("accuracy_before", 3), ("accuracy_after", (3, 3))):
                 more.add_tensor(f"clients/{name}", torch.ones(shape) / 2, round)
     return str(folder)
 
@@ -43,13 +45,13 @@ def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
         (["RUN"], "OUT is missing"),
         (["none", "out"], "RUN is none, which is no folder"),
         (["empty", "out"], "which holds no run"),
-        (["RUN", "file"], "OUT is file, which is a file or lies in one"),
-        (["RUN", "file/x"], "OUT is file/x, which is a file or lies in one"),
-        (["RUN", "out", "--format", "gif"], "--format is 'gif', must be one of png, svg, pdf"),
+        (["RUN", "file"], "OUT is file, which is a file or is inside one"),
+        (["RUN", "file/x"], "OUT is file/x, which is a file or is inside one"),
+        (["RUN", "out", "--format", "gif"], "format is gif: Expected a typing.Literal['png', 'svg', 'pdf']"),
         (["RUN", "out", "--width", "wide"], "--width is 'wide', must be one of cvpr"),
         (["RUN", "out", "--width", "0"], "--width is 0.0, must be"),
         (["RUN", "out", "--width", "nan"], "--width is nan, must be"),
-        (["RUN", "out", "--rounds", "[2,7]"], "--rounds has 7, of which RUN has no heatmap: there are 1, 2"),
+        (["RUN", "out", "--rounds", "[2,7]"], "--rounds has 7, but RUN has no heatmap of that round: there are 1, 2"),
     ],
 )
 def test_what_is_refused_in_one_line(run, main, tmp_path, options, said):
@@ -119,6 +121,70 @@ def test_numbers_of_the_pictures():
     assert rows == ["client 3", "cohort", "all clients"]
     assert [bar.get_width() for bar in drawn["label_counts/cohort"].axes[0].patches[:3]] == [0.25, 0.25, 0.5]
     assert drawn["tasks/attention/client_12"].axes[0].get_xticklabels()[0].get_text() == "1 of client 4"
+
+
+# Three classes in two tasks; of each tensor a shape that does not fit the others, and what is said of it.
+_TASKS = {
+    "label_counts/first_clients": [[3, 4, 1], [9, 9, 9]],
+    "label_counts/clients": [[3, 4, 1]],
+    "tasks/table": [[0.5, 0.25], [1.0, 0.0]],
+    "tasks/class_table": [[0.5, 0.25, 0.0], [1.0, 0.0, 0.0]],
+    "tasks/counts": np.eye(3),
+    "tasks/class_task": [0, 1, 1],
+    "tasks/class_rounds": [[1, 2], [2, 3], [2, 3]],
+    "tasks/attention_of_client_3": [[0.5, 0.25]],
+    "tasks/foreign_of_client_3": [[8, 0], [8, 1]],
+}
+_DAMAGE = {
+    "label_counts/first_clients": (np.ones((2, 2)), "label_counts/clients of round 2 has shape (1, 3), not (1, 2)"),
+    "label_counts/clients": (np.ones((1, 4)), "label_counts/clients of round 2 has shape (1, 4), not (1, 3)"),
+    "tasks/table": (np.ones((3, 2)), "tasks/table of round 2 has shape (3, 2), not (2, 2)"),
+    "tasks/counts": (np.eye(2), "tasks/class_task of round 2 has shape (3,), not (2,)"),
+    "tasks/class_task": ([0, 1, 2], "tasks/class_task of round 2 names a task that is none of the 2"),
+    "tasks/class_rounds": (np.ones((4, 2)), "tasks/class_rounds of round 2 has shape (4, 2), not (3, 2)"),
+    "tasks/class_table": (np.ones((0, 3)), "tasks/class_table of round 2 has shape (0, 3), not (1, 3)"),
+    "tasks/foreign_of_client_3": (np.ones((1, 2)), "tasks/foreign_of_client_3 of round 2 has shape (1, 2), not (2, 2)"),
+}
+
+
+@pytest.mark.parametrize("damaged", _DAMAGE)
+def test_tensors_that_do_not_fit_each_other_are_named(damaged):
+    """By each picture that needs them; the others are drawn."""
+    shown = {name: np.array(_DAMAGE[name][0] if name == damaged else values) for name, values in _TASKS.items()}
+    log = Log(tensors={name: {2: values} for name, values in ({"clients/round_cohort": np.array([3])} | shown).items()})
+    log.sessions = [np.array([[2, 0]])]
+    said = []
+    for picture in pictures(log):
+        try:
+            picture.draw(2)
+        except ValueError as error:
+            said.append(str(error))
+    assert said == [_DAMAGE[damaged][1]] * (2 if damaged == "tasks/table" else 1)
+
+
+def test_a_damaged_run_is_named(write_run, main, tmp_path):
+    """In one line at the end, with both pictures that the table is in; the curve and the labels are drawn."""
+    folder = write_run("a", {1: 0.25, 2: 0.5})
+    with RecordWriter(folder) as more:
+        for name in ("label_counts/first_clients", "tasks/counts", "tasks/class_task"):
+            more.add_tensor(name, _TASKS[name], 2)
+        more.add_tensor("tasks/table", np.ones((3, 2)), 2)
+    code, _, error = main("figures", str(folder), "out", "--format", "svg")
+    assert (code, error.count("\n")) == (1, 1)
+    said = "since tasks/table of round 2 has shape (3, 2), not (2, 2)"
+    drawn = f"all is drawn without tasks/accuracy_table, {said} and without tasks/confusion, {said}"
+    assert f"{folder / 'record.jsonl'} is damaged, {drawn}: put it back from a copy" in error
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"accuracy", "label_counts_partition_round_2"}
+
+
+@pytest.mark.parametrize(("name", "shape"), [("class_rounds", (3, 3)), ("foreign_of_client_3", (2, 1)), ("counts", (3, 0))])
+def test_tensors_of_another_kind_end_the_reading(write_run, main, name, shape):
+    """As any line that no run writes; a column more or less is found whatever else was logged."""
+    folder = write_run("a", {1: 0.25, 2: 0.5})
+    with RecordWriter(folder) as more:
+        more.add_tensor(f"tasks/{name}", np.ones(shape), 3)
+    code, _, error = main("figures", str(folder), "out", "--format", "svg")
+    assert (code, error) == (0, f"{folder / 'record.jsonl'}: cut off or damaged, read up to round 2\n")
 
 
 def test_of_several_runs_one_must_be_chosen(write_run, main):

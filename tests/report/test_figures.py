@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch.utils.tensorboard import SummaryWriter
+from recorded import RecordWriter
 
 from fl_lightning.report import figures
-from fl_lightning.report.events import Curve
+from fl_lightning.report.log import Curve
 from fl_lightning.report.sections import sections
 
 
@@ -66,7 +66,7 @@ def test_sections_draw_what_was_logged(write_run, study):
 def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(write_run, study):
     """The accuracy before is a matrix there, (.25 .5; .75 1): less 1 after the fit the difference is (.75 .5; .25 0)."""
     folder = write_run("a", {2: 0.5}, model="FedPer")
-    with SummaryWriter(folder) as more:
+    with RecordWriter(folder) as more:
         more.add_tensor("clients/cohort", torch.arange(2.0), 2)
         more.add_tensor("clients/accuracy_before", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), 2)
         more.add_tensor("clients/accuracy_after", torch.ones(2, 2), 2)

@@ -1,19 +1,15 @@
 """Run folders that are broken or evil: each is named in one line, and the report of the others is written."""
 
 import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 import yaml
 from markdown_it import MarkdownIt
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from recorded import RecordWriter, line, packed
 
 from fl_lightning.report.safe_text import one_line
 
@@ -43,56 +39,44 @@ def _writes(name: str, content: str | bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(data)
 
 
-def _events(folder: Path) -> Path:
-    (path,) = folder.glob("events*")
-    return path
-
-
 def _becomes_folder(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        path = _events(folder) if name == "events" else folder / name
-        path.unlink(missing_ok=True)
-        path.mkdir()
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
 
     return change
 
 
 def _becomes_pipe(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        path = _events(folder) if name == "events" else folder / name
-        path.unlink(missing_ok=True)
-        os.mkfifo(path)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
 
     return change
 
 
-def _cut(folder: Path) -> None:
-    _events(folder).write_bytes(_events(folder).read_bytes()[:30])
-
-
-def _recorded(*lines: str) -> Callable[[Path], None]:
-    """The log is a record of these lines alone."""
+def _has_length(name: str, length: int) -> Callable[[Path], None]:
+    """A file of zeros, of which the disk keeps none."""
 
     def change(folder: Path) -> None:
-        _events(folder).unlink()
-        (folder / "record.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        (folder / name).write_bytes(b"")
+        os.truncate(folder / name, length)
 
     return change
 
 
-def _with_record(*values: Summary.Value, time: float = 1.7e9) -> Callable[[Path], None]:
-    """The log is one event of round 3 with some values, after a header."""
-    data = Event(wall_time=time, step=3, summary=Summary(value=values)).SerializeToString()
-    return lambda folder: _events(folder).write_bytes(struct.pack("<Q4x", len(data)) + data + bytes(4))
+def _recorded(content: str) -> Callable[[Path], object]:
+    """The record is this alone."""
+    return _writes(_RECORD, content)
 
 
-_HISTOGRAM = Summary.Value(tag="forgetting/local", histo=HistogramProto(bucket_limit=[0.5, 1.0], bucket=[1.0]))
-_SHAPE = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1 << 20), TensorShapeProto.Dim(size=1 << 20)])
-_BOMB = Summary.Value(tag="clients/accuracy_after", tensor=TensorProto(dtype=1, tensor_shape=_SHAPE, float_val=[0.5]))
+_RECORD = "record.jsonl"
+_SCALARS = {"test/accuracy": 1.0}
 
 # What is done to a run's folder, and what is said of it.
-_UNREAD = "nothing in its events.out.tfevents.* or record.jsonl can be read"
+_UNREAD = f"nothing in its {_RECORD} can be read"
 _NO_RUN = "its config.yaml is not that of a run"
+_BOMB, _WIDE = packed([0.5]) | {"shape": [1 << 20, 1 << 20]}, packed([]) | {"shape": [0, 10**12]}
 # Each line stands for nine of the one before: 9 ** 12 values.
 _YAML_BOMB = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 13))
 _BROKEN = {
@@ -116,7 +100,9 @@ _BROKEN = {
         _writes("config.yaml", 'data: {}\nmodel: {"a\\nb": 1, "a\\nb": 2}'),
         f"{_NO_RUN}: the key a\\nb is given twice, the second time in line 2",
     ),
-    "a config too deep": (_writes("config.yaml", "data: {}\nmodel: " + "[" * 10_000), "nested deeper than 50 levels"),
+    "a config too deep": (_writes("config.yaml", "data: {}\nmodel: " + "[" * 60), "nested deeper than 50 levels"),
+    # PyYAML may refuse so many first, in its words.
+    "a config far too deep": (_writes("config.yaml", "data: {}\nmodel: " + "[" * 10_000), _NO_RUN),
     "a config of megabytes": (_writes("config.yaml", "#" * (1 << 23)), "8,388,608 characters"),
     "model is null": (_sets(model=None), "its config.yaml has no model"),
     "data is null": (_sets(data=None), "its config.yaml has no data.source"),
@@ -136,20 +122,23 @@ _BROKEN = {
     "results too deep": (_writes("results.json", "[" * 100_000), "too deep"),
     "results in a folder": (_becomes_folder("results.json"), "its results.json is no file"),
     "a size that is a word": (_writes("results.json", '{"rounds": 4, "model_megabytes": "x"}'), "model_megabytes x, which"),
-    "no events": (lambda folder: _events(folder).unlink(), "it has no events.out.tfevents.*"),
-    "a folder for events": (_becomes_folder("events"), _UNREAD),
-    "a pipe for events": (_becomes_pipe("events"), _UNREAD),
-    "events cut off": (_cut, _UNREAD),
-    "events of something else": (lambda folder: _events(folder).write_bytes(b"\xff" * 400), _UNREAD),
-    "events without a time": (_with_record(Summary.Value(tag="test/accuracy", simple_value=1.0), time=float("inf")), _UNREAD),
-    "a histogram that does not fit": (_with_record(_HISTOGRAM), _UNREAD),
-    "a record of something else": (_recorded("[1]"), _UNREAD),
-    "a record without rounds": (_recorded('{"time": 1.0, "scalars": {"test/accuracy": 1.0}}'), _UNREAD),
-    "a record without a time": (_recorded('{"round": 1, "time": Infinity, "scalars": {"test/accuracy": 1.0}}'), _UNREAD),
-    "a record with a word": (_recorded('{"round": 1, "time": 1.0, "scalars": {"test/accuracy": "high"}}'), _UNREAD),
-    "a record with ragged rows": (_recorded('{"round": 1, "time": 1.0, "tensors": {"clients/cohort": [1, [2]]}}'), _UNREAD),
-    "a record too deep": (_recorded("[" * 100_000), _UNREAD),
-    "a tensor of 4 TB": (_with_record(_BOMB), _UNREAD),
+    "no record": (lambda folder: (folder / _RECORD).unlink(), "it has no record.jsonl"),
+    "a folder for a record": (_becomes_folder(_RECORD), _UNREAD),
+    "a pipe for a record": (_becomes_pipe(_RECORD), _UNREAD),
+    "a record cut off": (_recorded(line(1, scalars=_SCALARS)[:30]), _UNREAD),
+    "a record of noise": (_writes(_RECORD, b"\xff" * 400), _UNREAD),
+    "a record of something else": (_recorded("[1]\n"), _UNREAD),
+    "a record without rounds": (_recorded('{"time": 1.0, "scalars": {"test/accuracy": 1.0}}\n'), _UNREAD),
+    "a record without a time": (_recorded(line(1, float("inf"), scalars=_SCALARS)), _UNREAD),
+    "a record with a word": (_recorded(line(1, scalars={"test/accuracy": "high"})), _UNREAD),
+    "a record with a list for a tensor": (_recorded(line(1, tensors={"clients/cohort": [1, 2]})), _UNREAD),
+    "a record too deep": (_recorded("[" * 100_000 + "\n"), _UNREAD),
+    "a distribution of one column": (_recorded(line(3, tensors={"forgetting/local": packed([[1.0]])})), _UNREAD),
+    "a tensor of 4 TB": (_recorded(line(3, tensors={"clients/accuracy_after": _BOMB})), _UNREAD),
+    "a tensor of nothing, 10^12 wide": (_recorded(line(3, tensors={"label_counts/first_clients": _WIDE})), _UNREAD),
+    "a record of round 2^40": (_recorded(line(2**40, scalars=_SCALARS)), _UNREAD),
+    "a record of 64 GB": (_has_length(_RECORD, 1 << 36), _UNREAD),
+    "results of 64 GB": (_has_length("results.json", 1 << 36), "its results.json has 68,719,476,736 bytes, must have at most"),
 }
 
 
@@ -178,7 +167,7 @@ def test_a_broken_folder_is_named_and_skipped(two_runs, write_run, main, tmp_pat
     assert "| FedAvg | 2 | 0, 1 | 4 | yes |" in text
 
 
-@pytest.mark.parametrize("name", ["model is null", "a list for results", "a folder for events", "events cut off"])
+@pytest.mark.parametrize("name", ["model is null", "a list for results", "a folder for a record", "a record cut off"])
 def test_broken_folders_alone_are_no_report(write_run, main, tmp_path, name):
     spoil, said = _BROKEN[name]
     folder = write_run("bad", {1: 0.5})
@@ -190,8 +179,8 @@ def test_broken_folders_alone_are_no_report(write_run, main, tmp_path, name):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_log_may_end_within_a_round(write_run, writer, main, tmp_path):
-    """Cut after each of its records, as by a full disk: of all that a section needs, some logs have a part."""
+def test_a_log_may_end_within_a_round(write_run, main, tmp_path):
+    """Cut after each of its lines, as by a full disk: of all that a section needs, some logs have a part."""
     tensors = {
         "cohort": (2,),
         "accuracy_before": (2,),
@@ -201,29 +190,22 @@ def test_a_log_may_end_within_a_round(write_run, writer, main, tmp_path):
     }
     scalars = {f"class_accuracy/{name}": {4: 0.5} for name in ("cat", "owl")}
     folder = write_run("whole", {4: 0.5}, scalars=scalars)
-    with writer(folder) as more:
+    with RecordWriter(folder) as more:
         for name, shape in tensors.items():
-            more.add_tensor(f"clients/{name}", torch.ones(shape), 4)
-        more.add_histogram("forgetting/local", torch.rand(3), 4)
-    log = b"".join(path.read_bytes() for path in sorted(folder.glob("events*")))
-    (cuts := [0]).extend(_ends(log))
-    for seed, end in enumerate(cuts, start=1):
-        _events(write_run("cut", {4: 0.5}, seed=seed)).write_bytes(log[: end + 5])  # with a part of the next record
+            more.add_tensor(f"clients/{name}", np.ones(shape), 4)
+        more.add_tensor("forgetting/local", [[0.5, 3]], 4)
+    lines = (folder / _RECORD).read_bytes().splitlines(keepends=True)
+    for seed in range(len(lines)):
+        log = b"".join(lines[:seed]) + lines[seed][:9]  # with a part of the next line
+        (write_run("cut", {4: 0.5}, seed=seed + 1) / _RECORD).write_bytes(log)
     code, out, err = main("report", "runs")
-    assert (code, out) == (0, f"Report of {len(cuts) - 1} runs of 1 method: report/report.html\n")
+    assert (code, out) == (0, f"Report of {len(lines) - 1} runs of 1 method: report/report.html\n")
     assert err.count(_UNREAD) == 2
     assert {path.name for path in (tmp_path / "report" / "figures").glob("*.svg")} == {
         "accuracy.svg",
         "who_forgets_whose_data_4.svg",
         "one_round_by_class_4.svg",
     }
-
-
-def _ends(log: bytes) -> Iterator[int]:
-    position = 0
-    while position < len(log):
-        position += 12 + struct.unpack_from("<Q", log, position)[0] + 4
-        yield position
 
 
 _HOSTILE = (

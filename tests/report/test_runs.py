@@ -14,11 +14,11 @@ def test_runs_are_found_at_any_depth_and_each_once(write_run, tmp_path):
 
 
 def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
-    """Without config, with a config that is cut off, without events, with the config of something else."""
+    """Without config, with a config that is cut off, without a record, with the config of something else."""
     good, bare, cut, silent, other = (write_run(name, {1: 0.5}) for name in ("good", "bare", "cut", "silent", "other"))
     (bare / "config.yaml").unlink()
     (cut / "config.yaml").write_text("model: {class_path: 'fl")
-    next(silent.glob("events*")).unlink()
+    (silent / "record.jsonl").unlink()
     (other / "config.yaml").write_text("[1, 2]")
     runs, remarks = read_runs([tmp_path / "runs"])
     assert [run.folder for run in runs] == [good]
@@ -26,7 +26,7 @@ def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
         [
             f"{bare}: skipped, it has no config.yaml",
             f"{cut}: skipped, its config.yaml is not that of a run",
-            f"{silent}: skipped, it has no events.out.tfevents.* or record.jsonl",
+            f"{silent}: skipped, it has no record.jsonl",
             f"{other}: skipped, its config.yaml is not that of a run",
         ]
     )

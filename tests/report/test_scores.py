@@ -24,8 +24,10 @@ def test_final_accuracy(write_run, study):
     assert (base["best_mean"], base["best_sd"], base["last_mean"]) == (1.0, 0.0, 0.625)
     assert (other["final_mean"], other["difference"], other["pairs"], other["baseline"]) == (0.8125, 0.1875, 2, "FedAvg")
     assert other["p"] == pytest.approx(2 * (0.5 - math.atan(0.1875 / (0.125 / 2)) / math.pi))  # Student's t, one degree
-    assert table.rows[0] == ["FedAvg", "2", "0.625 ± 0.177", "0.625 ± 0.177", "1.000 ± 0.000", "-", "-"]
-    assert table.rows[1] == ["FedProx", "2", "0.812 ± 0.088", "0.812 ± 0.088", "0.812 ± 0.088", "+0.188 (2)", "0.2"]
+    half = [12.7062 * 0.25 / 2, 12.7062 * 0.125 / 2]  # t of one degree of freedom, 12.7062, times sd / sqrt 2
+    between = [f"{mean - half:.3f} to {mean + half:.3f}" for mean, half in zip((0.625, 0.8125), half, strict=True)]
+    assert table.rows[0] == ["FedAvg", "2", "0.625 ± 0.177", between[0], "0.625 ± 0.177", "1.000 ± 0.000", "-", "-"]
+    assert table.rows[1] == ["FedProx", "2", "0.812 ± 0.088", between[1], *["0.812 ± 0.088"] * 2, "+0.188 (2)", "0.2"]
     assert table.bold == {(1, 2)}
     assert "The baseline is FedAvg: " in table.note
 
@@ -50,16 +52,17 @@ def test_several_p_values_are_corrected(write_run, study):
 
 
 def test_the_interval_of_three_seeds(write_run, study):
-    """Of 3^3 resamples of 0, 0, 3 the mean is 0 in 8, 1 in 12, 2 in 6 and 3 in one, 3.7 %: the percentiles are 0 and 3."""
+    """The mean 3/8 ± 4.3027, the 97.5 % point of t of two degrees of freedom, times sd / sqrt 3 = 1/8."""
     for seed, value in enumerate((0.25, 0.25, 0.625)):
         write_run("a", {1: value}, seed=seed)
         write_run("b", {1: 0.5}, seed=seed, model="FedProx")
     table = scores.final_accuracy(study())
     first, second = table.records
-    assert (first["final_low"], first["final_high"]) == (0.25, 0.625)
+    assert (first["final_low"], first["final_high"]) == pytest.approx((0.375 - 4.3027 / 8, 0.375 + 4.3027 / 8), abs=1e-5)
     assert (second["final_low"], second["final_high"]) == (0.5, 0.5)
     assert table.columns[3] == "its 95 % interval"
-    assert [row[3] for row in table.rows] == ["0.250 to 0.625", "0.500 to 0.500"]
+    assert [row[3] for row in table.rows] == ["-0.163 to 0.913", "0.500 to 0.500"]
+    assert "its interval is that of the mean, by Student's t" in table.note
 
 
 def test_one_seed_has_no_deviation(write_run, study):
@@ -92,6 +95,7 @@ def test_rounds_to_target(write_run, study):
     assert (first["fraction"], first["reached"], first["rounds_mean"]) == (0.75, 2, 3.0)
     assert first["rounds_sd"] == pytest.approx(math.sqrt(2))
     assert [record["reached"] for record in table.records] == [2, 2, 1, 0, 0, 0]
+    assert math.isnan(table.records[2]["rounds_mean"])  # 6 is that of the run that got there
 
 
 def test_unfinished_runs_are_in_no_table(write_run, study):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_lightning.report.study import holm
+from fl_lightning.report.study import Spread, holm
 
 
 def test_final_is_the_mean_over_the_last_hundred_rounds(write_run, study):
@@ -19,6 +19,21 @@ def test_final_never_reaches_into_the_first_half(write_run, study):
     write_run("a", {0: 0.1, 10: 0.1, 20: 0.5, 30: 0.75, 40: 0.875})
     one = study()
     assert one.final(one.groups[0].runs[0]) == 0.8125
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10, 20])
+def test_95_percent_intervals_cover_95_percent(seeds):
+    """2,000 normal samples of mean 0. A percentile bootstrap covers 75 % with three values, 90 % with ten."""
+    samples = np.random.default_rng(0).normal(size=(2000, seeds))
+    intervals = [Spread(tuple(sample)).interval for sample in samples.tolist()]
+    assert np.mean([low <= 0 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_number_that_one_run_lacks_has_no_mean():
+    """.5 and .7 of two runs have the mean .6; of three, one of which lacks the number, there is none."""
+    assert Spread.of_all([0.5, 0.7], runs=2).mean == pytest.approx(0.6)
+    assert np.isnan(Spread.of_all([0.5, 0.7], runs=3).mean)
+    assert np.isnan(Spread((0.5,)).interval).all()
 
 
 def test_holm_corrects_for_the_number_of_tests():
@@ -62,7 +77,7 @@ def test_paired_test_is_students_on_common_seeds(write_run, study):
     one = study()
     base, other = one.groups
     assert one.baseline is base
-    differences, p = one.paired_test(other, one.counterpart(other))
+    differences, p = one.against_baseline(other, one.finals)
     assert differences.values == (0.25, 0.1875)
     t = np.mean([0.25, 0.1875]) / (np.std([0.25, 0.1875], ddof=1) / np.sqrt(2))
     assert p == pytest.approx(2 * stats.t.sf(t, df=1))
@@ -74,8 +89,21 @@ def test_no_test_with_one_pair_or_without_variation(write_run, study, values):
         write_run("a", {1: 0.5}, seed=seed)
         write_run("b", {1: value}, seed=seed, model="FedProx")
     one = study()
-    differences, p = one.paired_test(one.groups[1], one.groups[0])
+    differences, p = one.against_baseline(one.groups[1], one.finals)
     assert differences.mean == 0.25
+    assert np.isnan(p)
+
+
+def test_no_difference_over_the_runs_that_have_the_number(write_run, study):
+    """Of three seeds, one lacks it: what the others say would flatter."""
+    for seed in (1, 2, 3):
+        write_run("a", {1: 0.5 + seed / 100}, seed=seed)
+        write_run("b", {1: 0.25 * seed}, seed=seed, model="FedProx")
+    one = study()
+    other = one.groups[1]
+    assert len(one.against_baseline(other, one.finals)[0].values) == 3
+    differences, p = one.against_baseline(other, lambda group: dict([*one.finals(group).items()][: 2 if group is other else 3]))
+    assert differences.values == ()
     assert np.isnan(p)
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from options import NO_PICTURES
 
-from fl_lightning import SCAFFOLD, FedAvg
-from fl_lightning.atomic_files import atomic_save
-from fl_lightning.state.checkpoint import AtomicCheckpointIO, part_of, read_checkpoint, without_part
+from fl_lightning import FedAvg
+from fl_lightning.state.atomic_files import atomic_save
+from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, part_of, read_checkpoint, without_part
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
 DIGITS += NO_PICTURES
@@ -72,7 +72,7 @@ def test_a_flipped_bit_of_a_clients_state_is_named(main):
     scaffold = ["--model", "SCAFFOLD", "--model.client_state", "disk", "--data.clients_per_round", "20"]
     assert main("fit", *DIGITS, *scaffold)[0] == 0
     for path in Path("runs/digits_tce/version_0/client_states").rglob("*.pt"):
-        flip_a_bit_of(torch.load(path, weights_only=True)["method"]["variate"]["features.1.weight"], path)
+        flip_a_bit_of(torch.load(path, weights_only=True)["method/variate/features.1.weight"], path)
     code, _, error = main("fit", *DIGITS, *scaffold, "--trainer.max_steps", "3", "--ckpt_path", "last")
     assert code == 1
     assert "cannot be read (its bytes have changed since they were written" in one_line(error)
@@ -187,13 +187,14 @@ def test_a_truncated_or_foreign_file_is_named(whole_checkpoint, tmp_path, name):
     assert "weights_only" not in str(caught.value)
 
 
-def test_a_checkpoint_without_a_digest_is_read(whole_checkpoint, tmp_path):
-    """As runs wrote them before there was one, and as torch.save does."""
+def test_a_checkpoint_without_its_digest_is_refused(whole_checkpoint, tmp_path):
+    """As torch.save leaves it, it is not what the run wrote."""
     path = tmp_path / "last.ckpt"
     path.write_bytes(whole_checkpoint)
     stored = read_checkpoint(path)
     torch.save(stored, path)
-    assert torch.equal(read_checkpoint(path)["state_dict"]["net.weight"], stored["state_dict"]["net.weight"])
+    with pytest.raises(ValueError, match=r"last\.ckpt, which has lost the digest of its run: give an older one"):
+        read_checkpoint(path)
 
 
 def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_path):
@@ -209,38 +210,19 @@ def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_
         fit(FedAvg(net), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "weights.ckpt")
 
 
-def in_the_former_layout(checkpoint):
-    """What an earlier version wrote of SCAFFOLD: no number of the layout, states without parts, names with a prefix."""
-    federated = {name: value for name, value in checkpoint["federated"].items() if name != "layout"}
-    states = federated["client_states"]["states"]
-    states = {client: state["method"] for client, state in states.items()}
-    variates = "server_states.variate."
-    state_dict = {
-        f"variate:{name.removeprefix(variates).replace('.', '/')}" if name.startswith(variates) else name: value
-        for name, value in checkpoint["state_dict"].items()
-    }
-    assert state_dict.keys() != checkpoint["state_dict"].keys()
-    federated["client_states"] = {"kind": "memory", "states": states}
-    return {**checkpoint, "federated": federated, "state_dict": state_dict}
-
-
-def test_a_checkpoint_of_an_earlier_version_gives_its_net(main):
-    """No fit goes on from it, in one line with the cure; its net is evaluated, exported, and a new run's beginning."""
-    scaffold = ["--model", "SCAFFOLD", "--data.clients_per_round", "20"]
-    assert main("fit", *DIGITS, *scaffold)[0] == 0
+@pytest.mark.parametrize(("layout", "said"), [(LAYOUT - 1, "an earlier version"), (LAYOUT + 1, "a later version")])
+def test_a_checkpoint_of_another_layout_says_of_which(main, layout, said):
+    """Neither a fit nor an evaluation begins with it, and a new run does not take its weights."""
+    assert main("fit", *DIGITS)[0] == 0
     present = torch.load(LAST, weights_only=True)
-    _, scores, _ = main("test", *DIGITS, *scaffold, "--ckpt_path", "last")
-    atomic_save(in_the_former_layout(present), LAST)
-    code, _, error = main("fit", *DIGITS, *scaffold, "--trainer.max_steps", "3", "--ckpt_path", "last")
-    assert code == 1
-    assert "that an earlier version of fl-lightning wrote" in one_line(error)
-    assert "begin a new run from its weights with model.initial_weights" in error
-    assert main("test", *DIGITS, *scaffold, "--ckpt_path", "last")[:2] == (0, scores)
-    assert main("export", "--ckpt_path", str(LAST))[0] == 0
-    method = SCAFFOLD.load_from_checkpoint(LAST)
-    for name, value in method.net.state_dict().items():
-        assert torch.equal(value, present["state_dict"][f"net.{name}"])
-    assert main("fit", *DIGITS, *scaffold, "--model.initial_weights", str(LAST))[0] == 0
+    atomic_save({**present, "federated": present["federated"] | {"layout": layout}}, LAST)
+    for command in ("fit", "test"):
+        code, _, error = main(command, *DIGITS, "--ckpt_path", "last")
+        assert code == 1
+        assert f"which {said} of fl-lightning wrote (layout {layout}, this one reads {LAYOUT})" in one_line(error)
+        assert ("update fl-lightning" in error) == (layout > LAYOUT)
+    code, _, error = main("fit", *DIGITS, "--model.initial_weights", str(LAST))
+    assert (code, one_line(error).count(said)) == (1, 1)
 
 
 def test_a_part_of_a_state_dict_is_that_of_a_submodule():

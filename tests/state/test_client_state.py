@@ -10,7 +10,7 @@ from torch import nn
 
 from fl_lightning import FedAvg, Needs
 from fl_lightning.callbacks import Communication
-from fl_lightning.exchange import Visit
+from fl_lightning.protocol import Visit
 
 
 def norm_net():
@@ -60,7 +60,7 @@ def test_personal_weights_stay_with_the_client(fit, toy_data):
     assert torch.equal(method.net[3].weight, net[3].weight)
     torch.testing.assert_close(method.net[0].weight, body[0].weight, atol=1e-12, rtol=0)
     for client in (0, 1):
-        kept = method.client_states.read(client).weights["3.weight"]
+        kept = method.stored.states.read(client).weights["3.weight"]
         torch.testing.assert_close(kept, heads[client].weight.data, atol=1e-12, rtol=0)
 
 
@@ -105,7 +105,7 @@ def test_a_client_that_does_not_receive_goes_on_from_its_weights(fit, toy_data):
     for _ in range(3):
         expected = local_step(expected, data, 1)
     for name, value in expected.state_dict().items():
-        torch.testing.assert_close(method.client_states.read(1).weights[name], value, atol=1e-12, rtol=0, msg=name)
+        torch.testing.assert_close(method.stored.states.read(1).weights[name], value, atol=1e-12, rtol=0, msg=name)
 
 
 def test_not_receiving_without_kept_weights_is_refused(fit, toy_data):
@@ -137,7 +137,7 @@ def test_a_method_may_keep_less_under_every_engine(fit, toy_data, engine):
     method = KeepsLess(nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 3)).double(), engine=engine)
     fit(method, toy_data(), 3, precision="64-true")
     for client in range(3):
-        state = method.client_states.read(client)
+        state = method.stored.states.read(client)
         assert set(state.weights) == {"0.weight", "0.bias"}
         assert state.method == {"0.weight": 3}
 
@@ -186,7 +186,7 @@ def test_state_lasts_from_visit_to_visit_and_can_be_cleared(fit, toy_data, tmp_p
     fit(second, toy_data(cohorts=cohorts), 4, precision="64-true", ckpt_path=tmp_path / "x.ckpt")
     assert first.found == {(1, 0): 0, (2, 0): 1, (2, 2): 0}
     assert second.found == {(3, 0): 2, (4, 0): 0}
-    assert [client for client in range(3) if second.client_states.read(client)] == [0, 2]
+    assert [client for client in range(3) if second.stored.states.read(client)] == [0, 2]
 
 
 class PoisonedOnce(PersonalHead):
@@ -202,7 +202,7 @@ def test_a_client_recovers_from_a_round_that_was_not_finite(fit, toy_data):
     method = PoisonedOnce(norm_net())
     fit(method, toy_data(cohorts=[[0, 1]] * 3), 3, precision="64-true")
     assert method.newest["train/nonfinite_clients"] == 0
-    kept = [value for client in (0, 1) for value in method.client_states.read(client).weights.values()]
+    kept = [value for client in (0, 1) for value in method.stored.states.read(client).weights.values()]
     assert len(kept) == 4
     assert all(value.isfinite().all() for value in kept)
 

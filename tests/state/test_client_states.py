@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import shutil
-import signal
 import time
 from functools import partial
 from itertools import pairwise
@@ -14,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning.atomic_files import atomic_save
-from fl_lightning.exchange import ClientState, LearnedTask, SparseTensor
-from fl_lightning.state.client_states import DiskStates, MemoryStates, Record
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+from fl_lightning.protocol import ClientState, LearnedTask, SparseTensor, pack
+from fl_lightning.state.atomic_files import atomic_save, stored_digest
+from fl_lightning.state.client_states import DiskStates, MemoryStates
+from fl_lightning.state.state_files import Record, check_files
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -205,7 +203,7 @@ def test_as_plain_dicts_do(tmp_path, seed):
         if draw.random() < 0.4:
             path = tmp_path / f"{draw.randrange(4)}.ckpt"
             states.sweep(tmp_path.glob("*.ckpt"))
-            on_disk = {torch.load(file)["method"]["value"].item() for file in folder.rglob("*.pt")}
+            on_disk = {torch.load(file)["method/value"].item() for file in folder.rglob("*.pt")}
             assert on_disk == {*live.values(), *(value for _, values in saved.values() for value in values.values())}
             atomic_save({"federated": {"client_states": states.checkpoint()}}, path)
             saved[path] = round, live
@@ -318,9 +316,10 @@ def test_a_run_may_move_with_its_folder(tmp_path):
     """Files lie in the run's folder, wherever that was when the checkpoint was written."""
     old = DiskStates(tmp_path / "old")
     put(old, 1, {0: 1})
+    saved = old.checkpoint()
     (tmp_path / "old").rename(tmp_path / "new")
     new = DiskStates(tmp_path / "new")
-    new.restore(old.checkpoint())
+    new.restore(saved)
     assert contents(new) == {0: 1}
 
 
@@ -375,124 +374,6 @@ def test_processes_share_a_restore(tmp_path, before, num_processes):
         assert contents(memory[process]) == {c: v for c, v in values.items() if c % num_processes == process}
 
 
-# Kills --------------------------------------------------------------------------------------------------------------------
-
-
-def cohort(round):
-    return random.Random(round).sample(range(12), 5)
-
-
-def train(folder, rounds, state):
-    """A run of this many rounds from the last checkpoint in the folder, with a checkpoint every third round."""
-    states, last, start = DiskStates(folder / "states"), folder / "last.ckpt", last_round(folder)
-    if start:
-        states.restore(load(last))
-    for round in range(start + 1, start + rounds + 1):
-        for client in cohort(round):
-            states.write(client, round, state(client, round))
-        states.commit(round, cohort(round))
-        if round % 3 == 0:
-            states.sweep(folder.glob("*.ckpt"))
-            atomic_save({"federated": {"client_states": states.checkpoint()}, "round": round}, last)
-
-
-def small_state(client, round):
-    return ClientState({"a": torch.full((3,), float(client)), "b": torch.tensor(round)})
-
-
-def large_state(client, round):
-    # Below 32,768 elements: torch fills larger ones with several threads, which a fork does not have.
-    return ClientState({"a": torch.full((30_000,), float(client)), "b": torch.tensor(round)})
-
-
-def fork(job):
-    """Run a job in a child process and return its id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            job()
-        finally:
-            os._exit(0)
-    return child
-
-
-def killed(child):
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
-def last_round(folder):
-    last = folder / "last.ckpt"
-    return torch.load(last, weights_only=True)["round"] if last.exists() else 0
-
-
-def check_last_checkpoint(folder, state):
-    """Its states are those of its round, by replaying who took part; returns the round."""
-    round = last_round(folder)
-    states = DiskStates(folder / "states")
-    states.restore(load(folder / "last.ckpt"))
-    newest = {client: past for past in range(1, round + 1) for client in cohort(past)}
-    assert set(states.clients()) == set(newest)
-    for client, past in newest.items():
-        actual, expected = states.read(client).method, state(client, past).method
-        assert actual.keys() == expected.keys()
-        assert all(torch.equal(actual[name], expected[name]) for name in expected)
-    return round
-
-
-@needs_fork
-def test_killed_at_random(tmp_path):
-    """kill -9 of a real process that writes without pause, 12 times in a row, each going on from the last checkpoint."""
-    draw, round = random.Random(0), 0
-    for _ in range(12):
-        child = fork(lambda: train(tmp_path, 10**6, large_state))
-        try:
-            deadline = time.monotonic() + 60
-            while last_round(tmp_path) == round and time.monotonic() < deadline:
-                time.sleep(0.01)  # until it has come a checkpoint further
-            time.sleep(draw.uniform(0, 0.05))
-        finally:
-            os.kill(child, signal.SIGKILL)
-        assert killed(child)
-        before, round = round, check_last_checkpoint(tmp_path, large_state)
-        assert round > before
-    train(tmp_path, 3, large_state)  # and two sweeps later nothing is left of all the kills
-    states = DiskStates(tmp_path / "states")
-    states.restore(load(tmp_path / "last.ckpt"))
-    states.sweep(tmp_path.glob("*.ckpt"))
-    assert files(tmp_path / "states") == {Record(*row).name for row in states.checkpoint()["index"].tolist()}
-
-
-def train_to_death(folder, function, count):
-    """Three rounds, with kill -9 in place of the call of this function of ``os`` that follows ``count`` others."""
-    system, calls = getattr(os, function), iter(range(count))
-
-    def call(*arguments, **options):
-        if next(calls, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return system(*arguments, **options)
-
-    setattr(os, function, call)
-    train(folder, 3, small_state)
-
-
-@pytest.mark.slow
-@needs_fork
-@pytest.mark.parametrize("function", ["fsync", "replace", "unlink"])
-def test_killed_at_every_step(tmp_path, function):
-    """kill -9 just before each sync, rename and deletion of three rounds: in each write, and between it and the checkpoint."""
-    train(tmp_path / "start", 3, small_state)
-    for count in range(100):
-        folder = shutil.copytree(tmp_path / "start", tmp_path / str(count))
-        if not killed(fork(partial(train_to_death, folder, function, count))):
-            break
-        round = check_last_checkpoint(folder, small_state)
-        assert round in (3, 6)
-        train(folder, 3, small_state)
-        assert check_last_checkpoint(folder, small_state) == round + 3
-    assert check_last_checkpoint(folder, small_state) == 6
-    assert count >= 16  # 15 states and a checkpoint; each deletes its temporary file as well
-
-
 # What goes wrong ----------------------------------------------------------------------------------------------------------
 
 
@@ -515,12 +396,100 @@ def test_a_state_that_cannot_be_read_is_named(tmp_path, how):
     assert states.read(4) == number(2)
 
 
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_a_state_is_the_one_that_the_checkpoint_names(tmp_path, kind):
+    """Not an older one of the same client, whole by its own digest, nor one without a digest: the file, and a cure."""
+    old = DiskStates(tmp_path / "states")
+    put(old, 1, {0: 1, 1: 1})
+    save(old, tmp_path / "best.ckpt")
+    put(old, 2, {0: 2, 1: 2})
+    save(old, tmp_path / "last.ckpt")
+    path = next((tmp_path / "states").rglob("0.2.*.pt"))
+    whole, older = path.read_bytes(), next((tmp_path / "states").rglob("0.1.*.pt")).read_bytes()
+    torch.save(torch.load(path), tmp_path / "no_digest.pt")
+    for put_back in (older, (tmp_path / "no_digest.pt").read_bytes()):
+        path.write_bytes(put_back)
+        with pytest.raises(ValueError, match=r"client 0 from round 2, cannot be read \(it is not the file that") as error:
+            states = DiskStates(tmp_path / "states") if kind == "disk" else MemoryStates()
+            states.restore(load(tmp_path / "last.ckpt"))
+            states.read(0)
+        one_line(error)
+        assert len(list(check_files(load(tmp_path / "last.ckpt"), tmp_path / "states"))) == 1
+        assert not list(check_files(load(tmp_path / "best.ckpt"), tmp_path / "states"))
+    path.write_bytes(whole)
+    states = DiskStates(tmp_path / "states")
+    states.restore(load(tmp_path / "last.ckpt"))
+    assert contents(states) == {0: 2, 1: 2}
+
+
+def test_a_file_put_back_before_a_checkpoint_is_not_ours(tmp_path):
+    """An older file of the same client, whole by its own digest: neither the run reads it, nor a run that goes on."""
+    states = DiskStates(tmp_path / "states")
+    put(states, 1, {0: 1, 1: 1})
+    older = next(tmp_path.rglob("0.1.*.pt")).read_bytes()
+    put(states, 2, {0: 2})
+    next(tmp_path.rglob("0.2.*.pt")).write_bytes(older)
+    save(states, tmp_path / "last.ckpt")
+    goes_on = DiskStates(tmp_path / "states")
+    goes_on.restore(load(tmp_path / "last.ckpt"))
+    for one in (states, goes_on):
+        with pytest.raises(ValueError, match=r"client 0 from round 2, cannot be read \(it is not the file that the run wrote"):
+            one.read(0)
+        assert one.read(1) == number(1)
+
+
+def test_processes_share_digests(tmp_path):
+    """Both name the file that one of them wrote, in whichever round it was, whatever was put in its place since."""
+    pair = [DiskStates(tmp_path / "states", stamp=7) for _ in range(2)]
+    for round, writer in ((1, 0), (2, 1), (3, 0)):
+        pair[writer].write(0, round, number(round))
+        for states in pair:
+            states.commit(round, [0])
+        path = tmp_path / "states" / Record(0, round, 7).name
+        written = stored_digest(path)
+        atomic_save({"odd": torch.ones(1)}, path)
+        with pytest.raises(ValueError, match="cannot be read"):
+            pair[1 - writer].read(0)
+        parts = []
+        for states in (*pair, *pair):  # all give before one of them takes
+            states.share_digests(lambda part, parts=parts: parts.append(part) or parts)
+        assert [states.checkpoint()["digests"].tolist() for states in pair] == [[written]] * 2
+
+
+def written_by_another_process(folder, client, round, state):
+    """A store that has not been told the digest of the file."""
+    path = folder / Record(client, round, 7).name
+    atomic_save(state, path)
+    states = DiskStates(folder, stamp=7)
+    states.commit(round, [client])
+    return states, path
+
+
+def test_a_state_has_a_digest_before_a_checkpoint_names_it(tmp_path):
+    """A file that has lost it is neither read nor named."""
+    states, path = written_by_another_process(tmp_path, 0, 1, pack(number(1)))
+    torch.save(torch.load(path), path)
+    for use in (partial(states.read, 0), states.checkpoint):
+        with pytest.raises(ValueError, match=r"client 0 from round 1, cannot be read \(the digest with which"):
+            use()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+def test_a_pipe_in_the_place_of_a_state_is_not_waited_for(tmp_path):
+    """It is named, like everything that is no file."""
+    states, path = written_by_another_process(tmp_path, 3, 7, pack(number(1)))
+    path.unlink()
+    os.mkfifo(path)
+    for use in (partial(states.read, 3), states.checkpoint):
+        with pytest.raises(ValueError, match=r"client 3 from round 7, cannot be read \(it is no file, but a pipe"):
+            use()
+
+
 def test_a_state_of_an_earlier_version_is_named(tmp_path):
     """Such a file holds tensors by name, without parts: one line says who wrote it, and the cure."""
-    states = DiskStates(tmp_path)
-    put(states, 7, {3: 1})
-    atomic_save({"net.weight": torch.zeros(2)}, next(tmp_path.rglob("3.7.*.pt")))
-    with pytest.raises(ValueError, match=r"client 3 from round 7, was written by an earlier .*model\.initial_weights") as error:
+    states, _ = written_by_another_process(tmp_path, 3, 7, {"net.weight": torch.zeros(2)})
+    named = r"client 3 from round 7, cannot be read .* another version .*model\.initial_weights"
+    with pytest.raises(ValueError, match=named) as error:
         states.read(3)
     one_line(error)
 
@@ -530,11 +499,12 @@ def test_lost_files_are_counted(tmp_path, storage):
     """Before anything is read: how many, where, and a cure; what was there before stays."""
     old = DiskStates(tmp_path / "old")
     put(old, 1, {client: client for client in range(5)})
+    saved = old.checkpoint()
     for client in (2, 4):
         next((tmp_path / "old").rglob(f"{client}.1.*")).unlink()
     states = {"same": old, "other": DiskStates(tmp_path / "other"), "memory": MemoryStates()}[storage]
     with pytest.raises(FileNotFoundError, match=r"ckpt_path names 5 .*old lacks 2 .*another ckpt_path") as error:
-        states.restore(old.checkpoint())
+        states.restore(saved)
     one_line(error)
     assert not (tmp_path / "other").exists()
 
@@ -625,12 +595,12 @@ def test_a_large_index_is_quick(tmp_path):
     for first in range(0, 100_000, 1000):  # links: 100,000 separate files take a minute on some file systems
         names = [tmp_path / "states" / Record(client, 1, 7).name for client in range(first, first + 1000)]
         names[0].parent.mkdir(parents=True)
-        names[0].touch()
+        atomic_save({}, names[0], lasting=False)
         for name in names[1:]:
             os.link(names[0], name)
     states.commit(1, range(100_000))
     saved = states.checkpoint()
-    assert saved["index"].nbytes == 100_000 * 3 * 8
+    assert saved["index"].nbytes + saved["digests"].nbytes == 100_000 * 4 * 8
 
     def seconds(job):
         times = [time.process_time()]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fl_lightning.sweep.points import Run
-from fl_lightning.sweep.screen import LiveTable, PlainLines
+from fl_lightning.sweep.screen import LiveTable, Screen
 from fl_lightning.sweep.study import Record
 from fl_lightning.sweep.table import as_csv, as_table, rows, totals
 
@@ -21,13 +21,15 @@ def other(lr, seed, stands, error=""):
 
 
 RECORDS = [
-    done("0.1", 1, 0.5, 0.25, **{"forgetting/round": 0.125}),
+    done("0.1", 1, 0.5, 0.25, **{"forgetting/round/last": 0.125}),
     done("0.3", 1, 0.75, 0.5),
     done("0.1", 2, 0.75, 0.75),
     other("0.3", 2, "failed", "no memory"),
     other("1", 1, "pruned"),
     other("1", 2, "running"),
     other("3", 1, "waiting"),
+    done("10", 1, 0.9, 0.9),
+    other("10", 2, "pruned"),
 ]
 
 
@@ -45,21 +47,22 @@ def test_a_row_has_the_mean_and_the_deviation_over_seeds():
     """(.5 + .75) / 2 = .625 and sqrt(2 * .125^2 / 1) = .1768; .25 and .75 give .5 and .3536; of one seed there is none."""
     assert cells(printed(as_table(rows(RECORDS)))) == [
         ["0.1", "0.6250 ± 0.1768", "0.5000 ± 0.3536", "2 done"],
-        ["0.3", "0.7500", "0.5000", "1 done, 1 failed"],
+        ["0.3", "-", "-", "1 done, 1 failed"],
         ["1", "-", "-", "1 running, 1 pruned"],
         ["3", "-", "-", "1 waiting"],
+        ["10", "-", "-", "1 done, 1 pruned"],  # the other seed alone would flatter
     ]
-    assert totals(rows(RECORDS)) == "1 running, 3 done, 1 failed, 1 pruned, 1 waiting"
+    assert totals(rows(RECORDS)) == "1 running, 4 done, 1 failed, 2 pruned, 1 waiting"
 
 
 def test_the_file_has_every_metric():
     """Empty where there is no deviation; read back as any reader of CSV does, with a comma and quotes in an error."""
     records = [*RECORDS, other("3", 2, "failed", 'says "no", twice')]
     lines = list(csv.DictReader(StringIO(as_csv(rows(records)))))
-    assert [line["model.optimizer.lr"] for line in lines] == ["0.1", "0.3", "1", "3"]
+    assert [line["model.optimizer.lr"] for line in lines] == ["0.1", "0.3", "1", "3", "10"]
     assert float(lines[0]["test_accuracy"]) == 0.625
     assert float(lines[0]["test_accuracy_sd"]) == pytest.approx(0.125 * 2**0.5)
-    assert (lines[0]["forgetting/round"], lines[0]["forgetting/round_sd"]) == ("0.125", "")
+    assert (lines[0]["forgetting/round/last"], lines[0]["forgetting/round/last_sd"]) == ("", "")  # one of two runs has it
     assert (lines[1]["done"], lines[1]["failed"], lines[1]["errors"]) == ("1", "1", "seed 2: no memory")
     assert lines[3]["errors"] == 'seed 2: says "no", twice'
 
@@ -86,7 +89,7 @@ def test_the_live_table_shows_progress_and_failures():
 
 
 def test_without_a_terminal_there_are_lines(capsys):
-    with PlainLines() as screen:
+    with Screen() as screen:
         screen.say("lr=0.3/seed_1: done")
         screen.show(rows(RECORDS), {})
     assert capsys.readouterr().out == "lr=0.3/seed_1: done\n"

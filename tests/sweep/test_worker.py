@@ -18,6 +18,7 @@ from optuna.trial import TrialState, create_trial
 
 from fl_lightning.sweep.points import Run
 from fl_lightning.sweep.study import SweepStudy
+from fl_lightning.sweep.worker import _Job
 
 SMALL = "--model.net MLP --model.net.hidden [16] --data.clients_per_round 5 --trainer.val_check_interval 2".split()
 SWEEP = ["sweep", "--config", "digits_tce.yaml", *SMALL, *NO_PICTURES, "--out", "out"]
@@ -65,6 +66,28 @@ def sweep(command_line):
     for process in started:
         process.kill()
         process.wait()
+
+
+def test_a_run_is_charged_its_own_processor_time(tmp_path):
+    """Of two at once, of which one works for .4 s of its processor's time and one sleeps; a killed attempt makes it unknown."""
+    study = SweepStudy(tmp_path)
+    study.queue([Run({"lr": "0.1"}, 1), Run({"lr": "0.1"}, 2)])
+    works = "import time\nwhile time.process_time() < .4: pass"
+    commands = [[sys.executable, "-S", "-c", code] for code in (works, "import time; time.sleep(.6)")]
+    jobs = [_Job(study.claim(), None, subprocess.Popen(command)) for command in commands]
+    wait_for(lambda: all(job.ended for job in jobs))
+    for job in jobs:
+        study.note_time(job.claim, job.processor_seconds)
+        study.finish(job.claim, {})
+    busy, asleep = (record.processor_seconds for record in study.records())
+    assert 0.4 <= busy < 0.6
+    assert asleep < 0.2
+    study.queue([Run({"lr": "0.1"}, 3)])
+    study.claim().lock.release()  # as by kill -9 of the worker
+    again = study.claim()
+    study.note_time(again, 1.0)
+    study.finish(again, {})
+    assert study.records()[-1].processor_seconds is None
 
 
 @pytest.mark.slow
@@ -124,7 +147,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     assert float(lines[0]["test_accuracy_best"]) == results["test_accuracy"]["best"]
     assert lines[1]["errors"].startswith(f"seed 1: {why}")
 
-    monkeypatch.setattr("fl_lightning.command_line.sweep.Worker.work", lambda self: None)
+    monkeypatch.setattr("fl_lightning.sweep.entered_sweep.Worker.work", lambda self: None)
     code, out, _ = main(*command, "--retry-failed")
     assert code == 0
     assert "1 waiting" in out

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fl_lightning.report.log import thinned
 from fl_lightning.report.runs import Run, read_run
-from fl_lightning.watch.heatmaps import heatmap, measured_rounds, thinned
+from fl_lightning.watch.heatmaps import heatmap, measured_rounds
 
 _AFTER = [[0.75, 0.25], [0.5, 1.0]]
 

@@ -30,11 +30,12 @@ def dumped(address: str, folder: Path, *options: str) -> str:
 def page(tmp_path) -> Callable[..., str]:
     """The page as it stands after some seconds of its clock, as HTML."""
 
-    def show(width: int = 1280, *options: str) -> str:
+    def show(width: int = 1280, *options: str, ended: str | None = None) -> str:
         (tmp_path / "runs").mkdir(exist_ok=True)
         with LiveServer(WatchedRuns(tmp_path / "runs"), 0) as serving:
             threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
             serving.runs.refresh()
+            serving.ended = ended
             shown = dumped(serving.address, tmp_path, f"--window-size={width},1200", *options)
             serving.shutdown()
         return shown
@@ -63,6 +64,12 @@ def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
     assert shown.count("Round 2. Took part: clients 3, 8.") == 2
     assert shown.count("<rect") == 8
     assert "3, 8: -0.250" in shown
+
+
+def test_a_reader_that_has_ended_is_named(page, write_run):
+    write_run("one", {"test/accuracy": {1: 0.25}}, rounds=1)
+    said = "The runs are no longer read (MemoryError: all taken). Start fl-lightning watch again."
+    assert said in page(ended="MemoryError: all taken")
 
 
 def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
@@ -111,7 +118,8 @@ def test_who_took_part_on_a_phone_in_the_dark(page, write_run, tmp_path, monkeyp
     shutil.copytree(Path(server.__file__).parent, tmp_path / "page")
     with (tmp_path / "page" / "page.js").open("a") as script:
         script.write(f"""if (window === top) {{
-          document.body.insertAdjacentHTML("beforeend", '<iframe src="/" style="width: 390px; border: 0"></iframe>');
+          const phone = `<iframe src="${{location}}" style="width: 390px; border: 0"></iframe>`;
+          document.body.insertAdjacentHTML("beforeend", phone);
           setTimeout(() => {MEASURED}, 5000);
         }}""")
     monkeypatch.setattr(server, "files", lambda package: tmp_path / "page")

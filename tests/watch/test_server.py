@@ -32,11 +32,11 @@ def server(write_run, tmp_path) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def get(server) -> Callable[..., tuple[int, bytes, dict[str, str]]]:
-    """Status, body and headers of an answer."""
+    """Status, body and headers of an answer to a question with the token."""
 
-    def ask(path: str, method: str = "GET", **headers: str):
+    def ask(path: str, method: str = "GET", token: str = server.token, **headers: str):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        connection.request(method, path, headers=headers)
+        connection.request(method, f"{path}{'&' if '?' in path else '?'}token={token}", headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read(), dict(answer.getheaders())
 
@@ -103,7 +103,93 @@ def test_other_names_are_refused(get, host, path):
 
 def test_only_the_loopback_address_is_listened_on(server):
     assert server.server_address[0] == "127.0.0.1"
-    assert server.address == f"http://127.0.0.1:{server.server_port}"
+    assert server.address == f"http://127.0.0.1:{server.server_port}/?token={server.token}"
+
+
+@pytest.mark.parametrize("path", ["/", "/runs.json", "/heatmap.json?run=a%20b%2Fversion_0&kind=change&round=2", "/x"])
+@pytest.mark.parametrize("token", ["", "x", "%C3%A9", "&token="])
+def test_without_the_token_nothing_is_told(get, path, token):
+    """Every user of the machine reaches the port; a script of the page has no secret in it."""
+    status, body, _ = get(path, token=token)
+    assert (status, body) == (403, b"Open the address that fl-lightning watch has printed, with its token\n")
+    assert get("/page.js", token=token)[0] == 200
+
+
+def test_every_server_has_a_token_of_its_own(server, tmp_path):
+    """24 random bytes, in base 64."""
+    with LiveServer(WatchedRuns(tmp_path), 0) as other:
+        assert other.token != server.token
+        assert re.fullmatch(r"[\w-]{32}", other.token)
+
+
+def answers(connection: socket.socket) -> bytes:
+    """What comes before the other side closes; empty as well where it does so at once."""
+    connection.settimeout(20)
+    try:
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /page.js HTT"])
+def test_a_connection_that_never_asks_is_closed(server, get, monkeypatch, capsys, sent):
+    """Silent from the start or in the midst of a line; one that sends a byte now and then is none the longer there."""
+    monkeypatch.setattr("fl_lightning.watch.server._LONGEST_REQUEST", 0.2)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as slow:
+        slow.sendall(sent)
+        began = time.monotonic()
+        while sent and time.monotonic() < began + 5:
+            time.sleep(0.02)
+            try:
+                slow.sendall(b"P")
+            except ConnectionError:
+                break
+        assert answers(slow) == b""
+        assert time.monotonic() < began + 5
+    assert get("/page.js")[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+def test_threads_have_a_bound(server, get):
+    """Of 100 connections at once 32 are kept; a browser gets its answer when some of them end."""
+    before = threading.active_count()
+    kept = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(100)]
+    deadline = time.monotonic() + 10
+    while len(server._deadlines) < 32 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert all(answers(connection) == b"" for connection in kept[32:])
+    assert threading.active_count() <= before + 32
+    for connection in kept:
+        connection.close()
+    while server._deadlines and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert get("/page.js")[0] == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_page_is_told_that_the_reader_has_ended(server, get, monkeypatch):
+    """It would show the same runs for ever."""
+    assert overview(get)["ended"] is None
+
+    def fail() -> None:
+        raise MemoryError("all taken")
+
+    monkeypatch.setattr(server.runs, "refresh", fail)
+    deadline = time.monotonic() + 20
+    while (ended := json.loads(get("/runs.json")[1])["ended"]) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ended == "MemoryError: all taken"
+
+
+def test_a_heatmap_that_cannot_be_shown_is_an_answer(get, monkeypatch):
+    (run,) = overview(get)["runs"]
+
+    def fail(*_: object) -> None:
+        raise TypeError("no number")
+
+    monkeypatch.setattr("fl_lightning.watch.server.heatmap", fail)
+    status, body, _ = get(f"/heatmap.json?{urlencode({'run': run['name'], 'kind': 'change', 'round': 2})}")
+    assert (status, body) == (500, b"It cannot be shown (TypeError: no number)\n")
 
 
 def test_nothing_can_be_changed(get):

@@ -51,20 +51,15 @@ def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, wat
     assert run["curves"]["forgetting/round"]["values"] == [None, 0.25]
 
 
-def test_a_run_of_another_logger_is_shown_likewise(write_run, watched):
-    """From ``record.jsonl`` alone, and as far as its last whole line."""
+def test_a_record_is_shown_as_far_as_it_is_written(write_run, watched):
+    """Up to its last whole line."""
     scalars = {"test/accuracy": {1: 0.25, 2: 0.5}, "class_accuracy/cat": {1: 0.25, 2: 0.5}}
     tensors = {"clients/round_cohort": {1: [0, 2]}, "clients/class_cohort": {2: []}, "clients/class_accuracy": {2: [[1], [1]]}}
-    write_run("a", scalars, tensors, rounds=9, start=time.time() - 4)
-    recorded = write_run("b", scalars, tensors, rounds=9, recorded=True)
-    theirs, ours = seen(watched)["runs"]
-    timed = ("name", "seconds_left")
-    assert {**ours, **dict.fromkeys(timed)} == {**theirs, **dict.fromkeys(timed)}
-    assert list(ours["measured"]) == ["by_class", "classes", "cohorts"]
-    record = recorded / "record.jsonl"
+    record = write_run("a", scalars, tensors, rounds=9, start=time.time() - 4) / "record.jsonl"
+    assert list(seen(watched)["runs"][0]["measured"]) == ["by_class", "classes", "cohorts"]
     record.write_bytes(record.read_bytes()[:-4])
     told = seen(watched)
-    assert list(told["runs"][1]["measured"]) == ["classes", "cohorts"]
+    assert list(told["runs"][0]["measured"]) == ["classes", "cohorts"]
     assert told["remarks"] == []
 
 
@@ -86,11 +81,11 @@ def test_the_folder_of_one_run_has_its_name(write_run):
 
 
 def test_half_written_files_are_no_errors(write_run, watched):
-    """An event that is cut off ends its curve there; a config of which a part is written leaves what was known."""
+    """A line that is cut off ends its curve there; a config of which a part is written leaves what was known."""
     folder = write_run("a", {"val/accuracy": {1: 0.25, 2: 0.5}}, rounds=2, start=time.time() - 4)
-    (events,) = folder.glob("events*")
-    whole = events.read_bytes()
-    events.write_bytes(whole[:-5])
+    record = folder / "record.jsonl"
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-5])
     told = seen(watched)
     assert told["runs"][0]["curves"]["val/accuracy"]["rounds"] == [1]
     assert told["remarks"] == []
@@ -100,7 +95,7 @@ def test_half_written_files_are_no_errors(write_run, watched):
     told = seen(watched)
     assert (told["runs"][0]["round"], told["remarks"]) == (1, [])
     config.write_text(text)
-    events.write_bytes(whole)
+    record.write_bytes(whole)
     assert seen(watched)["runs"][0]["curves"]["val/accuracy"]["rounds"] == [1, 2]
 
 
@@ -119,6 +114,62 @@ def test_what_stays_damaged_is_named(write_run, watched):
         os.utime(path, (1.7e9, 1.7e9))
     (remark,) = seen(watched)["remarks"]
     assert remark.endswith("a\\nb: its config.yaml is not that of a run")
+
+
+def test_a_run_that_claims_too_much_hides_no_other(write_run, watched):
+    """A round of 2^40 next to who took part was a list of as many rounds; the run is there up to it, and the remark at once."""
+    curve = {1: 0.25, 2: 0.5}
+    write_run("a", {"test/accuracy": curve}, rounds=2)
+    cohorts = {"clients/round_cohort": {1: [0, 2]}}
+    write_run("b", {"test/accuracy": {**curve, 2**40: 0.75}}, cohorts, rounds=2, start=time.time())
+    told = seen(watched)
+    assert [run["curves"]["test/accuracy"]["rounds"] for run in told["runs"]] == [[1, 2], [1, 2]]
+    (remark,) = told["remarks"]
+    assert "/b/record.jsonl" in remark
+    assert remark.endswith("cut off or damaged, read up to round 2")
+
+
+@pytest.mark.parametrize("client", [-1, 0.5, 2.0**40, float("inf"), float("nan")])
+def test_a_client_that_cannot_be_is_damage(write_run, watched, client):
+    """As of an accuracy next to a cohort, the round before it stays."""
+    write_run("a", {"test/accuracy": {1: 0.25}}, {"clients/round_cohort": {1: [0, 2], 2: [client]}}, rounds=9)
+    told = seen(watched)
+    assert told["runs"][0]["measured"] == {"cohorts": [1]}
+    assert len(told["remarks"]) == 1
+
+
+def test_a_defect_in_one_run_is_a_remark(write_run, watched, monkeypatch):
+    """Whatever it is; what was known of the run stays."""
+    for name in "ab":
+        write_run(name, {"val/accuracy": {1: 0.5}}, rounds=2, start=time.time())
+    assert len(seen(watched)["runs"]) == 2
+    read_run = watched_runs.read_run
+
+    def failing(folder):
+        if folder.name == "a":
+            raise ZeroDivisionError("by zero")
+        return read_run(folder)
+
+    monkeypatch.setattr(watched_runs, "read_run", failing)
+    for name in "ab":
+        (watched._folder / name / "results.json").write_text('{"rounds": 1}')
+    told = seen(watched)
+    assert [(run["name"], run["state"]) for run in told["runs"]] == [("a", "running"), ("b", "finished")]
+    assert told["remarks"] == [f"{watched._folder / 'a'}: it cannot be shown (ZeroDivisionError: by zero)"]
+
+
+def test_time_left_without_end_is_not_known(write_run, watched):
+    """JSON has no infinity, and one would hide all runs: 1e308 rounds of 2 s."""
+    folder = write_run("a", {"val/accuracy": {1: 0.25, 2: 0.5}}, rounds=9, start=time.time() - 4)
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("max_steps: 9", "max_steps: 1.0e+308"))
+    (run,) = seen(watched)["runs"]
+    assert (run["state"], run["seconds_left"]) == ("running", None)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(watched, monkeypatch):
+    monkeypatch.setattr(watched_runs, "run_folders", lambda paths: ([], ["x: skipped, it cannot be listed"]))
+    assert seen(watched)["remarks"] == ["x: skipped, it cannot be listed"]
 
 
 def test_what_has_not_changed_is_not_read_again(write_run, watched, monkeypatch):

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from fl_lightning.checks import check_file
+from fl_lightning.checks.memory import check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
-from fl_lightning.machine_memory import check_memory
 
 # What an archive may call its arrays: as Arrays does, or as Keras does.
 _NAMES = {"inputs": "x_train", "targets": "y_train", "test_inputs": "x_test", "test_targets": "y_test"}
@@ -78,8 +79,7 @@ class Npz(Source):
     """
 
     def __init__(self, path: str) -> None:
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"data.source is {path}, which does not exist: give a .npz file")
+        check_file("data.source", path, "give a .npz file")
         self.path = Path(path)
 
     def load(self, root: Path) -> Dataset:
@@ -187,10 +187,7 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
 
 def _from_numpy(name: str, values: ArrayLike) -> Tensor:
     """Shares memory with an array where torch can."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # lists of different lengths
-        raise ValueError(f"data.source has {name} that are no array ({error}): give all samples one shape") from error
+    array = _array(name, values)
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"
@@ -202,9 +199,21 @@ def _from_numpy(name: str, values: ArrayLike) -> Tensor:
         return torch.from_numpy(np.require(array, plain, "C"))
 
 
+def _array(name: str, values: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"data.source has {name} that are no array ({error}): give all samples one shape") from error
+
+
+def _cure(name: str) -> str:
+    return "number the clients" if "owners" in name else "number the classes 0 to C - 1, regression is not supported"
+
+
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
-    numbers = values if isinstance(values, Tensor) else np.asarray(values)
+    numbers = values if isinstance(values, Tensor) else _array(name, values)
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
-    if not is_whole and (numbers.ndim == 0 or numbers.shape[0] > 0):
-        raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: number the classes")
-    return _numbers(name, numbers if is_whole else np.empty(numbers.shape, np.int64)).long()
+    is_one_a_sample = math.prod(numbers.shape[1:]) == 1  # targets of other shapes are refused as such, whatever they hold
+    if not is_whole and (is_one_a_sample or "owners" in name) and (numbers.ndim == 0 or numbers.shape[0] > 0):
+        raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: {_cure(name)}")
+    return _numbers(name, numbers if is_whole else np.zeros(numbers.shape, np.int64)).long()

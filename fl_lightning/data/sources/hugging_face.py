@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from fl_lightning.checks import check_choice
+from fl_lightning.checks.extras import needing_extra
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
-from fl_lightning.extras import needing_extra
 
 # ``datasets`` is an extra, imported where a set is read; its parts are of a type that need not be there.
 

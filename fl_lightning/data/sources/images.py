@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fl_lightning.checks import check_range
+from fl_lightning.checks.memory import check_memory
 from fl_lightning.data.samples import Samples
-from fl_lightning.machine_memory import check_memory
 
 
 def decode(

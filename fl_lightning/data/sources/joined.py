@@ -10,19 +10,19 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks.memory import check_memory
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.source import Source
-from fl_lightning.machine_memory import check_memory
 
 
 class Joined(Source):
     """Several sources as one set of colour images of one size, each normalised by itself.
 
     Smaller images get a black border, grey ones three equal channels. The class ``3`` of MNIST is called ``MNIST/3``. What is
-    neither there nor to be fetched is left out, which is said. Cut by a :class:`~fl_lightning.continual.TaskStream` with
+    neither there nor to be fetched is left out, which is said. Cut by a :class:`~fl_lightning.tasks.TaskStream` with
     ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al., ICML 2021, Section 5).
 
     Samples are float16 and normalised already: no single factor and summand makes uint8 images of all sets what they shall be.

@@ -5,6 +5,8 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fl_lightning.checks import check_file
+
 
 def read_rows(
     path: Path, key: str, required: Sequence[str], optional: Sequence[str] = ()
@@ -20,10 +22,7 @@ def read_rows(
         FileNotFoundError: if there is no such file.
         ValueError: naming key, file and line, if the columns are others or a row has too few or too many values.
     """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{key} is {path}, which does not exist: give a CSV file with the columns {', '.join(required)}"
-        )
+    check_file(key, path, f"give a CSV file with the columns {', '.join(required)}")
     try:
         reader = csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
     except UnicodeDecodeError as error:

@@ -1,6 +1,5 @@
 """Classification sets of torchvision, by name."""
 
-import difflib
 import inspect
 import os
 import shutil
@@ -13,6 +12,7 @@ import numpy as np
 import torchvision.datasets
 from torchvision.datasets import VisionDataset
 
+from fl_lightning.checks import did_you_mean
 from fl_lightning.data.cache import cached, root_lock
 from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
@@ -40,8 +40,8 @@ class TorchvisionDataset(Source):
     def __init__(self, name: str, split: str | None = None, size: int | None = None) -> None:
         known = classification_sets()
         if name not in known:
-            hint = difflib.get_close_matches(name, ["digits", "image_folder", "leaf", *known], n=1)
-            cure = f"did you mean {hint[0]}?" if hint else f"try one of {', '.join(sorted(known))}"
+            listed = f"try one of {', '.join(sorted(known))}"
+            cure = did_you_mean(name, ["digits", "image_folder", "leaf", *known], otherwise=listed)
             raise ValueError(
                 f"data.source is {name!r}, neither digits, image_folder, leaf nor a classification set of torchvision: {cure}"
             )

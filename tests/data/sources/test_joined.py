@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fl_lightning.continual import TaskStream
 from fl_lightning.data import Arrays, FederatedDataModule, Joined, Source
+from fl_lightning.tasks import TaskStream
 
 REAL_DATA = os.environ.get("FL_LIGHTNING_DATA")
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode
 
-from fl_lightning.engines import visit_program
+from fl_lightning.engines.cuda_graph import Stream
 from pretended.counts import as_one_launch, counting, wait
 from pretended.generators import Generator, default
 from pretended.mode import PretendedGPU
@@ -37,6 +37,7 @@ ANSWERS = {
     "memory_allocated": 0,
     "max_memory_allocated": 0,
     "reset_peak_memory_stats": None,
+    "graph_pool_handle": (0, 1),
 }
 
 
@@ -63,7 +64,7 @@ def replayed(function: Callable[..., Any] | None = None, **_: Any) -> Callable[.
     return replay
 
 
-def recorded(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+def recorded(queue: Stream, function: Callable[[], Any]) -> Callable[[], Any]:
     """In the place of a CUDA graph: the function once more, which counts as one launch and gives its result where it was."""
     results: list[Any] = []
 
@@ -110,7 +111,7 @@ def pretended_gpu() -> Iterator[None]:
             patch.setattr(module, "autocast", Autocast)
         patch.setattr(torch.autograd, "_engine_run_backward", _with_mode(torch.autograd._engine_run_backward))
         patch.setattr(torch, "compile", replayed)
-        patch.setattr(visit_program, "recorded", recorded)
+        patch.setattr(Stream, "recorded", recorded)
         patch.setattr(torch.cuda, "Stream", Queue)
         patch.setattr(torch.cuda, "stream", nullcontext)
         patch.setattr(torch.cuda, "current_stream", Queue)

@@ -12,12 +12,14 @@ from declared_by_tests import needs_without_net
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from fl_lightning import FederatedModule, continual, methods
+from fl_lightning import FederatedModule, methods
+from fl_lightning import tasks as learners
 from fl_lightning.data import Arrays, Dirichlet, FederatedDataModule, Joined, RandomCrop, RandomHorizontalFlip
 from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
+from fl_lightning.protocol import pack
 from pretended.counts import Counts, counting
 from pretended.machine import pretended_gpu
 from pretended.tensor import values
@@ -30,11 +32,12 @@ NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FedSGD": ({"batch_size": None}, {"local_epochs": 1, "local_steps": None}),
     "FedDF": ({"public_size": 10}, {"distillation_steps": 2}),
     "Flashback": ({"public_size": 8}, {}),
-    "ICaRL": ({}, {"memory": 4}),
-    "GLFC": ({}, {"memory": 4, "loss": CrossEntropy()}),
-    "Replay": ({}, {"memory": 4}),
-    "MFCL": ({}, {"generator_steps": 2, "generator_batch": 8, "noise": 8}),
     "FedReg": ({}, {"num_perturbations": 2, "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05)}),
+}
+
+OF_LEARNERS: dict[str, dict[str, Any]] = {
+    **{name: {"memory": 4} for name in ("ICaRL", "GLFC", "Replay")},
+    "MFCL": {"generator_steps": 2, "generator_batch": 8, "noise": 8},
 }
 
 
@@ -94,15 +97,18 @@ def new_data(num_classes: int = 4, samples: int = 60, domains: Sequence[str] = (
 def new_method(
     name: str | type[FederatedModule], norm: str = "group", num_classes: int = 4, **settings: Any
 ) -> FederatedModule:
-    """A method by its public name, or a class."""
-    kind = (getattr(methods, name, None) or getattr(continual, name)) if isinstance(name, str) else name
+    """A method by its public name, that of a learner of tasks behind it, or a class."""
+    name, _, learner = name.partition(" ") if isinstance(name, str) else (name, "", "")
+    kind = (getattr(methods, name, None) or getattr(learners, name)) if isinstance(name, str) else name
     common = {
         "loss": TruncatedCrossEntropy(),
         "local_steps": 2,
         "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
     }
-    if kind.needs.task_streams or kind.needs.arriving_classes:
-        common["rounds_per_task"] = 1
+    if kind is learners.FedWeIT or learner:
+        common["tasks"] = getattr(learners, learner or "WeightedTransfer")(rounds_per_task=1, **OF_LEARNERS.get(learner, {}))
+    if learner == "GLFC":  # has losses of its own
+        common["loss"] = CrossEntropy()
     needed = needs(name)[1]
     return kind(new_net(norm, num_classes), **{**common, **needed, **settings})
 
@@ -163,7 +169,7 @@ def loop(
         built.to(where, torch.float32)
         method.to(where)
         context = RunContext(where)
-        method.client_states = context.states
+        method.stored.states = context.states
         runs = ENGINES[engine](method, context)
         for round in range(1, rounds + 1):
             with counting() as counts:
@@ -183,7 +189,7 @@ def assert_same(actual: FederatedModule, expected: FederatedModule, atol: float 
 
 
 def _end(method: FederatedModule) -> dict[str, Any]:
-    states = {client: method.client_states.read(client).to_plain() for client in sorted(method.client_states.clients())}
+    states = {client: pack(method.stored.states.read(client)) for client in sorted(method.stored.states.clients())}
     scalars = {name: value for name, value in method.newest.items() if not name.startswith("time/")}
     return tree_map_only(Tensor, Tensor.cpu, values({**method.state_dict(), "client states": states, "scalars": scalars}))
 

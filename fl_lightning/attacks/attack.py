@@ -1,0 +1,128 @@
+"""An attack on a run from its checkpoint: observed, inverted, scored and written."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from fl_lightning.attacks.attacked_run import AttackedRun, load_run
+from fl_lightning.attacks.inversion import Inversion, Inverter
+from fl_lightning.attacks.observed_update import ObservedRound, observe
+from fl_lightning.attacks.scores import ClientScore, print_table, score, write_picture, write_scores
+from fl_lightning.checks import check_file
+
+_EXAMPLE = "runs/digits_tce/version_0/checkpoints/last.ckpt"
+_SHOW_EVERY = 20  # iterations: reading the objective waits for the device
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is attacked.
+
+    Args:
+        ckpt_path: a checkpoint of a run, in the run's folder or next to a copy of its ``config.yaml``.
+        clients: whose updates are attacked, one after another.
+        num_images: images of a client's batch, from a single local step on which they are all recovered.
+        out: folder of ``attack.json`` and ``attack.png``; by default ``attack`` in the folder of the run.
+        accelerator: of the attack: ``cpu``, ``gpu`` or ``auto``.
+
+    Raises:
+        ValueError: if no checkpoint is named.
+        FileNotFoundError: if it does not exist.
+    """
+
+    ckpt_path: str | None = None
+    clients: Sequence[int] = (0,)
+    num_images: int = 1
+    out: str | None = None
+    accelerator: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.ckpt_path is None:
+            raise ValueError(f"ckpt_path is missing: give a checkpoint, such as {_EXAMPLE}")
+        check_file("ckpt_path", self.ckpt_path, f"give a checkpoint, such as {_EXAMPLE}")
+
+
+def attack(target: Target, settings: Inversion, root: str | None = None) -> None:
+    """Attack a run; prints a table, writes ``attack.json`` and ``attack.png``.
+
+    Args:
+        target: what is attacked.
+        settings: how.
+        root: folder of the data, if it is not where the run had it.
+
+    Raises:
+        FileNotFoundError, ValueError: in one line, if something cannot be attacked.
+    """
+    ckpt_path = Path(str(target.ckpt_path))
+    attacked = load_run(ckpt_path, root)
+    seen = observe(
+        attacked.method,
+        attacked.data,
+        ckpt_path,
+        target.clients,
+        target.num_images,
+        accelerator=target.accelerator,
+        precision=attacked.precision,
+    )
+    scores, seconds = _attack(seen, attacked, settings)
+    _report(scores, seconds, seen, attacked, target, settings)
+
+
+def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> tuple[list[ClientScore], float]:
+    """Attack every client's update; the scores, and the seconds that all of it took."""
+    inverter = Inverter(seen.net, attacked.method.loss, seen.pixel_range, settings)
+    start, scores = time.perf_counter(), []
+    with _progress(settings.iterations * len(seen.observations)) as show:
+        for observation in seen.observations:
+            recovered = inverter.invert(observation, show)
+            scores.append(score(observation, recovered, seen.pixel_range, attacked.data.classes))
+            if not Console().is_terminal:
+                passed = f"{time.perf_counter() - start:.0f} s"
+                print(f"Client {observation.client} attacked, {len(scores)} of {len(seen.observations)}, {passed}", flush=True)
+    return scores, time.perf_counter() - start
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int, Tensor], None]]:
+    """A bar on a terminal, none elsewhere (a line says when a client is done); gives what to call in every iteration."""
+    columns = (TextColumn("Iteration"), MofNCompleteColumn(), BarColumn(), TextColumn("objective {task.fields[objective]}"))
+    with Progress(*columns, TimeRemainingColumn(), disable=not Console().is_terminal) as progress:
+        task = progress.add_task("", total=total, objective="")
+
+        def show(iteration: int, objectives: Tensor) -> None:
+            if not progress.disable and (iteration + 1) % _SHOW_EVERY == 0:
+                progress.update(task, advance=_SHOW_EVERY, objective=f"{objectives.min().item():.3g}")
+
+        yield show
+
+
+def _report(
+    scores: Sequence[ClientScore],
+    seconds: float,
+    seen: ObservedRound,
+    attacked: AttackedRun,
+    target: Target,
+    settings: Inversion,
+) -> None:
+    out = Path(target.out) if target.out is not None else attacked.folder / "attack"
+    method, iterations = attacked.method, settings.iterations * len(scores)
+    names = {"method": type(method).__name__, "loss": repr(method.loss), "net": type(seen.net).__name__}
+    settings_used = {**asdict(target), **asdict(settings), "clients": list(target.clients)}
+    speed = {"seconds": round(seconds, 3), "iterations_per_second": round(iterations / seconds, 3)}
+    write_scores(
+        out / "attack.json", scores, {**names, "round": seen.round, **speed, "silent": seen.silent, "settings": settings_used}
+    )
+    write_picture(out / "attack.png", scores)
+    title = f"{names['method']}, {names['net']}, round {seen.round}: {settings.distance}, {settings.iterations:,} iterations"
+    print_table(scores, title)
+    if seen.silent:
+        print(f"Nothing to attack: the update of clients {', '.join(map(str, seen.silent))} is 0.")
+    right, images = sum(client.num_labels_right for client in scores), target.num_images * len(scores)
+    print(f"Labels {settings.labels}: {right} of {images} right. {speed['iterations_per_second']:.4g} iterations/s.")
+    print(f"Scores: {out / 'attack.json'}\nPicture: {out / 'attack.png'}")

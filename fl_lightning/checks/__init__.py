@@ -1,0 +1,223 @@
+"""Refusals in one line: the key as the user typed it, its value, what is allowed and, where there is one, a hint."""
+
+import difflib
+import math
+import operator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+Limits = list[tuple[float, Callable[[Any, Any], bool], str]]
+
+
+class ArgumentError(ValueError):
+    """A refusal of one argument.
+
+    Args:
+        name: of the argument, or its key of the command line.
+        problem: what it is and must be, such as ``is -1, must be at least 0``.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name, self.problem = name, problem
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.problem}"
+
+
+def check_file(key: str, path: str | os.PathLike[str], cure: str) -> None:
+    """Check that a path is a file.
+
+    >>> check_file("data.source", "missing.npz", cure="give a .npz file")
+    Traceback (most recent call last):
+    FileNotFoundError: data.source is missing.npz, which does not exist: give a .npz file
+
+    Args:
+        key: of the command line.
+        path: given for it.
+        cure: what to do.
+
+    Raises:
+        FileNotFoundError: if it does not exist, or is a folder, a pipe or a device.
+    """
+    if Path(path).is_file():
+        return
+    what = "is a folder" if Path(path).is_dir() else "is a pipe or a device" if Path(path).exists() else "does not exist"
+    raise FileNotFoundError(f"{key} is {path}, which {what}: {cure}")
+
+
+@contextmanager
+def under_keys(keys: Mapping[str, str]) -> Iterator[None]:
+    """Refusals of a function's arguments, in the block, name keys of the command line.
+
+    >>> with under_keys({"alpha": "data.partition.alpha"}):
+    ...     check_range("alpha", 0.0, above=0)
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: data.partition.alpha is 0.0, must be above 0
+
+    Args:
+        keys: by the name of the argument; others keep their names.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        raise ArgumentError(keys.get(error.name, error.name), error.problem) from error
+
+
+@contextmanager
+def in_code_of(key: str, given: object) -> Iterator[None]:
+    """An error in the block that names no key is noted to come from the code of what a key was given.
+
+    A note stands at the end of the command line's message, and under a traceback.
+
+    Args:
+        key: of the command line.
+        given: an object that a user may have written.
+    """
+    try:
+        yield
+    except Exception as error:
+        if f"{key.partition('.')[0]}." not in str(error):
+            error.add_note(f"({key} {type(given).__name__})")
+        raise
+
+
+def check_range(
+    key: str,
+    value: float | None,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    hint: str = "",
+) -> None:
+    """Refuse a number outside of its range; None and NaN are outside of any.
+
+    >>> check_range("model.mu", -1, at_least=0, hint="0 is FedAvg")
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: model.mu is -1, must be at least 0: 0 is FedAvg
+
+    Args:
+        key: of the command line, or the name of a function's argument.
+        value: what it was given.
+        at_least, above, at_most, below: the limits; ``below=math.inf`` is any finite number.
+        hint: what a value means, or what is usual.
+
+    Raises:
+        ArgumentError: if the value is outside; a ValueError.
+    """
+    check = _Range(at_least, above, at_most, below)
+    if value not in check:
+        raise ArgumentError(key, f"is {value}, must be {check}{f': {hint}' if hint else ''}")
+
+
+def check_each(
+    key: str,
+    values: Iterable[float],
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    hint: str = "",
+) -> None:
+    """Refuse a list of numbers of which one is outside of a range.
+
+    >>> check_each("callbacks.summary.targets", [0.5, 90], above=0, at_most=1, hint="0.9 is 90 %")
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: callbacks.summary.targets has 90, must be above 0 and at most 1: 0.9 is 90 %
+
+    Args:
+        key: of the command line, or the name of a function's argument.
+        values: what it was given.
+        at_least, above, at_most, below, hint: as in :func:`check_range`.
+
+    Raises:
+        ArgumentError: naming the first value outside; a ValueError.
+    """
+    check = _Range(at_least, above, at_most, below)
+    for value in values:
+        if value not in check:
+            raise ArgumentError(key, f"has {value}, must be {check}{f': {hint}' if hint else ''}")
+
+
+class _Range(NamedTuple):
+    """What is within its limits, and how a message says it."""
+
+    at_least: float | None
+    above: float | None
+    at_most: float | None
+    below: float | None
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None and all(holds(value, limit) for limit, holds, _ in self._limits)
+
+    def __str__(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"between {self.at_least:,} and {self.at_most:,}"
+        return " and ".join("finite" if limit == math.inf else f"{words} {limit:,}" for limit, _, words in self._limits)
+
+    @property
+    def _limits(self) -> Limits:
+        comparisons = (operator.ge, "at least"), (operator.gt, "above"), (operator.le, "at most"), (operator.lt, "below")
+        return [(limit, *comparison) for limit, comparison in zip(self, comparisons, strict=True) if limit is not None]
+
+
+def check_choice(key: str, value: object, choices: Any, hint: str = "") -> None:
+    """Refuse a text that is none of several.
+
+    >>> from typing import Literal
+    >>> check_choice("model.client_state", "cloud", Literal["memory", "disk"])
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: model.client_state is 'cloud', must be one of memory, disk
+
+    Args:
+        key: of the command line, or the name of a function's argument.
+        value: what it was given.
+        choices: a ``Literal`` of texts, the type of the argument; or the texts, where they are known at run time only.
+        hint: what a value means, or what is usual.
+
+    Raises:
+        ArgumentError: if the value is none of them; a ValueError.
+    """
+    allowed = get_args(choices) or tuple(choices)
+    if value not in allowed:
+        raise ArgumentError(key, f"is {value!r}, must be one of {', '.join(allowed)}{f': {hint}' if hint else ''}")
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
+    """The cure for a name that is none of those there are: the nearest one, or what to do where none is near.
+
+    >>> did_you_mean("CNN3", ["CNN2", "MLP"], otherwise="give one of CNN2, MLP")
+    'did you mean CNN2?'
+    """
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
+def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:
+    """Refuse a pattern that fits no name.
+
+    >>> check_patterns("model.personal", ["head.*"], ["features.0.weight", "classifier.weight"])
+    Traceback (most recent call last):
+    ValueError: model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier
+
+    Args:
+        key: of the command line.
+        patterns: as ``fnmatch`` takes them.
+        names: of weights and buffers.
+
+    Raises:
+        ValueError: naming the first one that fits none.
+    """
+    for pattern in patterns:
+        if any(name.startswith(f"{pattern}.") for name in names):
+            raise ValueError(f"{key} has {pattern!r}, a layer of model.net, must fit names of weights: give '{pattern}.*'")
+        if not any(fnmatch(name, pattern) for name in names):
+            layers = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
+            raise ValueError(f"{key} has {pattern!r}, which fits no weight of model.net: its layers are {layers}")

@@ -1,0 +1,179 @@
+"""Commands that read what runs left behind: of each function the signature makes the options, and the docstring the help.
+
+torch and Lightning take seconds to import: a function imports what it needs when it is called, so that its help does not.
+"""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from fl_lightning.checks import check_range
+from fl_lightning.report.commands import compare, figures, report
+from fl_lightning.report.safe_text import one_line
+
+
+def export(*, ckpt_path: str = "best", run_folder: Path | None = None, out: Path | None = None) -> None:
+    """Write a checkpoint's net as a program that runs without fl-lightning.
+
+    The preparation of its inputs is a part of the torch.export program, which needs torch alone (docs/using_a_trained_net.md).
+
+    Args:
+        ckpt_path: best or last of the newest version, or a checkpoint.
+        run_folder: of the versions; default: the newest in runs.
+        out: the file; default: next to config.yaml, as best.pt2.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: in one line, if it cannot be exported.
+    """
+    from fl_lightning.export import export, load_classifier
+    from fl_lightning.run.saved_run import run_config
+
+    checkpoint = _checkpoint(ckpt_path, run_folder)
+    classifier = load_classifier(checkpoint)
+    out = out or run_config(checkpoint)[0] / f"{checkpoint.stem}.pt2"
+    export(classifier, out)
+    inputs = classifier.inputs
+    shape = ", ".join(map(str, ["n", *inputs.shape]))
+    print(f"Exported: {out}, from {checkpoint}")
+    print(f"Inputs: {inputs.dtype} ({shape}); outputs: probabilities of {len(inputs.classes)} classes")
+
+
+def _checkpoint(ckpt_path: str, run_folder: Path | None) -> Path:
+    from fl_lightning.state.versions import KEPT, newest_checkpoint
+
+    if ckpt_path not in KEPT:
+        return Path(ckpt_path)
+    if run_folder is None:
+        written = Path("runs").glob("*/version_*/checkpoints/*.ckpt")  # where fit writes by default
+        newest = max(written, key=lambda path: path.stat().st_mtime_ns, default=None)
+        if newest is None:
+            raise FileNotFoundError(
+                f"ckpt_path is {ckpt_path}, but runs holds no checkpoint of a run: give run_folder, or a checkpoint"
+            )
+        run_folder = newest.parents[2]
+    found = newest_checkpoint(run_folder, ckpt_path, ckpt_path)
+    if found is None:
+        raise FileNotFoundError(f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: give another run_folder")
+    return found
+
+
+def check(run: Path) -> None:
+    """Say whether a run's checkpoints are as they were written, and whether its results and its log can be read.
+
+    Checkpoints, and the states of clients that they name, are held against their digests. Results, the log and the config are
+    text, which anybody may edit and nothing vouches for. Nothing is changed.
+
+    Args:
+        run: the folder of a run or of several.
+
+    Raises:
+        FileNotFoundError: if RUN is no folder or holds no checkpoint.
+        ValueError: if files are not as they were written, saying how many.
+
+    Example:
+        fl-lightning check runs/digits_tce
+    """
+    from fl_lightning.report.runs import read_run, reason, run_folders
+
+    if not run.is_dir():
+        raise FileNotFoundError(f"RUN is {run}, which is no folder: give that of a run")
+    folders, faults = run_folders([run])
+    for version in folders:
+        try:
+            faults += read_run(version).log.remarks
+        except (ValueError, OSError, RecursionError) as error:
+            faults.append(f"{version}: {reason(error)}")
+    checkpoints = sorted(run.rglob("*.ckpt"))
+    for path in checkpoints:
+        faults += _check_states(path)
+    for fault in faults:
+        print(one_line(fault))
+    if faults:
+        raise ValueError(
+            f"RUN is {run}, which is not as it was written ({len(faults)} faults are named above): put its files back from "
+            "a copy, or go on from a checkpoint that is whole"
+        )
+    if not checkpoints:
+        raise FileNotFoundError(f"RUN is {run}, which holds no checkpoint: give the folder of a run that wrote one")
+
+
+def _check_states(path: Path) -> list[str]:
+    """What is wrong with a checkpoint and the states that it names; one that is whole is printed."""
+    from fl_lightning.state.checkpoint import read_checkpoint
+    from fl_lightning.state.state_files import check_files
+
+    try:
+        checkpoint = read_checkpoint(path, "a checkpoint")
+    except (OSError, ValueError) as error:
+        return [str(error)]
+    saved = checkpoint["federated"]["client_states"]
+    faults = [f"{path}: {fault}" for fault in check_files(saved, path.parents[1] / "client_states")]
+    if not faults:
+        states = len(saved.get("index", ()))
+        print(f"{path}: round {checkpoint['global_step']}, {f'{states} states of clients, ' * (states > 0)}as written")
+    return faults
+
+
+def watch(folder: Path, *, port: int = 8642) -> None:
+    """Serve a page of running and finished runs to a browser of this machine.
+
+    On the loopback address, at an address with a token: curves, heatmaps over rounds, time left. It reads files, and may be
+    stopped and started at any time.
+
+    Args:
+        folder: that of a run, or of many.
+        port: of the page; 0 is any that is free.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        ValueError: if the port cannot be taken.
+
+    Example:
+        fl-lightning watch runs
+    """
+    from fl_lightning.watch.server import LOOPBACK, LiveServer
+    from fl_lightning.watch.watched_runs import WatchedRuns
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"FOLDER is {folder}, which is no folder: give that of a run, or of many, such as runs")
+    check_range("--port", port, at_least=0, at_most=65535, hint="0 is any that is free")
+    try:
+        server = LiveServer(WatchedRuns(folder), port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        why = "is in use" if error.errno == errno.EADDRINUSE else "is not open to you"
+        raise ValueError(f"--port is {port}, which {why} on {LOOPBACK}: give another, or 0 for any that is free") from error
+    with server:
+        print(f"Runs below {folder}: {server.address} (Ctrl-C ends the page, and no run)", flush=True)
+        server.serve_forever()
+
+
+def completion() -> None:
+    """Print a script that completes command lines in bash and zsh.
+
+    It holds the subcommands, bundled configs and options of this version of fl-lightning.
+    """
+    from fl_lightning.command_line.completion import script
+
+    print(script(SUBCOMMANDS), end="")
+
+
+def _few_words(command: Callable[..., None]) -> str:
+    line = str(command.__doc__).partition(".\n")[0]
+    return line[0].lower() + line[1:]
+
+
+COMMANDS = {command.__name__: command for command in (export, check, report, figures, compare, watch, completion)}
+SUBCOMMANDS = {
+    "fit": "train a federation",
+    "validate": "evaluate a checkpoint on the clients' validation parts",
+    "test": "evaluate a checkpoint on the test set",
+    "predict": "write a checkpoint's predictions on the test set to a file",
+    "partition": "write, draw and measure who would hold which samples, without training",
+    "sweep": "train every combination of values and seeds",
+    "attack": "recover images of clients from the updates that they send",
+    **{name: _few_words(command) for name, command in COMMANDS.items()},
+    "configs": "list the bundled configs, or print one",
+}
+"""What each does, in a few words."""

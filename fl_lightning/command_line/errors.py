@@ -1,0 +1,37 @@
+"""What is said of an error: one line with the key, the value and the cure."""
+
+import re
+from collections.abc import Sequence
+
+from fl_lightning.command_line.parsing import as_one_line, chain, options_of
+from fl_lightning.config_files.reading import shortened
+from fl_lightning.processes.device_errors import device_error_line
+from fl_lightning.state.atomic_files import FULL_DISK
+
+_EXPECTED = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ModuleNotFoundError)
+_OURS = r"^\s*- ((?:model|data|trainer|callbacks)\.[\w.]+ (?:is|has) .*)$"  # among what jsonargparse says of a union's types
+
+
+def error_line(error: Exception, given: Sequence[str] = ()) -> str:
+    """The message of an error in one line.
+
+    Args:
+        error: of anything; where the parser builds objects, what they raised.
+        given: the command line.
+    """
+    whole = str(error)
+    *_, error = chain(error)
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+        where = error.filename or "a file or the standard output"
+        return f"{where} could not be written ({error.strerror}): free some space or choose another folder"
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        path = str(error.filename)
+        named = [f"{key} is {shortened(value)}, where " for key, value in options_of(given) if value and path.startswith(value)]
+        reason = f"{shortened(path)} cannot be used ({error.strerror}): give another path, or change what is there"
+        return "".join([*named[-1:], reason])
+    if (line := device_error_line(error)) is not None:
+        return line
+    ours = re.search(_OURS, whole, re.MULTILINE) if str(error) != whole else None
+    said = ours[1] if ours else str(error) or type(error).__name__
+    message = as_one_line(" ".join([said, *getattr(error, "__notes__", ())]))
+    return message if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {message}"

@@ -1,0 +1,242 @@
+"""Parse a command line; where that fails, say in one line the key, the value and the cure.
+
+What jsonargparse says of a value stands as it is behind the key. Our words are for what it does not know: the option or the
+class that was meant, and what it would take without a word.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from pydoc import locate
+from traceback import walk_tb
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from fl_lightning.checks import check_range, did_you_mean
+from fl_lightning.config_files.reading import SEED_KEYS, SEEDED, config_values, flat_values, shortened
+from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml
+
+Classes = Callable[[str], Mapping[str, type]]
+"""What a key takes by short name; nothing for a key that takes no class."""
+
+_FROM_THE_PROGRAM = ("params", "optimizer")  # arguments that an optimizer and a schedule do not take from a user
+_MOST_LISTED = 40  # options in an error
+_DERIVED = "or derive a loss from fl_lightning.losses.Loss"
+_INSTEAD = {  # of what is not mistyped, and is not supported
+    "model.loss": f"write the task as classification with one class a sample, {_DERIVED}",
+    "model.loss.weight": f"a loss must give one value a sample: leave it out, {_DERIVED} that multiplies each sample's value",
+}
+# Of several types the one whose class is given: the key of its option, if it is known, and what is wrong.
+_IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
+_LONGEST = 4000  # characters of an error, whose beginning and end say what it is and how to mend it
+
+
+def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = lambda key: {}) -> Namespace:
+    """What a command line says.
+
+    Args:
+        parser: with ``exit_on_error=False``.
+        arguments: the command line.
+        classes: what is offered for a class that is misspelt.
+
+    Raises:
+        ValueError: in one line, if it or a config in it cannot be parsed, an option is given for a class in whose place another
+            one came, or a number is NaN, infinite or beyond 64 bits.
+        FileNotFoundError: if a config is neither a file nor bundled.
+    """
+    _check_values(arguments)
+    given = dict(given_values(arguments))
+    options = list(options_of(arguments))
+    try:
+        config = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        raise ValueError(_parser_line(error, _known_options(parser, given, classes), options, given, classes)) from error
+    _check_nothing_dropped([key for key, _ in options], config)
+    for key, value in flat_values(config.as_dict()):
+        _check_finite(key, value)
+    return config
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Raise a ValueError where the parser would stumble over the YAML that is the value of an option, or in a file it names."""
+    for option, argument in pairwise(["", *arguments]):
+        key, _, value = argument.partition("=") if argument.startswith("--") else (option, "", argument)
+        key = key.removeprefix("--")
+        if key in SEED_KEYS:
+            raise ValueError(f"{key} is given, but {SEEDED}")
+        if key != "config" and value:
+            try:
+                check_yaml(_text_of(value))
+            except yaml.YAMLError:
+                continue  # a text that means itself
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{key} is {shortened(value)}, which cannot be taken: {error}") from error
+
+
+def _text_of(value: str) -> str:
+    """What the parser reads for a value: itself, or the file that it names."""
+    if not value.endswith((".yaml", ".yml")) or not Path(value).is_file():
+        return value
+    if Path(value).stat().st_size > MAX_CHARACTERS:
+        raise ValueError(f"the file has more than {MAX_CHARACTERS:,} bytes")
+    return Path(value).read_text(encoding="utf-8")
+
+
+def given_values(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Each option with its value, a config as all that it holds."""
+    for key, value in options_of(arguments):
+        yield from flat_values(config_values(value)) if key == "config" and value else [(key, value)]
+
+
+def parser_options(parser: ArgumentParser) -> list[str]:
+    """The options of a parser, those of the classes among its defaults included: ``data.partition.alpha``."""
+    keys = [re.sub(r"\.(class_path|init_args)\b", "", key) for key, _ in parser.get_defaults(skip_validation=True).items()]
+    return list(dict.fromkeys(keys))
+
+
+def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Key and value of each option, and each word that belongs to none; None where there is no value."""
+    for word, after in pairwise([*arguments, "--"]):
+        key, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            yield key.removesuffix("+"), value if equals else None if after.startswith("--") else after
+
+
+def as_one_line(text: str) -> str:
+    """A text without line breaks; a long one with its beginning and end."""
+    line = re.sub(r"\S{1000,}", lambda word: shortened(word[0]), " ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+
+
+def _parser_line(
+    error: ArgumentError,
+    known: Sequence[str],
+    options: Sequence[tuple[str, str | None]],
+    given: Mapping[str, Any],
+    classes: Classes,
+) -> str:
+    """The line of the parser's innermost error, behind the key that it is about; our own where an option is the fault."""
+    for key, value in options:
+        if value is None and key not in ("help", "print_config"):
+            return f"{key} has no value: give one"
+    key, line, of_types = _key_and_lines(error)
+    named = [one for one in given if one not in known and re.search(rf"\b{re.escape(one.rpartition('.')[2])}\b", line)]
+    names = [name for name, _ in options]
+    for name in names:
+        parent = name.rpartition(".")[0]
+        is_class = "." in parent or parent == "model"  # the other blocks of a config are none
+        if is_class and {name, parent} & {*named, key} and _comes_later(parent, name, names):
+            return f"{name} is given before its class: give --{parent} first, then the options of that class"
+    if named:
+        return f"{named[0]} is no option here: {_nearest(named[0], known)}"
+    if not key:
+        return f"{line}: --help shows the options"
+    return _of_value(key, line, of_types, given, list(classes(key)))
+
+
+def _of_value(key: str, line: str, of_types: str, given: Mapping[str, Any], offered: Sequence[str]) -> str:
+    value = given.get(key)
+    said = f"{key} is {shortened(str(value))}" if value not in (None, "") else key
+    if key == "model.loss.weight" and str(given.get("model.loss")).startswith("torch.nn."):
+        return f"{said}: {_INSTEAD[key]}"
+    if not offered or value in offered:
+        return f"{said}: {of_types}"
+    listed = f"there are {', '.join(offered)}, or give a full import path"
+    if "does not correspond to a subclass" in line:
+        listed = _INSTEAD.get(key, listed)
+    return f"{said}: {line}: {did_you_mean(str(value), offered, listed)}"
+
+
+def chain(error: Exception) -> Iterator[Exception]:
+    """An error, and those that it wraps up to the first that did not come from jsonargparse."""
+    yield error
+    frames = list(walk_tb(error.__traceback__))
+    if isinstance(error.__cause__, Exception) and frames[-1][0].f_globals["__name__"].startswith("jsonargparse"):
+        yield from chain(error.__cause__)
+
+
+def _key_and_lines(error: Exception) -> tuple[str, str, str]:
+    """The key that the parser's error is about, the innermost message without it, and with those of a union's other types."""
+    path, line, around = [], "", ""
+    for one in chain(error):
+        around, line = line, str(one)
+        if found := re.match(r'Parser key "([\w.]+)":\s*', line):
+            line = line[found.end() :]
+            path += [found[1]] if found[1] not in ("config", *path[-1:]) else []
+    if inner := re.search(_IN_A_CLASS, around, re.MULTILINE):
+        line = as_one_line(inner[2])
+        return ".".join([*path, *filter(None, [inner[1]])]), line, line
+    of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
+    return ".".join(path), as_one_line(line), as_one_line(", or ".join(of_types) if len(of_types) > 1 else line)
+
+
+def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Classes) -> list[str]:
+    """The options of a parser and of the classes that are given."""
+    known = [*parser_options(parser), *(name.strip("-+") for name in parser._option_string_actions)]
+    for key, value in given.items():
+        kind = classes(key).get(value, value) if isinstance(value, str) else None
+        if isinstance(kind, str):
+            kind = locate(kind) if "." in kind and not Path(kind).exists() else None
+        if isinstance(kind, type):
+            known += [key, *class_options(kind, key)]
+    return [option for option in dict.fromkeys(known) if option not in SEED_KEYS and not option.endswith(".help")]
+
+
+def class_options(kind: type, key: str) -> list[str]:
+    """The options of a class and of its parts, as the parser takes them under a key."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, key, fail_untyped=False)
+    own = (option for option in parser_options(parser) if option.removeprefix(f"{key}.") not in _FROM_THE_PROGRAM)
+    return [option for option in own if not option.endswith(".params")]
+
+
+def _comes_later(parent: str, option: str, names: Sequence[str]) -> bool:
+    """Whether an option's class is given behind it, and not before; the first option is the method that there is by default."""
+    return parent in names[names.index(option) :] and parent not in names[1 : names.index(option)]
+
+
+def _nearest(option: str, known: Sequence[str]) -> str:
+    """Which option was meant, among those of the same class if there are some: a common beginning is no nearness."""
+    parent, _, last = option.rpartition(".")
+    siblings = {one.rpartition(".")[2]: one for one in known if parent and one.rpartition(".")[0] == parent}
+    listed = f"it has {', '.join(siblings.values())}" if 0 < len(siblings) < _MOST_LISTED else "--help shows those there are"
+    if not siblings:
+        return did_you_mean(option, known, listed)
+    close = difflib.get_close_matches(last, siblings, n=1)
+    return f"did you mean {siblings[close[0]]}?" if close else listed
+
+
+def _check_nothing_dropped(options: Sequence[str], config: Namespace) -> None:
+    """Refuse an option of a class in whose place another one came, which the parser leaves out without a word."""
+    for number, option in enumerate(options):
+        later = options[number + 1 :]
+        if again := next((key for key in later if option.startswith(f"{key}.") and later.count(key) > 1), None):
+            raise ValueError(f"{option} is given, but {again} twice after it, which may drop it: give {again} once")
+        value: Any = config
+        for part in option.split("."):
+            kind = value.get("class_path") if isinstance(value, Namespace) else None
+            if kind is not None and part not in ("class_path", "init_args", "dict_kwargs"):
+                taken = [value.get("init_args"), value.get("dict_kwargs")]
+                value = next((one for one in taken if one is not None and part in one), None)
+                if value is None:
+                    other = kind.rpartition(".")[2]
+                    raise ValueError(f"{option} is given, but {other}, given later, has no such option: drop one of them")
+            if not isinstance(value, Namespace | dict) or part not in value:
+                break
+            value = value[part]
+
+
+def _check_finite(key: str, value: object) -> None:
+    """No option takes NaN or infinity, which pass for numbers everywhere, or a whole number that no tensor holds."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} is {value}, must be a finite number")
+    if isinstance(value, int):
+        check_range(key, value, above=-(2**63), below=2**63)
+    for part in value if isinstance(value, list | tuple) else ():
+        for inner, number in flat_values(part, key):
+            _check_finite(inner, number)

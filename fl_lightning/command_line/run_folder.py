@@ -1,0 +1,75 @@
+"""The folder of a run: which it is, the checkpoints there and ``config.yaml``."""
+
+from pathlib import Path
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from fl_lightning import __version__
+from fl_lightning.checks import check_file
+from fl_lightning.run.provenance import commit
+from fl_lightning.state.atomic_files import atomic_write
+from fl_lightning.state.versions import KEPT, Kept, newest_checkpoint
+
+# What ckpt_path may be instead of a file -> name of the checkpoint in the newest version.
+NAMED: dict[str, Kept] = {**{name: name for name in KEPT}, "last_if_any": "last"}
+
+
+def run_folder(config: Namespace) -> Path:
+    """Where the versions of a run lie: ``<trainer.default_root_dir>/<name of the first config, or of the method>``.
+
+    The config that a run left in its folder means that folder.
+    """
+    files = [Path(name) for name in config.get("config") or []]
+    if files and files[0].parent.name.startswith("version_"):
+        return files[0].parent.parent
+    name = files[0].stem if files else config.model.class_path.rpartition(".")[2]
+    return Path(config.trainer.default_root_dir) / name
+
+
+def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | None:
+    """A checkpoint file from a path or a name, said on the screen.
+
+    Args:
+        ckpt_path: the file, or ``last``, ``best`` or ``last_if_any`` of the newest version.
+        run_folder: where the versions of the run lie.
+        may_begin: whether ``last_if_any`` may find none.
+
+    Returns:
+        The file; None to begin a new run.
+
+    Raises:
+        FileNotFoundError: if there is no such checkpoint.
+    """
+    if ckpt_path not in NAMED:
+        check_file("ckpt_path", ckpt_path, f"give {', '.join(NAMED)} or a file")
+        return ckpt_path
+    newest = newest_checkpoint(run_folder, NAMED[ckpt_path], ckpt_path)
+    if newest is None and not (ckpt_path == "last_if_any" and may_begin):
+        raise FileNotFoundError(
+            f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: "
+            "leave ckpt_path out to start anew, or set trainer.default_root_dir to where the run lies"
+        )
+    rank_zero_only(print)(f"ckpt_path is {ckpt_path}: {newest or f'none in {run_folder}, a new run begins'}")
+    return None if newest is None else str(newest)
+
+
+class SaveConfig(Callback):
+    """Writes ``config.yaml`` with the first round, so that a fit that is refused leaves the old one.
+
+    Args:
+        text: of the config; a line with the version and the commit of the package comes before it.
+        path: of the file.
+    """
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._text, self._path, self._saved = text, path, False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Write it once."""
+        if trainer.is_global_zero and not self._saved:
+            with atomic_write(self._path) as path:
+                path.write_text(f"# fl-lightning {__version__}, commit {commit() or 'unknown'}\n{self._text}", encoding="utf-8")
+            self._saved = True

@@ -1,0 +1,326 @@
+"""``fit``, ``validate``, ``test``, ``predict`` and ``partition``: a trainer, a method and data, as one parsed config says."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fl_lightning.callbacks import (
+    ArrivingClasses,
+    ClientForgetting,
+    Communication,
+    Dashboard,
+    DescribedTensorBoardLogger,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    PersonalAccuracy,
+    PredictionWriter,
+    PrivacyBudget,
+    RoundForgetting,
+    RoundProgressBar,
+    RunSummary,
+    TaskAccuracy,
+    TaskAttention,
+)
+from fl_lightning.checks import check_range
+from fl_lightning.command_line.known_classes import known_classes
+from fl_lightning.command_line.parsers import CommandParser, ConfigOption
+from fl_lightning.command_line.parsing import given_values, parse
+from fl_lightning.command_line.run_folder import NAMED, SaveConfig, find_checkpoint, run_folder
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+from fl_lightning.processes.gpu_arithmetic import Float32Products, choose_arithmetic
+from fl_lightning.processes.peer_watch import PeerLost
+from fl_lightning.processes.strategy import FederatedStrategy
+from fl_lightning.processes.torchrun_store import decided_by_first, num_started
+from fl_lightning.report.partition import report_partition
+from fl_lightning.run.settings import config_settings
+from fl_lightning.run.stop_signals import ends_on_signals
+from fl_lightning.run.trainer_settings import check_trainer_settings, naming_settings, refuse_other_strategies
+from fl_lightning.state.checkpoint import refuse_code
+from fl_lightning.state.strict_yaml import load_yaml
+from fl_lightning.state.versions import VersionFolder, is_complete
+from fl_lightning.tasks.former_names import present_form
+
+TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
+_METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
+_GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
+_TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "val_check_interval": 10,
+    "check_val_every_n_epoch": None,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+    "default_root_dir": "runs",
+}
+
+_CALLBACKS: dict[str, type[FederatedCallback]] = {
+    callback.key: callback
+    for callback in (
+        PerClassAccuracy,
+        ClientForgetting,
+        RoundForgetting,
+        LabelCounts,
+        PersonalAccuracy,
+        TaskAccuracy,
+        ArrivingClasses,
+        TaskAttention,
+        Communication,
+        PrivacyBudget,
+        RunSummary,  # after the others: it reports what they logged
+    )
+}
+
+
+class _Trainer(Trainer):
+    """Lightning's, with settings of a GPU.
+
+    Args:
+        float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
+            ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It plays no part on a
+            processor.
+        given: of Lightning's trainer.
+    """
+
+    def __init__(self, float32_products: Float32Products = "high", **given: Any) -> None:
+        super().__init__(**given)
+        if isinstance(self.accelerator, CUDAAccelerator):
+            choose_arithmetic(float32_products, given.get("benchmark"), bool(given.get("deterministic")))
+
+
+@cache
+def trainer_parser(command: str) -> CommandParser:
+    """The parser of one of ``TRAINER_COMMANDS``, which takes time to build."""
+    parser = CommandParser(command=command, description="Configs and options combine; the last one wins.")
+    parser.add_argument("--config", action=ConfigOption, help="a YAML file or the name of a bundled config; may be repeated")
+    parser.add_argument("--seed_everything", type=int, default=0, help="the seed of every random choice")
+    parser.add_class_arguments(_Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+    parser.set_defaults({f"trainer.{key}": value for key, value in _TRAINER_DEFAULTS.items()})
+    parser.add_subclass_arguments(FederatedModule, "model", fail_untyped=False, required=True)
+    for key, kind in {"data": FederatedDataModule, **_CALLBACKS}.items():
+        parser.add_class_arguments(kind, key, fail_untyped=False, sub_configs=True)
+    for target in ("data.seed", "model.init_args.seed"):
+        parser.link_arguments("seed_everything", target, compute_fn=int)
+    named = ", ".join(NAMED)
+    parser.add_argument("--ckpt_path", type=str | None, help=f"a checkpoint: {named} of the newest version, or a file")
+    parser.add_argument(
+        "--weights_only",
+        type=bool | None,
+        help="leave it out: a checkpoint is data alone, and false, which would run its code, is refused",
+    )
+    if command in ("validate", "test"):
+        parser.add_argument("--verbose", type=bool, default=True, help="print what was measured")
+    if command == "partition":  # builds no net, so it asks for none
+        parser.add_argument("--out", type=str, default="partition.json", help="the file; its picture lies next to it")
+        parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
+    return parser
+
+
+def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
+    """The config that a command line gives.
+
+    Raises:
+        ValueError: in one line, if it cannot be parsed.
+    """
+    if not options and command != "partition":
+        raise ValueError("model.net is missing: give it, or a config, such as --config digits_tce.yaml")
+    # The first option and no default of the parser: as such its arguments would count as given and stay when another method
+    # takes its place.
+    for value in (str(value) for key, value in given_values(options) if key == "model"):
+        package, _, name = value.rpartition(".")
+        is_ours = package in ("", "fl_lightning.tasks")  # a class of the user's may have such a name
+        if is_ours and (now := present_form(name)) is not None:
+            raise ValueError(f"model is {value}: {now}")
+    config = parse(trainer_parser(command), ["--model", _METHOD, *options], known_classes)
+    seed = config.seed_everything
+    check_range("seed_everything", seed, at_least=0, below=2**32, hint="a run must be repeatable")
+    refuse_code(config.weights_only)
+    if command == "partition":
+        return config
+    check_trainer_settings(config.trainer, command)
+    if command != "fit" and config.ckpt_path is None:
+        raise ValueError("ckpt_path is null, an untrained model has nothing to show: give last, best or a file")
+    return config
+
+
+def run(command: str, options: Sequence[str]) -> None:
+    """Do what a command line says."""
+    config = parse_trainer_command(command, options)
+    seed_everything(config.seed_everything, workers=True)
+    if command == "partition":
+        del config["model"], config["trainer"]
+        report_partition(trainer_parser(command).instantiate(config).data, Path(config.out))
+    else:
+        TrainerCommand(command, config).run()
+
+
+class TrainerCommand:
+    """A command that has a trainer.
+
+    A run's folder is ``<trainer.default_root_dir>/<name of the config>/version_N``, with ``record.jsonl``, event files,
+    ``config.yaml``, ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``.
+    ``--ckpt_path last`` is that of the newest version, in whose folder ``fit`` goes on; with ``last_if_any`` it begins a new
+    run where there is none.
+
+    Args:
+        command: ``fit``, ``validate``, ``test`` or ``predict``.
+        config: what :func:`parse_trainer_command` gives.
+    """
+
+    def __init__(self, command: str, config: Namespace) -> None:
+        self.command, self.config, parser = command, config, trainer_parser(command)
+        self.run_folder = run_folder(config)
+        self.ckpt_path: str | None = config.ckpt_path
+        if self.ckpt_path is not None:
+            given, may_begin = self.ckpt_path, command == "fit"
+            self.ckpt_path = decided_by_first("ckpt_path", lambda: find_checkpoint(given, self.run_folder, may_begin))
+            config.ckpt_path = self.ckpt_path
+        self._saved = parser.dump(config, format="yaml", skip_unset=False, skip_validation=True)
+        whole = parser.dump(config, format="yaml", skip_unset=False, skip_validation=True, skip_link_targets=False)
+        self.made_with: dict[str, Any] = load_yaml(whole)
+        built = parser.instantiate(config)
+        self.model, self.data = built.model, built.data
+        self.trainer = self._build_trainer(built)
+        parts = [config_settings(name, self.made_with[name]) for name in ("model", "data")]
+        self.model.settings.of_config = {**parts[0], **parts[1]}
+
+    def run(self) -> None:
+        """Run it; a command that is stopped by a signal says so, ends in time and does not look finished."""
+        strategy = self.trainer.strategy
+        stop_others = strategy.stop_others if isinstance(strategy, FederatedStrategy) else lambda number: None
+        try:
+            with ends_on_signals(_GRACE, stop_others, self._say_stopped):
+                self._run()
+        except PeerLost:  # has been said
+            raise
+        except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
+            self._say_stopped()
+            sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
+
+    def _run(self) -> None:
+        given = {"datamodule": self.data, "ckpt_path": self.ckpt_path, "weights_only": self.config.weights_only}
+        if self.command == "fit":
+            self._fit(given)
+        elif self.command == "predict":
+            self.trainer.predict(self.model, **given, return_predictions=False)
+            rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
+        else:
+            getattr(self.trainer, self.command)(self.model, **given, verbose=self.config.verbose)
+
+    def _fit(self, given: dict[str, Any]) -> None:
+        """Fit; a run that fails before its first round leaves no folder behind.
+
+        Raises:
+            FloatingPointError: after the last round, if the last two or more were lost.
+        """
+        folder, ckpt_path, rounds = self.version.path, self.ckpt_path, self.trainer.max_steps
+        self.model.write_to(folder)
+        if ckpt_path is not None and decided_by_first("complete", lambda: is_complete(folder, ckpt_path, rounds)):
+            self.model.check_goes_on(self.trainer, self.data, ckpt_path)
+            rank_zero_only(print)(f"{folder} has all {rounds} rounds already: raise trainer.max_steps to add some")
+            return
+        with self.version.removed_unless(lambda: self.trainer.global_step > 0):
+            refuse_other_strategies(self.trainer)
+            self.trainer.fit(self.model, **given)
+        if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            self.version.remove()  # nothing of it is to be gone on from
+        if (lost := self.model.lost_rounds.count) > 1:
+            raise FloatingPointError(
+                f"the last {lost} rounds brought the server nothing, and the model is that of the round before them: lower "
+                "model.optimizer.lr or set model.clip_local_gradients"
+            )
+
+    def _build_trainer(self, built: Namespace) -> Trainer:
+        config = built.trainer
+        given = config.callbacks if isinstance(config.callbacks, list) else [config.callbacks] if config.callbacks else []
+        _share_among_processes(config)
+        if self.command != "fit":
+            config.logger = config.logger or False
+            config.enable_progress_bar = bool(config.enable_progress_bar)
+            writers = [PredictionWriter(self._prediction_path())] if self.command == "predict" else []
+            return _trainer(config, [*given, *writers])
+        self.version = VersionFolder(self.run_folder, self.ckpt_path, config.default_root_dir)
+        with self.version.removed_unless(lambda: False):
+            config.logger = self._loggers(config.logger)
+            # A callback that the user lists under trainer.callbacks stands for ours of that kind, where ours would be called.
+            ours = self._fit_callbacks(built)
+            extra = list(dict.fromkeys(next((one for one in given if isinstance(one, type(our))), our) for our in ours))
+            return _trainer(config, [*(one for one in given if one not in extra), *extra])
+
+    def _loggers(self, given: Logger | list[Logger] | bool | None) -> list[Logger]:
+        """TensorBoard's, unless the user names others."""
+        if given is None or given is True:
+            return [DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)]
+        return given if isinstance(given, list) else [given] if given else []
+
+    def _fit_callbacks(self, built: Namespace) -> list[Callback]:
+        """What watches a fit unless the user says otherwise."""
+        config = built.trainer
+        callbacks: list[Callback] = [built[key] for key in _CALLBACKS]
+        # Before the summary, whose results.json says that the record is complete.
+        callbacks.insert(-1, Dashboard(self.made_with))
+        if config.enable_progress_bar is not False:
+            callbacks.append(RoundProgressBar())
+        if config.enable_checkpointing is not False:
+            callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints")
+        return callbacks if config.fast_dev_run else [*callbacks, SaveConfig(self._saved, self.version.path / "config.yaml")]
+
+    @rank_zero_only
+    def _say_stopped(self) -> None:
+        line = "stopped"
+        if self.command == "fit" and self.trainer.global_step == 0:
+            line = "stopped before the end of the first round"
+        elif self.command == "fit":
+            line = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+        print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
+
+    def _prediction_path(self) -> Path:
+        """Next to the checkpoints' folder of a run, else next to the checkpoint."""
+        folder = Path(str(self.ckpt_path)).parent
+        return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
+
+
+def _trainer(config: Namespace, callbacks: list[Callback]) -> Trainer:
+    settings = {**config, "callbacks": callbacks}
+    with naming_settings(settings):
+        return _Trainer(**settings)
+
+
+def _share_among_processes(config: Namespace) -> None:
+    """Take every process that torchrun started, and our strategy for several, unless the user says otherwise."""
+    if num_started() > 1 and config.devices == "auto" and config.num_nodes == 1:
+        config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    if config.strategy == "auto":
+        asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
+        with naming_settings(asked):
+            trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        if trainer.num_devices * trainer.num_nodes > 1:
+            config.strategy = FederatedStrategy.strategy_name
+
+
+def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path) -> list[Callback]:
+    """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
+    common = {"dirpath": folder, "enable_version_counter": False}
+    tasks = data.tasks
+    if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
+        # No evaluation to wait for: every so many rounds, and at the end.
+        every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
+        return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
+    best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
+    # Where classes arrive, the model of the first task would be the best.
+    has_best = data.has_validation and tasks is None
+    return [*([best] if has_best else []), ModelCheckpoint(filename="last", **common)]

@@ -1,0 +1,175 @@
+"""Config files: found by bare name, put together with those that they are based on.
+
+A file may name others under ``base``: their values hold where it says nothing itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fl_lightning.checks import did_you_mean
+from fl_lightning.config_files.bundled import bundled_files, bundled_folder
+from fl_lightning.state.strict_yaml import MAX_CHARACTERS, load_yaml
+
+_LONGEST_CHAIN = 50  # of files that are each based on the next
+# Where seed_everything arrives; what stands there is overwritten.
+SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
+SEEDED = "seed_everything is the seed of every random choice: give that instead"
+
+
+def config_values(name: str) -> dict[str, Any]:
+    """All values of a config, those of its bases included.
+
+    Raises:
+        FileNotFoundError: naming it and the nearest bundled config, if it is neither a file nor bundled.
+        ValueError: naming the file, if it holds no YAML mapping, one of the traps of :mod:`fl_lightning.state.strict_yaml`, or
+            is a base of itself.
+    """
+    return _read(_found(name, "config", Path()), name, (), {})
+
+
+def config_text(name: str) -> str:
+    """A config as the text of one file, ready to be copied: its own, or all values below its head where it has a base.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`config_values`.
+    """
+    path = _found(name, "config", Path())
+    text = path.read_text(encoding="utf-8")
+    if "base" not in _content(path, name):
+        return text.rstrip("\n")
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    values = yaml.safe_dump(config_values(name), sort_keys=False, default_flow_style=None, width=120)
+    return "\n".join([*head, values.rstrip("\n")])
+
+
+def _read(path: Path, name: str, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """The values of a file and of those that it is based on.
+
+    Args:
+        above: the files that are based on it, the first one first.
+        known: the values of files that were read before; those of this one are added.
+    """
+    path = path.resolve()
+    if path in above:
+        raise ValueError(f"config is {name}, which is based on itself: correct the key base")
+    if len(above) > _LONGEST_CHAIN:
+        first = above[0].name
+        raise ValueError(f"config is {first}, under which bases lie deeper than {_LONGEST_CHAIN} levels: shorten the chain")
+    if path not in known:
+        content, merged = _content(path, name), {}
+        for base in _names(content.pop("base", []), name):
+            merged = _merge(merged, _read(_found(base, f"base in {name}", path.parent), base, (*above, path), known))
+        known[path] = _merge(merged, content)
+    return known[path]
+
+
+def _names(base: object, name: str) -> list[str]:
+    names = [base] if isinstance(base, str) else base
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError(f"base in {name} is {base}, must be the name of a file or a list of names")
+    return names
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """Both mappings in one; where they differ ``over`` wins, and another class leaves the base's arguments behind.
+
+    Not so another method or learner of tasks: all methods have net, loss, optimizers and the like in common, all learners how
+    long a task lasts.
+    """
+    is_another = over.get("class_path", base.get("class_path")) != base.get("class_path")
+    if is_another and key not in ("model", "model.init_args.tasks"):
+        base = {key: value for key, value in base.items() if key != "init_args"}
+    merged = dict(base)
+    for name, value in over.items():
+        both = isinstance(value, dict) and isinstance(base.get(name), dict)
+        merged[name] = _merge(base[name], value, f"{key}.{name}".lstrip(".")) if both else value
+    return merged
+
+
+def _found(name: str, key: str, folder: Path) -> Path:
+    """The file that a name means: in ``folder``, in the working folder, or bundled.
+
+    A bundled config is based on bundled ones, whatever lies in the working folder.
+
+    Raises:
+        FileNotFoundError: if there is none, with the nearest one.
+    """
+    if not folder.is_relative_to(bundled_folder()):
+        for searched in (folder, Path()):
+            path = searched / name
+            if path.is_file():
+                return path
+            if path.exists() and not path.is_dir():
+                raise FileNotFoundError(f"{key} is {name}, which is a pipe or a device: give a file")
+    if name in bundled_files():
+        return bundled_files()[name]
+    cure = did_you_mean(name, bundled_files(), otherwise="fl-lightning configs lists them")
+    raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
+
+
+def _content(path: Path, name: str) -> dict[str, Any]:
+    if path.stat().st_size > 4 * MAX_CHARACTERS:  # of up to four bytes
+        raise ValueError(f"config is {name} of {path.stat().st_size:,} bytes, too large for a config: shorten it")
+    try:
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+    except ValueError as error:
+        raise ValueError(f"config is {name}, which cannot be taken ({error}): correct the file") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
+    _check_mappings(content, name)
+    return content
+
+
+def _check_mappings(content: dict[str, Any], name: str) -> None:
+    """Raise a ValueError where a value stands instead of keys: the parser would take the defaults, or fail obscurely."""
+    for key in SEED_KEYS:
+        if _has(content, key.split(".")):
+            raise ValueError(f"{key} is given in {name}, but {SEEDED}")
+    callbacks = content.get("callbacks")
+    sections = {key: content[key] for key in ("data", "trainer", "callbacks") if key in content}
+    sections |= {f"callbacks.{key}": value for key, value in (callbacks if isinstance(callbacks, dict) else {}).items()}
+    for key, value in [*sections.items(), *_init_args(content)]:
+        if not isinstance(value, dict):
+            shown = "null" if value is None else value
+            raise ValueError(f"{key} is {shown} in {name}, must hold keys and their values: give them, or leave {key} out")
+
+
+def _has(content: object, path: Sequence[str]) -> bool:
+    if not path:
+        return True
+    return isinstance(content, dict) and path[0] in content and _has(content[path[0]], path[1:])
+
+
+def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Every ``init_args`` in a config with its key; raises a ValueError where a key is no text."""
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _init_args(part, f"{key}[{number}]")
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                raise ValueError(f"{key or 'the config'} has the key {name}, which is no name: correct it")
+            full = f"{key}.{name}".lstrip(".")
+            if name == "init_args":
+                yield full, part
+            yield from _init_args(part, full)
+
+
+def flat_values(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a config under their keys of the command line, a class under that of its object."""
+    if not isinstance(value, dict):
+        yield key, value
+        return
+    for name, part in value.items():
+        yield from flat_values(part, key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip("."))
+
+
+def shortened(value: str) -> str:
+    """A value as a line has room for it."""
+    return value if len(value) < 80 else f"{value[:77]}..."

@@ -1,0 +1,77 @@
+"""RoundHooks: a method's hooks as a round calls them, each together with that of the method's learner of tasks."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import FederatedAlgorithm, LocalTraining
+from fl_lightning.functional.aggregation import State
+from fl_lightning.protocol import Client, ClientState, Reduction, Update, Upload
+from fl_lightning.protocol.hooks import overridden
+
+
+class RoundHooks:
+    """What engines and servers call, in the order of a round.
+
+    Args:
+        method: the method.
+    """
+
+    def __init__(self, method: FederatedAlgorithm) -> None:
+        self.method, self.tasks = method, method.tasks
+
+    @property
+    def prepares(self) -> bool:
+        """Whether :meth:`begin_visit` does anything."""
+        return self.tasks.prepares or bool(overridden(self.method, LocalTraining.client_start))
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether a visit ends with a look at the client's model, for what FedAvg has not."""
+        ours = LocalTraining
+        return self.tasks.reads_models or bool(overridden(self.method, ours.client_result, ours.kept_state, ours.probe))
+
+    def rate_factor(self, round: int, client: int) -> float:
+        """Factor on the rate of a client's optimizer."""
+        return self.tasks.rate_factor(client) * self.method.client_learning_rate(round, client)
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        """What goes down to a client besides the weights."""
+        return {**self.method.broadcast(client), **self.tasks.broadcast(client)}
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        """What a client carries through its fit."""
+        client = client.having(carry=self.tasks.begin_visit(net, client))
+        return {**self.method.client_start(net, client), **client.carry}
+
+    def end_visit(self, net: nn.Module, client: Client) -> Upload:
+        """What a client sends, once the learner of tasks has looked at the model."""
+        self.tasks.end_visit(net, client)
+        return {**self.method.client_result(net, client), **self.tasks.upload(net, client)}
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        """What the server is told of a visit."""
+        return {**self.method.probe(net, client), **self.tasks.probe(net, client)}
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """What stays with a client after a visit."""
+        return self.tasks.kept_state(client, self.method.kept_state(client, state))
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        """From the clients' weighted means to what the server does."""
+        self.tasks.receive(reduced)
+        return self.method.aggregate(reduced)
+
+    def end_round(self, probes: list[State]) -> None:
+        """End a round, once the new global weights stand.
+
+        Args:
+            probes: in the order of the cohort.
+        """
+        self.method.after_server_step(probes)
+        self.tasks.end_round(probes)
+
+    def after_undo(self) -> None:
+        """Follow the weights and the buffers, which are as before the round again."""
+        self.method.after_undo()
+        self.tasks.after_undo()

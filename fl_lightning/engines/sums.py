@@ -1,0 +1,234 @@
+"""Weighted sums of what clients send, taken as each client finishes, so that no process ever holds all models."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.finite import finite_rows
+from fl_lightning.protocol import Reduction
+
+
+class Shape(NamedTuple):
+    """A tensor's shape, and in which order its values lie in memory."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]  # of dimensions, the one with the largest stride first
+
+    def columns(self, stacked: Tensor) -> Tensor:
+        """The values of M tensors, (M, ...), in this order, (M, values): no copy of what lies so."""
+        if self.order != tuple(range(len(self.order))):
+            stacked = stacked.permute(0, *(dim + 1 for dim in self.order))
+        return stacked.reshape(len(stacked), -1)
+
+    def tensor(self, values: Tensor) -> Tensor:
+        """The tensor of such a column, sharing its memory."""
+        laid_out = values.view([self.sizes[dim] for dim in self.order])
+        return laid_out.permute([self.order.index(dim) for dim in range(len(self.order))])
+
+
+Layout = dict[str, Shape]  # one upload name's tensors
+# Beyond these a float64 sum of weight times float32 value overflows, or vanishes.
+_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
+# Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
+_CPU_BLOCK = 1 << 18
+# Values that are joined on a GPU, at most and about: a copy of all that many clients send may be more than there is memory for.
+_JOINED = 1 << 26
+
+
+def check_weight(what: str, weight: float) -> None:
+    """Check a weight in a mean over clients.
+
+    Args:
+        what: ``... has the weight``, which begins the message.
+        weight: of one client.
+
+    Raises:
+        ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
+    """
+    if weight != 0 and not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
+        raise ValueError(f"{what} {weight}, must be 0 or from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
+
+
+def _layout(tensors: State) -> Layout:
+    """One client's tensors, of M clients' (M, ...), those of one type side by side."""
+    return {key: _shape(tensors[key]) for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
+
+
+def _shape(stacked: Tensor) -> Shape:
+    strides = stacked.stride()[1:]
+    return Shape(tuple(stacked.shape[1:]), tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim])))
+
+
+class _Total:
+    """Sum of ``weight * tensor`` and of ``weight`` under one name of an upload, in float64."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        size = sum(math.prod(shape.sizes) for shape in layout.values())
+        self.flat = torch.zeros(size + 1, dtype=torch.float64, device=device)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.flat[-1]
+
+    def tensors(self, values: Tensor) -> State:
+        """The tensors of values that lie as the sums do, sharing their memory."""
+        parts = values.split([math.prod(shape.sizes) for shape in self.layout.values()])
+        return {name: shape.tensor(part) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
+
+    def lay_out(self, layout: Layout) -> None:
+        """Put the sums into the order of another layout of the same tensors."""
+        if layout != self.layout:
+            sums = self.tensors(self.flat[:-1])
+            columns = [shape.columns(sums[name][None])[0] for name, shape in layout.items()]
+            self.layout, self.flat = layout, torch.cat([*columns, self.flat[-1:]])
+
+
+class Sums(Reduction):
+    """Sums ``weight * tensor`` and ``weight`` over clients for every name of an upload, in float64.
+
+    An upload with a value that is not finite counts with weight 0 throughout. That is decided on the device: nothing here
+    waits for it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._totals: dict[str, _Total] = {}
+        self.gathered_tensors: dict[int, dict[str, State]] = {}  # client -> name -> tensors
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._totals.keys()
+
+    def add_weighted(self, uploads: dict[str, State], weights: Sequence[Tensor | float], admissible: Tensor) -> Tensor:
+        """Count the uploads of M clients where they are finite; gives who was counted, (M,) booleans.
+
+        Args:
+            uploads: by name, tensors (M, ...).
+            weights: of each name, that :func:`check_weight` lets pass: a number, or (M,) float64 on the device.
+            admissible: (M,) booleans: who may be counted.
+        """
+        self.reserve(uploads)
+        sent: dict[str, list[Tensor]] = {}
+        for name, tensors in uploads.items():
+            columns = [shape.columns(tensors[key]) for key, shape in self._totals[name].layout.items()]
+            sent[name] = columns if self._device.type == "cpu" else joined(columns)
+        finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
+        counted = (admissible & finite).to(self._device)
+        was_counted = counted.double()
+        shown = None if are_known_to_count(counted) else counted[:, None]  # a factor of 0 is not enough: 0 times NaN is NaN
+        for (name, tensors), of_clients in zip(sent.items(), weights, strict=True):
+            total, factors = self._totals[name], was_counted * of_clients
+            total.weight.add_(factors.sum())
+            parts = total.flat[:-1].split([tensor.shape[1] for tensor in tensors])
+            for part, tensor in zip(parts, tensors, strict=True):
+                _add_weighted(part, tensor, factors, shown)
+        return counted
+
+    def keep(self, client: int, gathered: dict[str, State]) -> None:
+        """Copy what a client sent that is gathered, by name."""
+        self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
+
+    def _reserve(self, layouts: dict[str, Layout]) -> None:
+        """Allocate sums for new names."""
+        self._totals |= {name: _Total(layout, self._device) for name, layout in layouts.items()}
+
+    def reserve(self, uploads: dict[str, State]) -> None:
+        """Allocate sums for the tensors of M clients, (M, ...) by name, where there are none."""
+        self._reserve({name: _layout(tensors) for name, tensors in uploads.items() if name not in self._totals})
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """All sums of tensors and weights; what is added changes them in place."""
+        return [total.flat for total in self._totals.values()]
+
+    def clear(self) -> None:
+        """Begin anew, in the same memory."""
+        for sums in self.sums:
+            sums.zero_()
+
+    def take(self, other: "Sums") -> None:
+        """Add what another one of the same device has summed."""
+        self._reserve({name: total.layout for name, total in other._totals.items() if name not in self._totals})
+        for name, total in other._totals.items():
+            self._totals[name].lay_out(total.layout)
+            self._totals[name].flat.add_(total.flat)
+
+    @property
+    def layouts(self) -> dict[str, State]:
+        """Of all sums, by name: sizes and order of each tensor's dimensions, (2, dimensions) int64."""
+        return {
+            name: {key: torch.tensor(shape, dtype=torch.int64).reshape(2, -1) for key, shape in total.layout.items()}
+            for name, total in self._totals.items()
+        }
+
+    def agree(self, layouts: Sequence[dict[str, State]]) -> None:
+        """Lay the sums out alike in all processes; ``layouts`` are those of each, in the same order everywhere."""
+        agreed = {name: layout for of_one in reversed(layouts) for name, layout in of_one.items()}
+        for name, stored in agreed.items():
+            layout = {key: Shape(*(tuple(row) for row in shape.tolist())) for key, shape in stored.items()}
+            self._reserve({name: layout} if name not in self._totals else {})
+            self._totals[name].lay_out(layout)
+
+    def sum_over_ranks(self, extra: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add up the totals of all processes, and ``extra`` with them, in one call of ``reduce``; returns ``extra``."""
+        totals = [self._totals[name] for name in sorted(self._totals)]
+        bucket = reduce(torch.cat([*(total.flat for total in totals), extra.reshape(-1).double()]))
+        *parts, extra_sum = bucket.split([*(len(total.flat) for total in totals), extra.numel()])
+        for total, part in zip(totals, parts, strict=True):
+            total.flat = part
+        return extra_sum.reshape(extra.shape)
+
+    def gathered(self, name: str) -> dict[int, State]:
+        return {client: parts[name] for client, parts in sorted(self.gathered_tensors.items()) if name in parts}
+
+    def total_weight(self, name: str) -> Tensor:
+        return self._totals[name].weight
+
+    def mean(self, name: str) -> State:
+        total = self._totals[name]
+        return total.tensors(total.flat[:-1] / total.weight)
+
+
+def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device | None = None) -> Tensor:
+    """Whether each client's values are all finite, (M,) booleans on their device; true without tensors.
+
+    Args:
+        tensors: (M, ...) each.
+        num_clients: M.
+        device: of the answer where there is no tensor.
+    """
+    return finite_rows(tensors, num_clients, device).all(dim=0)
+
+
+def are_known_to_count(counted: Tensor) -> bool:
+    """Whether the host sees at once that all of (M,) clients count: on a processor, where it has nothing to wait for."""
+    return counted.is_cpu and bool(counted.all())
+
+
+def joined(columns: Sequence[Tensor]) -> list[Tensor]:
+    """M clients' values, (M, values) each, joined to one such tensor a type, as on a GPU every operation costs a launch."""
+    ends = accumulate(column.numel() for column in columns)
+    kinds = [(column.dtype, end // _JOINED) for column, end in zip(columns, ends, strict=True)]
+    groups = groupby(zip(kinds, columns, strict=True), key=lambda pair: pair[0])
+    return [torch.cat([column for _, column in group], dim=1) for _, group in groups]
+
+
+def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, shown: Tensor | None) -> None:
+    """Add M clients' values, (M, values), times their factors, (M,), to ``total`` in place.
+
+    Args:
+        shown: whose values count, (M, 1); None: everybody's.
+    """
+    width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
+    for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):
+        values = block if shown is None else torch.where(shown, block, 0)
+        if len(columns) == 1:
+            part.addcmul_(values[0], factors)
+        else:
+            part.addmv_(values.double().t(), factors)

@@ -1,0 +1,162 @@
+"""How the global model and personal models are evaluated."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.evaluation.personal import Adapt, PersonalModels
+from fl_lightning.metrics import ClassScores, PersonalScores, Scores
+from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to_change
+from fl_lightning.processes.process_group import ProcessGroup
+from fl_lightning.protocol import EvaluationName
+from fl_lightning.run.stored_states import StoredStates
+
+
+class Evaluation(Callback):
+    """Counts what Lightning's validation and test show a method's models, logs their scores and keeps the newest.
+
+    Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. Where clients
+    keep personal models, accuracy and loss are the means over clients of these, each on its client's samples. The global
+    model's are then called ``global_accuracy`` and ``global_loss``, and are absent where there is no global model.
+
+    Args:
+        method: whose models these are.
+        stored: what its clients keep.
+        log: scalars by name, for a round.
+    """
+
+    def __init__(
+        self, method: FederatedAlgorithm, stored: StoredStates, log: Callable[[Mapping[str, Tensor | float], int], None]
+    ) -> None:
+        self._method, self._stored, self._log = method, stored, log
+        self._counts: dict[EvaluationName, ClassScores] = {}
+        self.scores: dict[EvaluationName, Scores] = {}  # the newest of the global model
+        self.personal: dict[EvaluationName, PersonalScores] = {}  # the newest of personal models
+        self.round = -1  # the newest one of a fit after which models were evaluated
+
+    @property
+    def names(self) -> list[EvaluationName]:
+        """What was evaluated last, of ``val`` and ``test``."""
+        return list({**self.scores, **self.personal})
+
+    def follows(self, trainer: Trainer, round: int) -> bool:
+        """Whether ``trainer.val_check_interval`` has models evaluated after a round, and there is something to do so on."""
+        every = trainer.val_check_batch
+        return isinstance(every, int) and round % every == 0 and _has_evaluations(trainer)
+
+    def is_missing(self, trainer: Trainer) -> bool:
+        """Whether a fit starts at a round whose evaluation is due and not done: 0, or one that a checkpoint was before."""
+        round = trainer.global_step
+        return (round == 0 or self.follows(trainer, round)) and self.round < round
+
+    def run_now(self, trainer: Trainer) -> None:
+        """Evaluate outside Lightning's turn, by the steps that Lightning takes during a fit."""
+        if not _has_evaluations(trainer):
+            return
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        trainer.training = True
+
+    @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
+    def count(self, name: EvaluationName, inputs: Tensor, targets: Tensor) -> None:
+        """Count a batch of a part, where there is a global model."""
+        if self._method.has_global_model:
+            self._counts[name].update(self._method.net(inputs), targets)
+
+    @saying_what_to_change("evaluation of personal models", FEWER_AT_A_TIME)
+    def personal_scores(
+        self,
+        trainer: Trainer,
+        names: Sequence[EvaluationName],
+        clients: Sequence[int] | None = None,
+        adapt: Adapt | None = None,
+    ) -> dict[EvaluationName, PersonalScores]:
+        """Scores of personal models on their validation or test parts; every process must call it.
+
+        Args:
+            names: of the parts.
+            clients: whose models are asked; the others count as without samples. None: all.
+            adapt: changes a copy of a client's model first, such as :class:`~fl_lightning.evaluation.fine_tuning.FineTuning`.
+        """
+        data, ranks = _data(trainer), ProcessGroup.of(trainer)
+        models = PersonalModels(self._method, data, self._stored.states, ranks.rank, ranks.size)
+        with trainer.precision_plugin.val_step_context():
+            counts = models.count(names, range(data.num_clients) if clients is None else clients, adapt)
+        counts = ranks.sum(counts)
+        return {name: PersonalScores.of_counts(counts[row]) for row, name in enumerate(names)}
+
+    # Lightning's hooks ----------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._begin(trainer)
+
+    def on_test_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._begin(trainer)
+
+    def on_predict_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if not self._method.has_global_model:
+            raise ValueError(
+                f"model is {type(self._method).__name__}, whose clients keep parts of the net, so that there is no global "
+                "model to predict with: test evaluates the clients'"
+            )
+        self.place_data(trainer)
+
+    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        data = _data(trainer)
+        due = {"val": True, "test": data.test_is_due()}
+        self._end(trainer, module, [name for name in data.evaluation.names if due[name]])
+
+    def on_test_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._end(trainer, module, ["test"])
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    @saying_what_to_change("the samples of data.source", "set data.storage: stream")
+    def place_data(self, trainer: Trainer) -> None:
+        """Move the data to where the net is, and what clients keep to where it is read from."""
+        weight = next(self._method.net.parameters())
+        _data(trainer).to(weight.device, weight.dtype)
+        self._stored.open_for_evaluation(trainer)
+
+    def _begin(self, trainer: Trainer) -> None:
+        """Count anew, and an empty batch first: a process that has no batch still takes part in the sum."""
+        self.place_data(trainer)
+        num_classes, device = len(_data(trainer).classes), next(self._method.net.parameters()).device
+        if not self._counts:
+            self._counts = {name: ClassScores(num_classes) for name in get_args(EvaluationName)}
+        for counts in self._counts.values():
+            counts.to(device).reset()
+            counts.update(torch.zeros(0, num_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device))
+
+    def _end(self, trainer: Trainer, module: LightningModule, names: Sequence[EvaluationName]) -> None:
+        if trainer.sanity_checking:
+            return
+        keeps_models, has_test = self._method.keeps_models, _data(trainer).evaluation.has_test
+        has_global = self._method.has_global_model
+        of_global: list[EvaluationName] = [name for name in names if has_global and (name == "val" or has_test)]
+        self.scores = {name: self._counts[name].compute() for name in of_global}
+        self.personal = self.personal_scores(trainer, names) if keeps_models else {}
+        prefix = "global_" if keeps_models else ""
+        scalars = ("accuracy", "loss")
+        metrics = {f"{n}/{prefix}{key}": getattr(scores, key) for n, scores in self.scores.items() for key in scalars}
+        for name, personal in self.personal.items():
+            metrics |= {f"{name}/{key}": getattr(personal, key).nanmean() for key in scalars}
+        # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.
+        fitting = trainer.state.fn == "fit"
+        module.log_dict({name: value.float() for name, value in metrics.items()}, logger=not fitting)
+        if fitting:
+            self.round = trainer.global_step
+            self._log(metrics, trainer.global_step)
+
+
+def _data(trainer: Trainer) -> FederatedDataModule:
+    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _has_evaluations(trainer: Trainer) -> bool:
+    return trainer.limit_val_batches != 0 and len(_data(trainer).evaluation.names) > 0

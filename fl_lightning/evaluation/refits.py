@@ -1,0 +1,48 @@
+"""Clients fitted once more for whoever watches a run, of which nothing changes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.protocol import Client, CohortModels, Visit
+from fl_lightning.state.client_states import MemoryStates
+
+
+def refit(
+    method: FederatedAlgorithm, context: RunContext, round: int, visits: Iterable[Visit], max_steps: int
+) -> Iterator[tuple[Client, nn.Module]]:
+    """Fit clients one after another as in a round, and keep nothing of it.
+
+    Args:
+        context: of the run.
+        round: from whose batches and draws they learn.
+        max_steps: local steps of each client at most.
+
+    Yields:
+        Each client after its fit, and its model, which the next one's takes the place of.
+    """
+    engine = SequentialEngine(method, context)
+    for visit in visits:
+        client, _ = engine.fit(engine.request(round, visit, max_steps))
+        yield client, engine.net
+
+
+def refit_by_fedavg(method: FederatedAlgorithm, context: RunContext, round: int, clients: Sequence[int]) -> CohortModels:
+    """Models of clients after FedAvg's local steps from a method's global weights, on the batches of a round."""
+    plain = FederatedAlgorithm(
+        method.net,
+        loss=method.loss,
+        optimizer=method.optimizer,
+        local_steps=method.local_steps,
+        local_epochs=method.local_epochs,
+        learning_rate_decay=method.learning_rate_decay,
+        seed=method.seed,
+    ).to(context.device)
+    plain.join(method.data)
+    engine = SequentialEngine(plain, replace(context, states=MemoryStates()))
+    fit = engine.run(round, [Visit(client) for client in clients], keep_models=True)
+    return fit.models  # pyright: ignore[reportReturnType]

@@ -1,0 +1,200 @@
+"""FederatedNet: a federation's net, and which of its weights are trained and shared."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from fl_lightning.checks import check_choice
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.models import Network, TorchvisionModel
+
+# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
+Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
+BatchNormBuffers = Literal["averaged", "local", "reset"]
+_INITIAL = "initial"  # kind of the server's state
+
+
+class NamedTensors(nn.Module):
+    """Tensors by the names of a net's weights, as buffers of the same names.
+
+    Args:
+        tensors: by name; taken as they are, not copied.
+    """
+
+    def __init__(self, tensors: State) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            *path, leaf = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.register_buffer(leaf, tensor)
+
+
+class UnbuiltNet(nn.Module):
+    """Stands for a net until the data are known that it is built for.
+
+    Args:
+        build: the net from ``(input_shape, num_classes)``.
+    """
+
+    def __init__(self, build: Callable[[tuple[int, ...], int], nn.Module]) -> None:
+        super().__init__()
+        of_torchvision = inspect.isfunction(build) and build.__module__.startswith("torchvision.models.")
+        # torchvision's functions take no shape.
+        self._build = partial(TorchvisionModel, name=build.__name__) if of_torchvision else build
+
+    def built(self, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+        """The net, with initial weights from the seed.
+
+        Raises:
+            ValueError: if it cannot be built for these.
+        """
+        with seeded_layers(seed, -1, -1, "initial weights", torch.get_default_device()):
+            try:
+                return self._build(input_shape, num_classes)
+            except (RuntimeError, TypeError, OverflowError) as error:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
+
+
+class ServerStates(nn.ModuleDict):
+    """What a server keeps, by kind and by the names of weights: buffers of its method, which checkpoints hold."""
+
+    def add(self, kind: str, tensors: State) -> None:
+        """Keep tensors by name, as they are, of a kind such as ``variate``."""
+        self[kind] = NamedTensors(tensors)
+
+    def tensors(self, kind: str) -> State:
+        """What :meth:`add` was given, by the weights' names; to be changed in place."""
+        return dict(self[kind].named_buffers())
+
+
+class FederatedNet(nn.Module):
+    """A net of which some weights are trained and some are not, and some are shared and some stay with their clients.
+
+    Args:
+        net: the network, or what builds it from ``(input_shape, num_classes)``.
+        batch_norm_buffers: what becomes of running statistics of BatchNorm, as in
+            :class:`fl_lightning.algorithm.FederatedAlgorithm`: where ``local``, they are personal.
+        seed: of initial weights.
+
+    Raises:
+        TypeError: if ``net`` is neither a net nor builds one.
+        ValueError: if a value is out of range.
+    """
+
+    personal: Sequence[str] = ()
+    """Name patterns (``fnmatch``) of weights and buffers that stay with the client and are neither sent nor averaged."""
+
+    given: dict[str, Any]
+    """What the class was called with, by argument."""
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        federated = super().__new__(cls)
+        names = [*inspect.signature(cls.__init__).parameters][1:]
+        federated.__dict__["given"] = {**dict(zip(names, arguments, strict=False)), **keywords}  # Module has no __init__ yet
+        return federated
+
+    def __init__(self, net: Net, batch_norm_buffers: BatchNormBuffers, seed: int) -> None:
+        super().__init__()
+        if not callable(net):
+            raise TypeError(
+                f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "
+                f"object, in {type(self).__name__} annotate the argument as fl_lightning.Net"
+            )
+        self.net = net if isinstance(net, nn.Module) else UnbuiltNet(net)
+        check_choice("model.batch_norm_buffers", batch_norm_buffers, BatchNormBuffers)
+        self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
+        self.server_states = ServerStates()
+        self.trained_names: frozenset[str] = frozenset()
+        # Of weights that are never trained, hence the same at the server and all clients: they neither travel nor are kept.
+        self.constant_names: frozenset[str] = frozenset()
+        self._local_statistics: frozenset[str] = frozenset()
+
+    def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        """Build the net, where one was not given, with initial weights from the seed.
+
+        Raises:
+            ValueError: if it cannot be built for these.
+        """
+        if isinstance(self.net, UnbuiltNet):
+            self.net = self.net.built(input_shape, num_classes, self.seed)
+
+    def settle_net(self, is_drawn_anew: Callable[[str], bool]) -> None:
+        """Remember which weights are trained and which statistics are personal, once the net is as it will be.
+
+        Args:
+            is_drawn_anew: whether a weight, by name, changes even where it is not trained.
+        """
+        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
+        self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
+        frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
+        self.constant_names = frozenset(name for name in frozen if not is_drawn_anew(name))
+        self._local_statistics = frozenset(fresh_statistics(self.net) if self.batch_norm_buffers == "local" else ())
+
+    def trained_weights(self, net: nn.Module) -> State:
+        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
+        return {name: weight for name, weight in net.named_parameters() if name in self.trained_names}
+
+    def is_personal(self, name: str) -> bool:
+        """Whether a weight or buffer stays with its client."""
+        return name in self._local_statistics or any(fnmatch(name, pattern) for pattern in self.personal)
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server's net is a model that can be used: no part of it stays with clients."""
+        return not any(map(self.is_personal, global_tensors(self)))
+
+    @property
+    def initial_model(self) -> State:
+        """Trained weights and buffers that the run began with, by name; for methods that declare ``Needs(initial_model=True)``.
+
+        The server has had them since, and clients draw them from the seed: they are not counted as bytes. Shares memory.
+        """
+        # Nobody but clients ever changes what is personal.
+        personal = {name: tensor for name, tensor in global_tensors(self).items() if self.is_personal(name)}
+        return personal | self.server_states.tensors(_INITIAL)
+
+
+def keep_initial_model(method: FederatedNet, anew: bool) -> None:
+    """Have ``initial_model`` be the present global model.
+
+    Args:
+        anew: whether it replaces one that is kept already.
+    """
+    if anew or _INITIAL not in method.server_states:
+        tensors = global_tensors(method).items()
+        method.server_states.add(_INITIAL, {name: t.clone() for name, t in tensors if not method.is_personal(name)})
+
+
+def global_tensors(method: FederatedNet) -> State:
+    """The trained weights and the buffers of a method's net, by name; shares memory."""
+    tensors = {**method.trained_weights(method.net), **dict(method.net.named_buffers())}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def shared_zeros(method: FederatedNet) -> State:
+    """A zero for each weight of a method's net that is trained and not personal, by name: what a server's state begins with."""
+    weights = method.trained_weights(method.net).items()
+    return {name: torch.zeros_like(weight, requires_grad=False) for name, weight in weights if not method.is_personal(name)}
+
+
+def fresh_statistics(net: nn.Module) -> State:
+    """Running statistics of BatchNorm as a fresh layer has them, by name."""
+    fresh: State = {}
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+            layer = copy.deepcopy(layer)
+            layer.reset_running_stats()
+            fresh |= dict(layer.named_buffers(prefix=name))
+    return fresh

@@ -1,0 +1,150 @@
+"""What a cohort's local fits leave behind."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.protocol.upload import Reduction
+
+_FAR = 1e6  # times what is usual
+_LEAST = 1e3  # a norm that never is far: clients that have learned all send next to nothing
+
+
+class Inputs(Protocol):
+    """Inputs of the net, (samples, ...): a tensor, or what is made part by part, as the data module's ``test_inputs`` gives."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def split(self, size: int, /) -> Iterable[Tensor]:
+        """All inputs in order, ``size`` at a time, the last part as many as are left."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """A round in numbers, the same on every process."""
+
+    round: int
+    clients: list[int]
+    losses: list[float]  # mean loss over each client's local steps
+    num_updates: int  # finite updates of a weight above 0 that reached the server; 0 in a lost round
+    nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
+    bytes_down: int  # sent to all clients of the round together
+    bytes_up: int
+    norms: list[float]  # of each client's update: what it sent, weights and buffers less the global ones; 0 of nothing
+    lost: bool = False  # whether nothing of the round counts, as more than half of those who send have no finite update
+    undone: bool = False  # whether the server's step was undone, and all clients' states with it
+
+    @property
+    def counted(self) -> list[int]:
+        """Clients whose visits count: what they keep is new."""
+        return [] if self.lost or self.undone else [client for client in self.clients if client not in self.nonfinite]
+
+    @property
+    def largest_norm(self) -> tuple[float, int] | None:
+        """The largest norm of an update that was finite, and whose it was; None if nobody sent anything."""
+        return max(self._sent(), default=None)
+
+    def far_above(self, before: float | None) -> float | None:
+        """The usual norm, where the largest one of a round that counts is over a million times that; else None.
+
+        Usual is the median of the others of the round, or what was the largest before, whichever is less.
+
+        Args:
+            before: the largest norm of the round before, if there was one.
+        """
+        *others, largest = sorted(norm for norm, _ in self._sent()) or [0.0]
+        usual = min(filter(None, (median(others or [0.0]), before)), default=None)
+        if usual is None or self.lost or self.undone or largest <= max(_FAR * usual, _LEAST):
+            return None
+        return usual
+
+    def _sent(self) -> list[tuple[float, int]]:
+        norms = zip(self.norms, self.clients, strict=True)
+        return [(norm, client) for norm, client in norms if client not in self.nonfinite and norm > 0]
+
+
+@dataclass(frozen=True, repr=False)
+class CohortModels:
+    """The cohort's models after their local fits, to be asked and not to be held: predictions are all they give.
+
+    Args:
+        clients: indices of the clients, in the order of the results.
+        predict_one: by position in ``clients``, inputs to logits; missing for models that another process holds.
+        predict_received: inputs to logits (samples, classes) of the global model that the round started from.
+        sum_over_ranks: adds a tensor up over the processes.
+        predict_one_before: as ``predict_one``, of personal models before their fits; None: they started from the global model.
+    """
+
+    clients: list[int]
+    predict_one: dict[int, Callable[[Inputs], Tensor]]
+    predict_received: Callable[[Inputs], Tensor]
+    sum_over_ranks: Callable[[Tensor], Tensor]
+    predict_one_before: dict[int, Callable[[Inputs], Tensor]] | None = None
+
+    def predict(self, inputs: Inputs) -> Tensor:
+        """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
+
+        Args:
+            inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or what the data module's
+                ``test_inputs`` gives.
+        """
+        return self._predict_each(self.predict_one, inputs)
+
+    def predict_before(self, inputs: Inputs) -> Tensor:
+        """Likewise of the models before their fits: personal ones where clients keep some, else the global one, K times."""
+        if self.predict_one_before is None:
+            return self.predict_received(inputs).expand(len(self.clients), -1, -1)
+        return self._predict_each(self.predict_one_before, inputs)
+
+    def predict_personal(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
+        """Logits (samples, classes) of every client's model for its client's inputs, joined; every process must call it.
+
+        Args:
+            inputs: of each client.
+            before: ask the models before their fits.
+        """
+        models = self.predict_one
+        if before:
+            models = self.predict_one_before or dict.fromkeys(self.predict_one, self.predict_received)
+        empty = self.predict_received(inputs[0])
+        parts = [empty.new_zeros(len(part), empty.shape[1]) for part in inputs]
+        for position, predict in models.items():
+            if len(parts[position]) > 0:
+                parts[position] = predict(inputs[position])
+        return self.sum_over_ranks(torch.cat(parts))
+
+    def _predict_each(self, models: dict[int, Callable[[Inputs], Tensor]], inputs: Inputs) -> Tensor:
+        received = self.predict_received(inputs)
+        logits = received.new_zeros(len(self.clients), *received.shape)
+        for position, predict in models.items():
+            logits[position] = predict(inputs)
+        return self.sum_over_ranks(logits)
+
+
+@dataclass(frozen=True)
+class CohortFit:
+    """Result of an engine's ``run``."""
+
+    reduced: Reduction
+    report: RoundReport
+    models: CohortModels | None  # None unless they were asked for
+    kept: list[int]  # clients whose new states count once the server's step stands
+    cleared: list[int]  # clients that keep nothing from then on
+    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite
+
+
+@torch.no_grad()
+def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:
+    """Logits (samples, classes), in evaluation mode; the net's mode is put back."""
+    training = net.training
+    net.eval()
+    logits = torch.cat([net(part) for part in inputs.split(batch_size)])
+    net.train(training)
+    return logits

@@ -1,0 +1,144 @@
+"""What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its samples."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from fl_lightning.protocol.batch import Batch, PlannedStep
+from fl_lightning.protocol.cohort import Inputs
+
+EvaluationName = Literal["val", "test"]
+"""What models are evaluated on: clients' validation parts or the test set."""
+
+
+class LabelCounts(Protocol):
+    """Class counts by client: a table (N, C), or at a site a dict with its clients alone."""
+
+    def __getitem__(self, client: Any, /) -> Tensor:
+        """(C,), of a client's samples."""
+        ...
+
+
+class Site(Protocol):
+    """What a visit asks of the data: a site has the samples of one client or more, and knows of no others."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the C classes, in label order, the same at all sites."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one sample as the net takes it."""
+        ...
+
+    @property
+    def label_counts(self) -> LabelCounts:
+        """Of each client's training and validation samples."""
+        ...
+
+    @property
+    def train_label_counts(self) -> LabelCounts:
+        """Of each client's training samples."""
+        ...
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a local step; None: a client's shard is one batch."""
+        ...
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples of an evaluation step."""
+        ...
+
+    def num_train(self, client: int) -> int:
+        """Training samples of a client, n_k."""
+        ...
+
+    def steps_per_epoch(self, client: int) -> int:
+        """Batches of one pass over a client's training samples."""
+        ...
+
+    def first_inputs(self, count: int) -> Tensor:
+        """A few training inputs as the net takes them in evaluation."""
+        ...
+
+    def client_batches(
+        self, sample_indices: bool = False, poisson: bool = False, batch_size: int | None = None
+    ) -> "ClientBatches":
+        """What serves clients their samples.
+
+        Args:
+            sample_indices: whether batches say which samples they have.
+            poisson: whether every sample is in a batch by an independent draw, as accounting by sample wants it.
+            batch_size: samples of a local step; None: as many as the federation has it.
+        """
+        ...
+
+
+class Federation(Site, Protocol):
+    """N clients, what each of them holds, and who takes part in which round."""
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def public(self) -> "PublicSamples":
+        """Samples that the server has and no client. A federation without any may lack this: what needs them is refused."""
+        ...
+
+    def cohort(self, round: int) -> list[int]:
+        """The clients of a round, counted from 1, ascending."""
+        ...
+
+
+class PublicSamples(Protocol):
+    """Samples of the server, with their classes."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def inputs(self) -> Inputs:
+        """All inputs, as the net takes them in evaluation."""
+        ...
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
+        """A batch for each tensor of positions among these samples."""
+        ...
+
+
+class ClientBatches(Protocol):
+    """Serves clients their samples."""
+
+    def expected_size(self, client: int) -> float | None:
+        """Samples of a client's Poisson batch on average; None where batches have known sizes."""
+        ...
+
+    def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
+        """A client's batches in a round; ``full``: short ones are filled up with samples that do not count."""
+        ...
+
+    def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Iterator[Batch]:
+        """The batches of several clients side by side; ``steps`` of each, in descending order."""
+        ...
+
+    def planned(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> list[list[PlannedStep]]:
+        """The steps of ``batches`` of each of several clients, before samples are read."""
+        ...
+
+    def read(self, step: PlannedStep) -> Batch:
+        """The batch of a planned step, found without a look at the host: work that a GPU can record and do again."""
+        ...
+
+    def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
+        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        ...
+
+    def client_samples(self, client: int) -> Iterator[Batch]:
+        """A client's training samples, each once and nothing about them random."""
+        ...

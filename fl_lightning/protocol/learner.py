@@ -1,0 +1,218 @@
+"""Learner: how a method learns a stream of tasks; the argument ``tasks`` of every method."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.functional.aggregation import State
+from fl_lightning.protocol.batch import Batch
+from fl_lightning.protocol.client import Client, Gradients, Visit
+from fl_lightning.protocol.client_state import ClientState
+from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.needs import Needs
+from fl_lightning.protocol.shown import ClassProgress, TaskProgress
+from fl_lightning.protocol.upload import Reduction, Upload
+
+
+class LocalLearning(nn.Module):
+    """What a learner of tasks does at a client, next to the hooks of its method."""
+
+    needs: Needs = Needs()
+    """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
+
+    method: Any
+    """The method that it is part of, which has the net, the data, the seed and the loss."""
+
+    @property
+    def data(self) -> Any:
+        """The federation of the method."""
+        return self.method.data
+
+    # Hooks of a visit, in their order -------------------------------------------------------------------------------
+
+    def is_personal(self, name: str) -> bool:
+        """Whether a weight or buffer stays with its client."""
+        return False
+
+    def is_drawn_anew(self, name: str) -> bool:
+        """Whether a weight changes even where it is not trained, so that it is kept."""
+        return False
+
+    def rate_factor(self, client: int) -> float:
+        """Factor on a client's learning rate, in addition to the method's."""
+        return 1.0
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        """Before ``client_start``; the result is in ``client.carry`` there, and during the fit."""
+        return {}
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        """One value a sample, (B,), of a method that does not say otherwise."""
+        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
+
+    def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
+        """The loss of what a net says of a client's samples, (B,); ``label_counts``, (C,), are of all that it has."""
+        return self.method.loss(logits, targets, label_counts)
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
+        """A scalar that depends on no data, added to the method's."""
+        return 0.0
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> Gradients:
+        """Gradients of a method that does not replace them: of its mean loss and all penalties, and the mean loss.
+
+        For learners that follow or change the gradient of each local step.
+        """
+        method = self.method
+        return client.estimate(
+            net, batch, client, lambda: method.client_loss(net, batch, client), lambda: method.total_penalty(net, client)
+        )
+
+    def end_visit(self, net: nn.Module, client: Client) -> None:
+        """After the fit, before ``client_result``."""
+
+    def upload(self, net: nn.Module, client: Client) -> Upload:
+        """What a client sends in addition to the method's ``client_result``."""
+        return {}
+
+    def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
+        """What the server is told of a visit, in addition to the method's ``probe``."""
+        return {}
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """What stays with a client, of what the method's ``kept_state`` leaves."""
+        return state
+
+    # What hooks and engines ask for ---------------------------------------------------------------------------------
+
+    @property
+    def prepares(self) -> bool:
+        """Whether :meth:`begin_visit` does anything."""
+        return bool(overridden(self, LocalLearning.begin_visit))
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether a visit ends with a look at the client's model."""
+        ends = LocalLearning.end_visit, LocalLearning.upload, LocalLearning.probe, LocalLearning.kept_state
+        return bool(overridden(self, *ends))
+
+    def model_after_fit(self, tensors: State) -> State:
+        """What a client's net holds after its fit, by name, as it is evaluated where clients keep no models."""
+        return tensors
+
+    def is_sampled_within(self, client: Client, rounds: int) -> bool:
+        """Whether a client is drawn for one of so many rounds after the present one."""
+        last, named = client.round + rounds, self.method.data.participation.num_rounds
+        last = last if named is None else min(last, named)
+        return any(client.index in self.method.sampled_clients(round) for round in range(client.round + 1, last + 1))
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        """What of clients' samples enters a round in addition to the gradients of the loss."""
+        return ()
+
+
+class Learner(LocalLearning):
+    """The part of a method that learns tasks. The method calls these hooks, in the order of a round, next to its own.
+
+    With its defaults it learns none: every method has one, this one where ``tasks`` was not given. Buffers are state of the
+    server: checkpoints hold them, and an undone round puts them back.
+    """
+
+    def belong_to(self, method: nn.Module) -> None:
+        """Become part of a method.
+
+        Raises:
+            ValueError: if the two do not combine, or the learner is part of another method.
+        """
+        if "method" in vars(self):
+            raise ValueError(f"model.tasks is {type(self).__name__}, a part of another method already: give each its own")
+        if (why := self.obstacle_to(method)) is not None:
+            raise ValueError(f"model.tasks is {type(self).__name__}, but {type(method).__name__} {why}")
+        vars(self)["method"] = method  # which is no module of its part
+
+    def obstacle_to(self, method: Any) -> str | None:
+        """Why it does not combine with a method, or its class, and what to use; None: it does."""
+        return None
+
+    # Before the first round -----------------------------------------------------------------------------------------
+
+    def adapt_net(self, net: nn.Module) -> None:
+        """Change the net once it is built, after the method has."""
+
+    def begin_with(self, stored: State) -> State:
+        """What the net begins with where a run takes over the global net of a checkpoint; by default that net."""
+        return stored
+
+    def configure(self) -> None:
+        """Begin, or go on, once the net is as it will be."""
+
+    def check_data(self) -> None:
+        """Refuse data by name, and take over what a checkpoint may have changed.
+
+        Raises:
+            ValueError: with the cure.
+        """
+
+    # Hooks of the server, in the order of a round -------------------------------------------------------------------
+
+    def begin_round(self, round: int) -> None:
+        """At the server, after ``start_round``, such as where one task has ended and the next one begins."""
+
+    def num_there(self, round: int) -> int | None:
+        """How many clients have joined by a round, the first ones; None: all are there from the start."""
+        return None
+
+    def visits(self, visits: Sequence[Visit]) -> list[Visit]:
+        """Who takes part in a round, of those that the method's ``cohort`` names, and others."""
+        return list(visits)
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        """What goes down to a client in addition to the weights and the method's ``broadcast``."""
+        return {}
+
+    def receive(self, reduced: Reduction) -> None:
+        """At the server, before ``aggregate``: what :meth:`upload` came to."""
+
+    def end_round(self, probes: Sequence[State]) -> None:
+        """At the server, after ``after_server_step``."""
+
+    def after_undo(self) -> None:
+        """Follow the buffers, which are as before the round again."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to learn, which ends a fit before its last round."""
+        return False
+
+    # What is shown --------------------------------------------------------------------------------------------------
+
+    def task_progress(self) -> TaskProgress | None:
+        """How far clients are in their sequences of tasks; None: they learn none."""
+        return None
+
+    def class_progress(self) -> ClassProgress | None:
+        """How far the global model is in tasks whose classes arrive one after another; None: it learns none."""
+        return None
+
+    def attention_tensors(self) -> Mapping[str, str]:
+        """Layers by which clients attend to tasks of others: each one's name, and that of its attention in a ``LearnedTask``.
+
+        Attention is (F,) or longer, a value for each row of that task's ``known``.
+        """
+        return {}
+
+    def nearest_mean_logits(self, inputs: Inputs) -> Tensor | None:
+        """(n, C), what the classes' mean features say of samples; None: the server has no such means."""
+        return None
+
+
+def obstacle_to_streams(method: Any) -> str | None:
+    """Why a method, or its class, learns no stream of tasks by a learner, and what to use; None: it may."""
+    if method.needs.data.task_streams or method.needs.data.arriving_classes:
+        return "learns tasks itself: use a method that learns none, such as FedAvg"
+    if method.needs.data.public_samples:
+        return "trains on public samples, which streams of tasks have not: use a method without, such as FedAvg"
+    return None

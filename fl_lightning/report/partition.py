@@ -1,0 +1,52 @@
+"""``fl-lightning partition``: who holds which samples, as a file, a picture and a table, before anything is trained."""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fl_lightning.callbacks.figures import partition_picture
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.partition_file import write_partition
+from fl_lightning.functional import Heterogeneity, heterogeneity
+from fl_lightning.state.atomic_files import atomic_write
+
+
+def report_partition(data: FederatedDataModule, out: Path) -> None:
+    """Partition the data as a run would, write the partition and its picture, print the statistics and where the files lie.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``data.setup()``; if ``out`` does not end in .json.
+        OSError: if a file cannot be written.
+    """
+    if out.suffix != ".json":
+        raise ValueError(f"out is {out}, must end in .json: the picture is drawn next to it")
+    if data.tasks is not None:
+        raise ValueError(f"data.tasks is {data.tasks!r}, but this command shows data.partition: leave data.tasks out")
+    dataset = data.source.load(data.root)
+    private, _ = data.split.private_and_public(dataset)
+    labels, seed = dataset.train.targets[private], data.seed
+    parts = data.split.parts(dataset, private)
+    settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
+    write_partition(out, parts, labels, **settings)
+    counts = torch.stack([labels[part].bincount(minlength=len(dataset.classes)) for part in parts])
+    title = f"{data.partition!r}, seed {seed}"
+    picture = out.with_suffix(".png")
+    figure = partition_picture(counts, dataset.classes, title)
+    with atomic_write(picture) as temporary:
+        figure.savefig(temporary, format="png")
+    _print_table(heterogeneity(counts), title, f"{int(counts.sum()):,} of {len(labels):,}", len(parts), len(dataset.classes))
+    print(f"Partition: {out}\nPicture: {picture}")
+    print(f"Train with it: --data.partition Fixed --data.partition.clients {out} --data.num_clients {len(parts)}")
+
+
+def _print_table(scores: Heterogeneity, title: str, held: str, num_clients: int, num_classes: int) -> None:
+    table = Table(title=title, show_header=False)
+    table.add_row("clients", f"{num_clients:,}")
+    table.add_row("samples held", held)
+    table.add_row("smallest, median, largest client", f"{scores.smallest:,.0f}, {scores.median:,.0f}, {scores.largest:,.0f}")
+    table.add_row("classes of a client (mean)", f"{scores.distinct_labels:.2f} of {num_classes}")
+    table.add_row("share of its largest class (mean)", f"{scores.largest_share:.3f}")
+    table.add_row("distance from all clients (mean)", f"{scores.distance:.3f}")
+    Console().print(table)

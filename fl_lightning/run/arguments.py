@@ -1,0 +1,60 @@
+"""The arguments that methods have in common, by name and type, for ``**common: Unpack[CommonArguments]``.
+
+Defaults and help are those of :class:`fl_lightning.algorithm.LocalTraining` and :class:`fl_lightning.FederatedModule`. A
+keyword of a typed dict must not be an argument of the function too, so a method with a default of its own takes the others.
+"""
+
+from typing import Literal, TypedDict
+
+from lightning.pytorch.cli import LRSchedulerCallable
+
+from fl_lightning.algorithm import ServerWeighting
+from fl_lightning.engines.engine_choice import EngineName
+from fl_lightning.losses import Loss, TorchLosses
+from fl_lightning.models.federated_net import BatchNormBuffers
+from fl_lightning.optimizers import OptimizerBuilder
+from fl_lightning.privacy import Privacy
+from fl_lightning.protocol import Learner
+
+StorageOfStates = Literal["memory", "disk"]
+
+
+class _OfTraining(TypedDict, total=False):
+    loss: Loss | TorchLosses
+    optimizer: OptimizerBuilder
+    local_steps: int | None
+    local_epochs: int | None
+    learning_rate_decay: float
+    clip_local_gradients: float | None
+    batch_norm_buffers: BatchNormBuffers
+    seed: int
+
+
+class _OfRun(TypedDict, total=False):
+    server_optimizer: OptimizerBuilder
+    lr_scheduler: LRSchedulerCallable | None
+    engine: EngineName
+    client_state: StorageOfStates
+    privacy: Privacy | None
+    initial_weights: str | None
+
+
+class AlgorithmArguments(_OfTraining, total=False):
+    """Of ``FederatedAlgorithm``."""
+
+    server_weighting: ServerWeighting
+    tasks: Learner | None
+
+
+class CommonArguments(AlgorithmArguments, _OfRun, total=False):
+    """Of every method."""
+
+
+class ArgumentsButWeightingAndTasks(_OfTraining, _OfRun, total=False):
+    """Of a method with its own ``server_weighting`` and ``tasks``."""
+
+
+class ArgumentsButWeighting(ArgumentsButWeightingAndTasks, total=False):
+    """Of a method with its own ``server_weighting``."""
+
+    tasks: Learner | None

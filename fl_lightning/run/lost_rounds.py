@@ -1,0 +1,102 @@
+"""Rounds in which nothing was learned: counted, and after ten in a row the end of a run, with a line that says who and why.
+
+Likewise the first update that is far larger than others, which may make the model useless without a loss of any round.
+"""
+
+import warnings
+
+from fl_lightning.protocol import RoundReport
+
+_MOST = 10
+
+
+class LostRounds:
+    """How many rounds in a row brought the server nothing: too many updates were lost, or its step was undone.
+
+    Args:
+        count: of rounds before the first.
+    """
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self._last_counted: RoundReport | None = None  # of the newest round that brought something
+        self._is_far_named = False
+
+    def add(self, report: RoundReport, anybody_sends: bool) -> None:
+        """Count a round; one with nobody in it does not count.
+
+        Args:
+            anybody_sends: if nobody is to, the round is lost where every client's fit was.
+
+        Raises:
+            FloatingPointError: after ten in a row.
+        """
+        if not report.clients:
+            return
+        arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
+        if arrived and not report.undone:
+            self._name_far_update(report)
+            self.count, self._last_counted = 0, report
+            return
+        self.count += 1
+        if self.count == _MOST:
+            raise FloatingPointError(self._line(report))
+        if self.count == 1 and report.lost:
+            warnings.warn(
+                f"round {report.round} is lost: {_few_are_finite(report)} ({_nonfinite(report)}{self._before()})", stacklevel=2
+            )
+
+    def _name_far_update(self, report: RoundReport) -> None:
+        before = self._last_counted and self._last_counted.largest_norm
+        usual = report.far_above(before and before[0])
+        if usual is None or self._is_far_named or (largest := report.largest_norm) is None:
+            return
+        self._is_far_named = True
+        warnings.warn(
+            f"round {report.round}: the {_named(largest)}, where {usual:.3g} is usual: the global model may be useless from "
+            "here on; look at what that client sends, or go on from an earlier checkpoint without it",
+            stacklevel=3,
+        )
+
+    def _line(self, report: RoundReport) -> str:
+        if report.undone:
+            return (
+                f"{_MOST} rounds in a row were lost or undone (last: {what_blew_up(report)}): lower the learning rate of "
+                "model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
+            )
+        if not report.nonfinite:
+            return (
+                f"all clients weighed 0 in {_MOST} rounds in a row (last: {', '.join(map(str, report.clients))}): give some a "
+                "weight above 0 in update_weight"
+            )
+        return (
+            f"{_few_are_finite(report)} in {_MOST} rounds in a row (last: {_nonfinite(report)}{self._before()}): lower "
+            "model.optimizer.lr or set model.clip_local_gradients"
+        )
+
+    def _before(self) -> str:
+        """Whose update was the largest in the last round that counted: clients that got its result may be innocent."""
+        if self._last_counted is None or (largest := self._last_counted.largest_norm) is None:
+            return ""
+        return f"; before them, in round {self._last_counted.round}, the {_named(largest)}"
+
+
+def what_blew_up(report: RoundReport) -> str:
+    """Whose update was the largest in a round whose step was undone."""
+    largest = report.largest_norm
+    who = "no client sent a finite update" if largest is None else _named(largest)
+    return f"the server's step made the global model or the server's state non-finite ({who})"
+
+
+def _few_are_finite(report: RoundReport) -> str:
+    most = "no client" if len(report.nonfinite) == len(report.clients) else "fewer than half of the clients"
+    return f"{most} sent a finite update"
+
+
+def _nonfinite(report: RoundReport) -> str:
+    return f"clients {', '.join(map(str, report.nonfinite))}"
+
+
+def _named(largest: tuple[float, int]) -> str:
+    norm, client = largest
+    return f"largest norm of an update: {norm:.3g}, of client {client}"

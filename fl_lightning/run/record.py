@@ -1,0 +1,146 @@
+"""RunRecord: a fit with a folder writes a record there, one fit at a time, and each round stands in it once."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+
+from fl_lightning.run.record_lines import RECORD_FILE
+from fl_lightning.run.record_logger import RecordLogger
+
+_EVENT_FILES = "events.out.tfevents.*"
+_WITH_FOLDER = TensorBoardLogger | CSVLogger | RecordLogger
+
+
+class RunRecord(Callback):
+    """Has ``record.jsonl`` written, and cuts it where the checkpoint was written from which a fit goes on.
+
+    A checkpoint remembers how long the record and TensorBoard's event files, its mirror, were. What a killed process logged
+    after that is cut off when a fit goes on in the same folder, since its rounds are done again. A fit that ends before it
+    begins to train leaves them as they were. The folders that a fit writes to are locked until its process ends, however that
+    ends.
+    """
+
+    def __init__(self) -> None:
+        self._locks = ExitStack()
+        self._logger: RecordLogger | None = None  # that the trainer was not given
+        self._found: list[Path] = []  # event files and records of earlier fits
+        self._sizes: dict[str, int] = {}  # of such a file, by what identifies it: its bytes when the checkpoint was written
+        self._rounds = -1  # that the checkpoint has, if a fit goes on from one
+        self._training = False
+
+    def open(self, trainer: Trainer, folder: Path | None) -> None:
+        """Give the trainer a logger for the record of a run with a folder, and lock the folders; before anything is written.
+
+        Args:
+            folder: that the run alone writes to, if there is one.
+
+        Raises:
+            ValueError: naming the folder, if another fit writes to it.
+        """
+        with_folder = [logger for logger in trainer.loggers if isinstance(logger, _WITH_FOLDER)]
+        if trainer.is_global_zero:
+            self._lock({Path(logger.log_dir).resolve() for logger in with_folder} | ({folder.resolve()} if folder else set()))
+        recorded = [Path(logger.log_dir).resolve() for logger in with_folder if isinstance(logger, RecordLogger)]
+        leaves_nothing = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+        if folder is not None and folder.resolve() not in recorded and not leaves_nothing:
+            self._logger = RecordLogger(folder)
+            trainer.loggers = [*trainer.loggers, self._logger]
+        self._found = list(self._files(trainer))
+
+    def _lock(self, folders: set[Path]) -> None:
+        for path in sorted(folders):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                self._locks.enter_context(FileLock(path / ".lock", timeout=0))
+            except Timeout:
+                self._locks.close()
+                raise ValueError(
+                    f"{path} is being written by another fit: wait for its end, stop it, or set trainer.default_root_dir to "
+                    "another folder"
+                ) from None
+
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        for logger in trainer.loggers:
+            logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
+        if trainer.is_global_zero:
+            checkpoint["event_files"] = {_identity(path): path.stat().st_size for path in self._files(trainer)}
+
+    def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
+        rank_zero_only(print)(f"The fit goes on after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
+
+    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._rounds == trainer.max_steps:  # no round is left to train, but what a fit ends with is written again
+            self._cut(trainer)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._cut(trainer)
+
+    def _cut(self, trainer: Trainer) -> None:
+        """Take the files back to where the checkpoint was written."""
+        self._training = True
+        identities = {path: _identity(path) for path in self._found}
+        goes_on = {path.parent for path, identity in identities.items() if identity in self._sizes}
+        for path, identity in identities.items():
+            if path.parent in goes_on:
+                _cut(path, self._sizes.get(identity))
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir).resolve() in goes_on:
+                # A TensorBoard that is open has read what is cut off: this has it forget those rounds.
+                start = Event(session_log=SessionLog(status=SessionLog.START))
+                logger.experiment._get_file_writer().add_event(start, self._rounds + 1)
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        if self._found and not self._training:
+            for path in set(self._files(trainer)).difference(self._found):  # Lightning made them, and they hold nothing
+                with suppress(OSError):  # one file too many does no harm
+                    path.unlink()
+        self._close(trainer)
+
+    def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        self._close(trainer)
+
+    def _close(self, trainer: Trainer) -> None:
+        """Leave the record and the locks: what a trainer tests later is not of the fit."""
+        if self._logger is not None:
+            self._logger.finalize("success")
+            trainer.loggers = [logger for logger in trainer.loggers if logger is not self._logger]
+        self._locks.close()
+
+    def _files(self, trainer: Trainer) -> Iterator[Path]:
+        """Files that grow as a run goes on, in the folders that loggers write them to."""
+        loggers = [*trainer.loggers, self._logger]
+        folders = {Path(one.log_dir).resolve() for one in loggers if isinstance(one, TensorBoardLogger | RecordLogger)}
+        for folder in folders if trainer.is_global_zero else ():
+            yield from folder.glob(_EVENT_FILES)
+            yield from folder.glob(RECORD_FILE)
+
+
+def run_folder(trainer: Trainer, named: Path | None) -> Path | None:
+    """The folder that a run alone writes to: the named one, otherwise that of the first logger that makes one for each run."""
+    folders = [Path(logger.log_dir) for logger in trainer.loggers if isinstance(logger, _WITH_FOLDER)]
+    return next(iter([*([] if named is None else [named]), *folders]), None)
+
+
+def _identity(path: Path) -> str:
+    """What tells a file from those of other runs: the name of TensorBoard's, of a record also its first line, with a time."""
+    if path.name != RECORD_FILE:
+        return path.name
+    with path.open("rb") as file:
+        return f"{path.name} {file.readline(99).decode(errors='replace').strip()}"
+
+
+def _cut(path: Path, size: int | None) -> None:
+    """Leave a file's first bytes; without a size it is younger than the checkpoint, and goes."""
+    if size is None:
+        path.unlink()
+    elif path.stat().st_size > size:
+        os.truncate(path, size)

@@ -1,0 +1,167 @@
+"""Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.participation import Participation
+from fl_lightning.data.samples import type_name
+from fl_lightning.data.tasks import Tasks
+from fl_lightning.protocol import Needs
+
+
+def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
+    """Check that there are classes to tell apart, and that the net takes the data and has one output a class.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    num_classes, weight = len(data.classes), next(net.parameters())
+    if num_classes == 1:
+        raise ValueError(
+            f"data.source has the single class {data.classes[0]!r}, and nothing to tell it from: check data.root "
+            "and the labels, or name all classes"
+        )
+    inputs = data.first_inputs(1).to(weight.device)
+    if inputs.is_floating_point():
+        inputs = inputs.to(weight.dtype)
+    try:
+        outputs = _outputs(net, inputs)
+    except torch.OutOfMemoryError:  # which says nothing of the net
+        raise
+    except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+        given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
+        if data.samples.inputs_are_whole:
+            given, cure = f"{given} and type {type_name(inputs)}", f"{cure}, or give floats"
+        raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
+    if not isinstance(outputs, Tensor):
+        logits = ", such as its logits" if hasattr(outputs, "logits") else ""
+        raise ValueError(
+            f"model.net gives {type(outputs).__name__}, must be a tensor of logits (samples, classes): wrap it in a net "
+            f"whose forward returns the tensor{logits}"
+        )
+    if outputs.ndim > 2:
+        raise ValueError(
+            f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be (classes,): segmentation is not "
+            "supported, and of a sequence the net must give one row a sample"
+        )
+    if outputs.shape != (1, num_classes):
+        raise ValueError(
+            f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
+            "build it with that many outputs"
+        )
+
+
+@torch.no_grad()
+def _outputs(net: nn.Module, inputs: Tensor) -> object:
+    """What the net gives in evaluation mode, which may be anything; its mode is put back."""
+    training = net.training
+    net.eval()
+    outputs = net(inputs)
+    net.train(training)
+    return outputs
+
+
+def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
+    """Refuse tasks that a method does not learn.
+
+    Args:
+        needs: of the method, which say what tasks it learns.
+        method: the name of its class, for the message.
+
+    Raises:
+        ValueError: with a method that learns them.
+    """
+    if needs.data.arriving_classes if tasks.global_model else needs.data.task_streams:
+        return
+    learns = "other" if needs.data.arriving_classes or needs.data.task_streams else "no"
+    learner = "ClassLearner" if tasks.global_model else "EWC"
+    raise ValueError(
+        f"data.tasks is {tasks}, but {method} learns {learns} tasks: set model.tasks, as to {learner}, or data.tasks to null"
+    )
+
+
+def tasks_in_short(data: FederatedDataModule) -> dict[str, Any]:
+    """What of its tasks a run that goes on must share with its checkpoint: keys of the command line and values."""
+    if data.tasks is None:
+        return {}
+    if data.tasks.global_model:
+        streams = data.class_streams
+        return {"data.tasks": " | ".join(streams.names), "the digest of all clients' samples": streams.digest()}
+    streams = data.streams
+    return {
+        "data.num_clients": data.num_clients,
+        "data.seed": data.seed,
+        "data.tasks": ", ".join(f"({name})" for name in streams.names),
+        "data.tasks.tasks_per_client": streams.num_tasks,
+        "the digest of all clients' samples": streams.digest(),
+    }
+
+
+def check_same_tasks(stored: Mapping[str, Any], streams: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of a run on other tasks.
+
+    Args:
+        stored, streams: what a run that goes on, or is evaluated, must share with the one that wrote the checkpoint, as that
+            has it and as it is here: keys of the command line and values.
+
+    Raises:
+        ValueError: naming the first key that differs, with both values.
+    """
+    for name, value in streams.items():
+        if stored.get(name) != value:
+            raise ValueError(
+                f"ckpt_path holds a run on other tasks: {name} is {stored.get(name)} there and {value} here: use the data of "
+                "that run"
+            )
+
+
+def check_cohorts(participation: Participation, rounds: int) -> None:
+    """Refuse a fit of more rounds than have cohorts.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    named = participation.num_rounds
+    if named is not None and rounds > named:
+        raise ValueError(f"trainer.max_steps is {rounds}, but {participation.said_by} names {named} rounds: lower it")
+
+
+def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
+    """Refuse clients' batches of one sample, in any task, where the net, as BatchNorm may, cannot take one.
+
+    Args:
+        local_steps: of a visit, by client.
+        rounds: of the fit.
+
+    Raises:
+        ValueError: naming the first client with such a batch.
+    """
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
+        return
+    clients: Iterable[int] = range(data.num_clients)
+    if data.participation.num_rounds is not None:
+        clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
+    lonely = next(_batches_of_one(clients, data, local_steps), None)
+    if lonely is None:
+        return
+    try:
+        copy.deepcopy(net).train()(data.first_inputs(1))
+    except ValueError as error:
+        raise ValueError(
+            f"data.batch_size is {data.batch_size}, which gives {lonely} a batch of one sample, but BatchNorm in model.net "
+            "needs more: choose another batch size, or a net without"
+        ) from error
+
+
+def _batches_of_one(clients: Iterable[int], data: FederatedDataModule, local_steps: Callable[[int], int]) -> Iterator[str]:
+    """Names of the clients that have one, with the task in which they do."""
+    for position in data.present_shards.at_each_position():
+        task = f" in task {position + 1}" if data.tasks is not None else ""
+        holding = (client for client in clients if data.num_train(client) > 0)  # others join later
+        alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
+        yield from (f"client {client}{task}" for client in alone)

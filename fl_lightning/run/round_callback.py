@@ -1,0 +1,34 @@
+"""RoundCallback: what a run calls at the seams of a round."""
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from fl_lightning.protocol import CohortModels, RoundReport
+from fl_lightning.run.trainer_settings import callbacks_of
+
+
+class RoundCallback(Callback):
+    """A Lightning callback that also sees the inside of a round; others are called by Lightning alone."""
+
+    only_looks: bool = False
+    """Whether the fit adds no round to the run of its checkpoint, whose settings it then need not have."""
+
+    def wants_models(self, round: int) -> bool:
+        """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
+        return False
+
+    def on_round_start(self, trainer: Trainer, module: LightningModule, round: int) -> None:
+        """Before the cohort is drawn."""
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: LightningModule, round: int, models: CohortModels) -> None:
+        """All clients have trained, the global model is still the old one. Every process must take part in ``predict``."""
+
+    def on_aggregate_end(self, trainer: Trainer, module: LightningModule, round: int) -> None:
+        """The new global model stands."""
+
+    def on_round_end(self, trainer: Trainer, module: LightningModule, round: int, report: RoundReport) -> None:
+        """The round is over."""
+
+
+def round_callbacks(trainer: Trainer) -> list[RoundCallback]:
+    """Those of a trainer's callbacks that see the inside of a round."""
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, RoundCallback)]

@@ -1,0 +1,277 @@
+"""What a run was made with, as its checkpoints store it, and what of that may change when a fit goes on from one.
+
+These may change: how many rounds there are (``trainer.max_steps``, ``data.cohorts`` for later rounds), when something is
+evaluated, watched, logged or saved (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), where data
+and results lie (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources), where
+clients' states lie (``model.client_state``), and what the run is computed on (``trainer.accelerator``, ``devices``,
+``num_nodes``, ``strategy``, ``model.engine``, ``data.eval_batch_size`` where whole sets are evaluated). All else decides what
+is learned or measured, and stays. Objects tell what they are; what they keep to themselves a config tells, where there is one.
+"""
+
+import functools
+import inspect
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.losses import Loss
+from fl_lightning.run.round_callback import round_callbacks
+from fl_lightning.state.checkpoint import check_whole
+
+Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those
+
+_MAY_CHANGE = {
+    *("model.engine", "model.client_state"),
+    *("data.root", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
+    "data.partition.clients",  # a file, whose content is who holds which samples
+}
+_LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: how much of a set is evaluated
+_EVALUATION_BATCH = "data.eval_batch_size"
+_BUILT = ("net", "lr_scheduler")  # like optimizers, described by what they build
+_COHORTS = "data.cohorts"
+_HOLDERS = "who holds which samples"
+_LAYERS = "a layer of model.net"
+_LONGEST = 60  # characters of a value in a message
+# Of an optimizer and a schedule: how they compute and how far they are, not what they do.
+_HOW = {"params", "foreach", "fused", "capturable", "differentiable"}
+_HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called_within_step", "_is_initial"}
+
+
+@dataclass
+class RunSettings:
+    """What a run is made with, once its net is built.
+
+    Args:
+        method: of the run.
+        given: what its class was called with, by argument.
+        of_config: key of the command line -> value, of the config that method and data were built by, where there is one.
+    """
+
+    method: FederatedAlgorithm
+    given: Mapping[str, Any]
+    of_config: Settings = field(default_factory=dict)
+
+    def present(self, trainer: Trainer) -> Settings:
+        """Those of a trainer's run."""
+        method, data = self.method, _data(trainer)
+        settings: Settings = {"model": _name(type(method)), "trainer.precision": trainer.precision}
+        # As text: 1 is one batch, 1.0 is all.
+        limits = {f"trainer.{name}": str(getattr(trainer, name)) for name in _LIMITS}
+        settings |= limits
+        for key, value in self._options_of_method():
+            # An engine that runs already holds the method, and with it itself.
+            if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
+                settings |= _described(f"model.{key}", value)
+        settings |= {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)}
+        settings |= _optimizers(method)
+        for key, value in _options(data):
+            settings |= _described(f"data.{key}", value)
+        settings["data.clients_per_round"] = data.participation.size if data.cohorts is None else None
+        settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
+        shards = data.shards
+        settings[_HOLDERS] = _digest(shards.train, shards.train_start, shards.validation, data.train_set.targets)
+        settings = {**self.of_config, **settings}
+        whole = set(limits.values()) == {"1.0"}
+        may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
+        return {key: value for key, value in settings.items() if key not in may_change}
+
+    def check_net(self, saved: Settings, trainer: Trainer) -> None:
+        """Whether the net of a command line is that of the run that saved ``saved``, as far as it was typed.
+
+        Raises:
+            ValueError: naming each key that differs, with both values.
+        """
+        if not self.of_config:
+            return
+        typed = {key: value for key, value in self.present(trainer).items() if f"{key}.".startswith("model.net.")}
+        differing = {k: (here, saved[k]) for k, here in typed.items() if k in saved and not _same(here, saved[k])}
+        if differing:
+            raise ValueError(f"ckpt_path is of a run with another net: {_listed(differing)}: give the run's")
+
+    def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
+        """Whether a fit of a trainer would be more of the run that wrote a checkpoint.
+
+        Raises:
+            ValueError: naming each setting that differs.
+        """
+        check_whole(checkpoint)
+        rounds = checkpoint["global_step"]
+        if not any(watcher.only_looks for watcher in round_callbacks(trainer)):
+            check_settings(checkpoint["federated"]["settings"], self.present(trainer), rounds)
+        if rounds > trainer.max_steps:
+            raise ValueError(
+                f"trainer.max_steps is {trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: raise it"
+            )
+
+    def _options_of_method(self) -> Iterator[tuple[str, Any]]:
+        """Its options, and arguments that a user's class keeps under other names."""
+        kept = dict(_options(self.method))
+        yield from kept.items()
+        yield from ((name, value) for name, value in self.given.items() if name not in kept)
+
+
+def config_settings(key: str, value: Any) -> Settings:
+    """A part of a config as settings: each class by its name, each option under its key of the command line.
+
+    Args:
+        key: of the part, such as ``model``.
+        value: plain containers, in which classes are ``class_path`` and ``init_args``.
+    """
+    if isinstance(value, Mapping):
+        options = {**value, **value.get("init_args", {}), **value.get("dict_kwargs", {})}
+        kind = options.pop("class_path", None)
+        left_out = {"init_args", "dict_kwargs", *(_HOW if _builds_optimizer(key.rpartition(".")[2]) else ())}
+        parts = {f"{key}.{name}": part for name, part in options.items() if name not in left_out}
+        named = {} if kind is None else {key: kind.rpartition(".")[2]}
+    elif isinstance(value, list) and any(isinstance(part, Mapping) for part in value):
+        parts, named = {f"{key}.{number}": part for number, part in enumerate(value)}, {}
+    else:
+        plain = value is None or isinstance(value, bool | int | float | str | list)
+        return {key: value if plain else str(value)}
+    return named | {name: inner for part in parts.items() for name, inner in config_settings(*part).items()}
+
+
+def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
+    """Whether a fit with the settings ``present`` is more of the run that saved ``saved``.
+
+    What only one of the two has, as of an option that the package has gained since, is not compared.
+
+    Args:
+        rounds: that the run has behind it.
+
+    Raises:
+        ValueError: naming each key that differs, with both values.
+    """
+    shared = {key: (value, saved[key]) for key, value in present.items() if key in saved}
+    differing = {key: pair for key, pair in shared.items() if not _same(*_compared(key, pair, rounds))}
+    for key, cause in ((_LAYERS, "model.net"), (_HOLDERS, "data.")):
+        if any(other.startswith(cause) for other in differing):
+            differing.pop(key, None)
+    if {"model.seed", "data.seed"} <= differing.keys():
+        differing = {"seed_everything": differing.pop("model.seed"), **differing}
+        del differing["data.seed"]
+    if differing:
+        raise ValueError(
+            f"ckpt_path is of a run with other settings: {_listed(differing)}: give the run's, or begin a new run from its "
+            "weights with model.initial_weights"
+        )
+
+
+def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
+    """The parts that must be the same: of cohorts, those of the rounds that were."""
+    here, there = (value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
+    return here, there
+
+
+def _same(here: Any, there: Any) -> bool:
+    return here == there or repr(here) == repr(there)  # a value may be NaN
+
+
+def _listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    shown = {key: _shown(*pair) for key, pair in differing.items()}
+    return "; ".join(f"{key} is {here}, {there} in the run" for key, (here, there) in shown.items())
+
+
+def _shown(here: Any, there: Any) -> tuple[str, str]:
+    """Two values in short; of long texts the first lines that differ."""
+    if isinstance(here, str) and isinstance(there, str):
+        lines = zip_longest(here.splitlines(), there.splitlines(), fillvalue="absent")
+        here, there = next((pair for pair in lines if pair[0] != pair[1]), (here, there))
+    return _shortened(here), _shortened(there)
+
+
+def _shortened(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _options(thing: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of an object's class that it keeps as attributes of the same names."""
+    for name in _arguments(type(thing)):
+        if hasattr(thing, name) and name != "self":
+            yield name, getattr(thing, name)
+
+
+@functools.lru_cache
+def _arguments(kind: type) -> dict[str, None]:
+    """Names of the arguments of a class and of those that it derives from, in order."""
+    kinds = (one for one in kind.__mro__ if one is not object)
+    return dict.fromkeys(name for one in kinds for name in inspect.signature(one.__init__).parameters)
+
+
+def _options_of_loss(loss: Loss) -> Iterator[tuple[str, Any]]:
+    """Its options, and other plain values that it keeps."""
+    kept = dict(_options(loss))
+    yield from kept.items()
+    plain = bool | int | float | str | None
+    yield from ((name, value) for name, value in vars(loss).items() if name not in kept and isinstance(value, plain))
+
+
+def _described(key: str, value: Any) -> Settings:
+    """A value as plain containers; objects by class and options, under the keys of the command line."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return {key: value}
+    if isinstance(value, Path):
+        return {key: None}  # where something lies may change
+    if isinstance(value, Tensor):
+        return {key: f"tensor {_digest(value)}"}
+    if isinstance(value, Mapping):
+        return {name: part for child, inner in value.items() for name, part in _described(f"{key}.{child}", inner).items()}
+    if isinstance(value, Sequence):
+        if all(part is None or isinstance(part, bool | int | float | str | Sequence) for part in value):
+            return {key: [list(part) if isinstance(part, tuple) else part for part in value]}
+        kinds = {key: [_name(type(part)) for part in value]}
+        return kinds | {n: part for i, inner in enumerate(value) for n, part in _described(f"{key}.{i}", inner).items()}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return {key: _name(value)}
+    listed = _options_of_loss(value) if isinstance(value, Loss) else _options(value)
+    options = (_described(f"{key}.{name}", option) for name, option in listed)
+    return {key: _name(type(value))} | {name: part for described in options for name, part in described.items()}
+
+
+def _optimizers(method: FederatedAlgorithm) -> Settings:
+    """The optimizers, and the server's schedule, as they are built for the net's weights."""
+    weights = [weight for weight in method.net.parameters() if weight.requires_grad]
+    settings, options = {}, dict(_options(method))
+    for key in filter(_builds_optimizer, options):
+        optimizer: Optimizer = options[key](weights)
+        groups = optimizer.param_groups
+        settings |= {f"model.{key}": _name(type(optimizer)), f"model.{key}.param_groups": len(groups)}
+        for number, group in enumerate(groups):
+            prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
+            settings |= _described(prefix, {name: value for name, value in group.items() if name not in _HOW})
+    if options["lr_scheduler"] is None:
+        return settings | {"model.lr_scheduler": None}
+    scheduler = options["lr_scheduler"](options["server_optimizer"](weights))
+    state = {name: value for name, value in scheduler.state_dict().items() if name not in _HOW_FAR}
+    return settings | {"model.lr_scheduler": _name(type(scheduler))} | _described("model.lr_scheduler", state)
+
+
+def _builds_optimizer(key: str) -> bool:
+    return key == "optimizer" or key.endswith("_optimizer")
+
+
+def _name(named: Any) -> str:
+    """The name of a class or a function, without its module: a script may be run, or imported."""
+    return named.__qualname__
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = 0
+    for tensor in tensors:
+        values = tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
+        digest = zlib.crc32(values.detach().cpu().numpy().tobytes(), digest)
+    return f"{digest:08x}"
+
+
+def _data(trainer: Trainer) -> FederatedDataModule:
+    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,27 @@
+"""What is logged of a round's training."""
+
+from lightning.pytorch import Trainer
+
+from fl_lightning.protocol import RoundReport
+
+
+def training_scalars(report: RoundReport) -> dict[str, float]:
+    """Lost and undone rounds, the number of clients with an update that is not finite, and the mean loss of the others."""
+    scalars = {
+        "train/nonfinite_clients": float(len(report.nonfinite)),
+        "train/undone": float(report.undone),
+        "train/lost": float(report.lost),
+    }
+    counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
+    if counted:
+        scalars["train/loss"] = sum(counted) / len(counted)
+    return scalars
+
+
+def is_logged(trainer: Trainer, round: int, is_evaluated: bool) -> bool:
+    """Whether loggers get them after a round: every ``trainer.log_every_n_steps``, and where the run is evaluated.
+
+    Lightning's default of every 50 steps alone would leave a short run without a loss.
+    """
+    every = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
+    return every > 0 and (round % every == 0 or is_evaluated or round == trainer.max_steps)

@@ -1,0 +1,45 @@
+"""A net with the weights of a checkpoint: all of a run's state, or a new run's beginning."""
+
+from typing import Any
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.functional.aggregation import State
+from fl_lightning.state.checkpoint import part_of, read_checkpoint
+
+_KEY = "model.initial_weights"
+
+
+def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any]:
+    """Give a method's net the weights and buffers of the global net in a checkpoint, and nothing else of the run that wrote it.
+
+    Returns:
+        ``file`` and ``round``, where they come from.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint, or of another net.
+    """
+    checkpoint = read_checkpoint(path, _KEY)
+    stored = method.tasks.begin_with(method.begin_with(part_of(checkpoint["state_dict"], "net")))
+    check_same_net(stored, method.net.state_dict(), _KEY, "give a checkpoint of this net")
+    method.net.load_state_dict(stored)
+    return {"file": path, "round": checkpoint["global_step"]}
+
+
+def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
+    """One line where ``load_state_dict`` would give many.
+
+    Args:
+        stored, present: by name; what the option ``key`` gives, and what is there.
+        cure: what to do where they differ.
+
+    Raises:
+        ValueError: naming the first weight or buffer that is missing, has another shape, or is not finite.
+    """
+    for name in sorted(stored.keys() | present.keys()):
+        there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, present))
+        if there != here:
+            raise ValueError(f"{key} holds another net: {name} is {there} there and {here} here: {cure}")
+        # What begins as NaN, such as a table that is to be filled, may hold some.
+        if present[name].isfinite().all() and not stored[name].isfinite().all():
+            raise ValueError(f"{key} holds a net with values of {name} that are not finite: give an older checkpoint")

@@ -1,0 +1,82 @@
+"""A sweep in its folder: begun or gone on with, worked on, reported."""
+
+import signal
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fl_lightning.state.atomic_files import atomic_write
+from fl_lightning.sweep.points import Choices, Run, grid
+from fl_lightning.sweep.same_sweep import check_same, described
+from fl_lightning.sweep.screen import Screen
+from fl_lightning.sweep.settings import Settings
+from fl_lightning.sweep.study import Search, SweepStudy
+from fl_lightning.sweep.table import as_csv, as_table, rows, totals
+from fl_lightning.sweep.worker import Stop, Worker
+
+_WARM_UP = 5  # a fifth of the rounds pass before a run is compared with others
+
+
+class EnteredSweep:
+    """A sweep with its runs queued in its folder.
+
+    Args:
+        settings: what the command line asks for.
+        config: text of the config that all runs share, which is kept in the folder.
+        rounds: of a run.
+        left_out: runs of a grid that the folder does not need.
+
+    Raises:
+        ValueError: if the folder holds another sweep.
+    """
+
+    def __init__(self, settings: Settings, config: str, rounds: int, left_out: Collection[Run]) -> None:
+        self.settings, self.study = settings, SweepStudy(settings.out, settings.prune, rounds // _WARM_UP)
+        self._config = settings.out / "config" / f"{Path(settings.config).stem}.yaml"
+        description = described(settings, config)
+        with self.study.lock:
+            check_same(self.study.description, description, settings.out)
+            if not self.study.description:
+                with atomic_write(self._config) as path:
+                    path.write_text(config, encoding="utf-8")
+            self.study.describe(description)
+            if settings.search == "grid":
+                choices = [axis for axis in settings.axes if isinstance(axis, Choices)]
+                runs = [Run(point, seed) for seed in settings.seeds for point in grid(choices)]
+                self.study.queue(run for run in runs if run not in left_out)
+            if settings.retry_failed:
+                self.study.queue_failed()
+
+    def work(self, screen: Screen, stop: Stop) -> None:
+        """Run what is left, until nothing is or a signal asks for an end."""
+        asked, search = self.settings, None
+        if asked.search != "grid":
+            search = Search(asked.search, asked.axes, asked.seeds, asked.trials or 0)
+        Worker(self.study, self._config, asked.options, asked.jobs, search, asked.prune, screen, stop).work()
+
+    def report(self, signals: Sequence[int]) -> None:
+        """Show and write the results, and end with the exit code that they and the signals ask for.
+
+        Raises:
+            ValueError: saying how many runs have failed.
+            SystemExit: after a signal.
+        """
+        found, path = rows(self.study.records()), self.settings.out / "results.csv"
+        with self.study.lock, atomic_write(path) as temporary:
+            temporary.write_text(as_csv(found), encoding="utf-8")
+        if signals:
+            name = signal.Signals(signals[0]).name
+            print(f"fl-lightning: stopped by {name}, {totals(found)}: the same command goes on from here", file=sys.stderr)
+            sys.exit(128 + signals[0])
+        Console().print(as_table(found))
+        print(f"Results: {path}")
+        for row in found:
+            for seed, error in row.errors.items():
+                print(f"failed: {Run(row.point, seed).name}: {error}")
+        if any(row.counts["running"] for row in found):
+            print("Other workers are at the runs that are left.")
+        if failed := sum(row.counts["failed"] for row in found):
+            total = sum(sum(row.counts.values()) for row in found)
+            raise ValueError(f"{failed} of {total} runs failed: --retry-failed tries again")

@@ -1,0 +1,51 @@
+"""Federated continual learning: learners of tasks, which methods take as ``tasks``, and FedWeIT."""
+
+from fl_lightning.data.class_stream import ClassStream, DomainStream
+from fl_lightning.data.tasks import Tasks as Tasks
+from fl_lightning.data.tasks import TaskStream
+from fl_lightning.tasks.apd import APD
+from fl_lightning.tasks.classes.ewc import ServerEWC
+from fl_lightning.tasks.classes.glfc import GLFC
+from fl_lightning.tasks.classes.icarl import ICaRL
+from fl_lightning.tasks.classes.learner import ClassLearner
+from fl_lightning.tasks.classes.lwf import LwF
+from fl_lightning.tasks.classes.mfcl import MFCL
+from fl_lightning.tasks.classes.replay import Replay
+from fl_lightning.tasks.ewc import EWC
+from fl_lightning.tasks.fedweit import FedWeIT
+from fl_lightning.tasks.former_names import present_form
+from fl_lightning.tasks.knowledge import WeightedTransfer
+from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.single_task import SingleTask
+from fl_lightning.tasks.stable_sgd import StableSGD
+from fl_lightning.tasks.synaptic_intelligence import SynapticIntelligence
+
+__all__ = [
+    "APD",
+    "EWC",
+    "GLFC",
+    "MFCL",
+    "ClassLearner",
+    "ClassStream",
+    "DomainStream",
+    "FedWeIT",
+    "ICaRL",
+    "LwF",
+    "Replay",
+    "ServerEWC",
+    "SingleTask",
+    "StableSGD",
+    "SynapticIntelligence",
+    "TaskLearner",
+    "TaskStream",
+    "WeightedTransfer",
+]
+
+
+def __getattr__(name: str) -> object:
+    """No name of a method joined with a learner's, as there were such: the error says how they are given now.
+
+    Raises:
+        AttributeError: always.
+    """
+    raise AttributeError(present_form(name) or f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,37 @@
+"""What methods share that hold clients to the global model as it was when the task before ended."""
+
+from typing import Any
+
+from fl_lightning.checks import check_range
+from fl_lightning.tasks.classes.learner import ClassLearner, frozen_copy
+
+
+class DistillingLearner(ClassLearner):
+    """Sends the teacher down in every round from the second task on, as clients keep nothing: ``client.broadcast["teacher"]``.
+
+    Args:
+        distillation: weight of what the teacher says, at least 0; with 0 it is not sent.
+
+    Raises:
+        ValueError: if it is out of range.
+    """
+
+    def __init__(self, distillation: float, **common: Any) -> None:
+        super().__init__(**common)
+        check_range("model.tasks.distillation", distillation, at_least=0, hint="0 is fine-tuning")
+        self.distillation = distillation
+
+    def configure(self) -> None:
+        super().configure()
+        if "teacher" not in self.method.server_states:
+            self.method.server_states.add("teacher", frozen_copy(self.method.net))
+
+    def end_task(self) -> None:
+        super().end_task()
+        teacher = self.method.server_states.tensors("teacher")
+        for name, tensor in frozen_copy(self.method.net).items():
+            teacher[name].copy_(tensor)
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        teaches = self.task > 0 and self.distillation > 0
+        return {"teacher": self.method.server_states.tensors("teacher")} if teaches else {}

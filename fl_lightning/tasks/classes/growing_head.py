@@ -1,0 +1,57 @@
+"""A class layer with a row for every class from the start; the rows of the classes seen so far take part."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.functional.random_streams import torch_stream
+
+_SEEN = "num_seen"  # the net's buffer, which travels as a counter of BatchNorm does
+
+
+class GrowingHead:
+    """The same as a head that grows, with shapes that never change: the net gives minus infinity for classes not seen yet.
+
+    Args:
+        net: with a linear class layer called ``classifier``.
+
+    Raises:
+        ValueError: if it has none.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        layer = getattr(net, "classifier", None)
+        if not isinstance(layer, nn.Linear):
+            found = "missing" if layer is None else type(layer).__name__
+            raise ValueError(
+                f"model.net is {type(net).__name__}, whose classifier is {found}, must be a linear layer with a row for each "
+                "class: call the class layer classifier"
+            )
+        self._layer = layer
+        self.names = frozenset(layer.state_dict(prefix="classifier."))
+        net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=layer.weight.device))
+        net.register_forward_hook(_without_unseen)
+
+    def of(self, net: nn.Module) -> dict[str, Tensor]:
+        """How many classes a net has seen, by the name of its buffer; shares memory."""
+        return {_SEEN: net.get_buffer(_SEEN)}
+
+    def see(self, net: nn.Module, count: int) -> None:
+        """Have a net tell so many classes apart; nothing waits for the device."""
+        net.get_buffer(_SEEN).fill_(count)
+
+    @torch.no_grad()
+    def draw(self, rows: slice, seed: int, task: int) -> None:
+        """Draw the rows of new classes, for all clients alike. Not before, as weight decay would shrink them."""
+        weight, bias = self._layer.weight, self._layer.bias
+        drawn = torch.rand(weight[rows].shape, generator=torch_stream(seed, task, -1, "rows of the head"), dtype=torch.float64)
+        weight[rows] = ((2 * drawn - 1) / self._layer.in_features**0.5).to(weight)
+        if bias is not None:
+            bias[rows] = 0
+
+
+def _without_unseen(net: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    """A hook on a net's outputs: classes not seen yet get minus infinity."""
+    unseen = torch.arange(logits.shape[-1], device=logits.device) >= net.get_buffer(_SEEN)
+    return logits.masked_fill(unseen, float("-inf"))

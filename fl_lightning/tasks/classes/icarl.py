@@ -1,0 +1,75 @@
+"""ICaRL: distillation, herded memories at the clients, and at the server a classifier by the nearest mean of a class.
+
+S.-A. Rebuffi, A. Kolesnikov, G. Sperl, C. H. Lampert: iCaRL: Incremental Classifier and Representation Learning. CVPR 2017.
+arXiv 1611.07725. Departures: softmax and distillation in the place of binary cross entropies, as in PyCIL's and TARGET's code;
+each client has its memory; the mean of a class is that of the clients' memories in the last round in which one that remembers
+the class took part, under the model that they received.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl_lightning.protocol import Client, Reduction, Upload, Weighted, predict_in_batches
+from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.tasks.classes.lwf import LwF
+from fl_lightning.tasks.classes.replay import Replay
+
+
+class ICaRL(LwF, Replay):
+    """Replay by herding, with distillation on all samples of a step.
+
+    The global net is judged as any other. In addition each client that remembers sends, for every class in its memory, the sum
+    of features, scaled to length 1, and their number. The server keeps the newest mean of each class, and
+    :meth:`nearest_mean_logits` are by these.
+
+    Args:
+        memory: samples that each client remembers, at least 0.
+        distillation: weight of the distillation, at least 0.
+
+    Raises:
+        ValueError: if a value is out of range, or the net has no features.
+    """
+
+    def __init__(self, memory: int = 100, distillation: float = 1.0, **common: Any) -> None:
+        super().__init__(distillation=distillation, memory=memory, selection="herding", **common)
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        return (*super().released_without_noise, "the class means")
+
+    def configure(self) -> None:
+        super().configure()
+        if "class_means" not in self.method.server_states:
+            head: Any = self.method.net.get_submodule("classifier")
+            self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
+
+    def upload(self, net: nn.Module, client: Client) -> Upload:
+        return {"class_sums": Weighted(self._class_sums(client), 1.0)} if "memory" in client.state else {}
+
+    def _class_sums(self, client: Client) -> dict[str, Tensor]:
+        """Of a client's memory, (C, d) sums and (C,) counts."""
+        indices = client.state["memory"]
+        features = F.normalize(self.features(client, indices), dim=1)
+        label = self.data.samples.targets("train", indices)
+        sums = features.new_zeros(len(self.data.classes), features.shape[1]).index_add_(0, label, features)
+        return {"sum": sums, "count": label.bincount(minlength=len(sums)).to(sums)}
+
+    def receive(self, reduced: Reduction) -> None:
+        if "class_sums" in reduced.names:
+            sent, mean = reduced.mean("class_sums"), self.method.server_states.tensors("class_means")["mean"]
+            is_held = sent["count"] > 0
+            mean[is_held] = F.normalize(sent["sum"][is_held] / sent["count"][is_held, None], dim=1).to(mean)
+
+    def nearest_mean_logits(self, inputs: Inputs) -> Tensor:
+        """(n, C), less the distance of a sample's features, scaled to length 1, to each class mean.
+
+        Minus infinity for classes without one, and for those not seen yet, of which some clients may have met samples.
+        """
+        features = predict_in_batches(self.method.net.get_submodule("features"), self.data.eval_batch_size, inputs)
+        mean = self.method.server_states.tensors("class_means")["mean"]
+        left_out = (mean == 0).all(dim=1)
+        left_out[self.arrived.num_seen :] = True
+        return (-torch.cdist(F.normalize(features, dim=1), mean)).masked_fill(left_out, float("-inf"))

@@ -1,0 +1,234 @@
+"""ClassLearner: one global model whose classes arrive task by task, with one head that all tasks share.
+
+Fine-tuning as in J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET, ICCV 2023, arXiv 2303.06937, and S. Babakniya et al.: MFCL,
+NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, of which those seen so far take part: the
+same as a head that grows, with shapes that never change. Departures: new rows are uniform in +-1/sqrt(d) with bias 0, where
+TARGET's are in +-sqrt(3/d) and MFCL's biases are drawn too.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import check_choice
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.shards_of_tasks import ArrivedClasses
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.transfers import on_device
+from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Batch, ClassProgress, Client, DataNeeds, Learner, Needs, Visit
+from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.learner import obstacle_to_streams
+from fl_lightning.tasks.classes.growing_head import GrowingHead
+from fl_lightning.tasks.clock import Pace, TaskClocks
+
+SoftmaxOver = Literal["new", "seen"]
+_LEAKED = "classes that compete"  # in the carry of a client that has met some before their task
+
+
+class ClassLearner(Learner):
+    """Learns the tasks of ``data.tasks``, a ``ClassStream`` or ``DomainStream``; with its defaults it is fine-tuning.
+
+    What goes through the server is up to the method, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` says which samples
+    a client has in each task. Of the clients that have joined by then ``data.clients_per_round`` take part in a round, or all
+    where they are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher; rows
+    of the head are drawn anew, for all clients alike, when their task begins. Where borders are blurry, classes of later tasks
+    of which a client has met samples compete too in its training. The net has a linear class layer called ``classifier``, as
+    all of ours.
+
+    Args:
+        rounds_per_task: R, rounds after which a task is over.
+        softmax_over: the classes that compete in the local loss: ``new``, those of the present task (TARGET, LANDER), which
+            leaves the rows of old ones alone, or all ``seen`` (MFCL), which pushes those down that have no samples any more.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    needs = Needs(data=DataNeeds(arriving_classes=True))
+
+    method: FederatedModule
+    clocks: TaskClocks
+    """Where the global model is in its sequence."""
+    head: GrowingHead
+
+    def __init__(self, rounds_per_task: int = 20, softmax_over: SoftmaxOver = "new") -> None:
+        super().__init__()
+        self.pace = Pace(rounds_per_task)
+        check_choice("model.tasks.softmax_over", softmax_over, SoftmaxOver)
+        self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
+        self._first_round_of_task: int | None = None  # None before any round
+        self.register_load_state_dict_post_hook(_take_over)
+
+    def obstacle_to(self, method: Any) -> str | None:
+        if (why := obstacle_to_streams(method)) is not None:
+            return why
+        if _keeps_personal_weights(method):
+            return "keeps weights with each client, but one model learns the classes: use one that shares all, such as FedAvg"
+        if changed := overridden(method, FederatedAlgorithm.client_loss, FederatedAlgorithm.client_step):
+            return f"overrides {changed[0]}, but which classes compete is up to the task: use one that does not, such as FedAvg"
+        return None
+
+    def adapt_net(self, net: nn.Module) -> None:
+        if self.method.federation is not None and (self.data.tasks is None or not self.data.tasks.global_model):
+            raise ValueError(
+                f"data.tasks is {self.data.tasks or 'null'}, but {type(self).__name__} learns classes as they arrive: give "
+                "data.tasks a ClassStream"
+            )
+        self.head = GrowingHead(net)
+
+    def begin_with(self, stored: State) -> State:
+        return {**stored, **self.head.of(self.method.net)}
+
+    def is_drawn_anew(self, name: str) -> bool:
+        return name in self.head.names
+
+    def configure(self) -> None:
+        has_data = self.method.federation is not None
+        if "clocks" not in self._modules:  # a second fit goes on
+            self.clocks = TaskClocks(1, self.data.class_streams.num_tasks if has_data else 1, self.pace, first_rate=1.0)
+        if has_data:
+            _read_clock(self)
+            self.head.see(self.method.net, self.arrived.num_seen)
+
+    def check_data(self) -> None:
+        method = self.method
+        if method.keeps_models:
+            raise ValueError(
+                f"model.personal is {list(method.personal)}, but {type(self).__name__} evaluates one model for all on the "
+                "classes that have arrived: leave it out, and do not set model.batch_norm_buffers to local"
+            )
+        if self.softmax_over == "new" and self.data.class_streams.mixed:
+            raise ValueError(
+                f"model.tasks.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier "
+                "ones' classes: set it to seen"
+            )
+        _read_clock(self)
+        participation = self.data.participation
+        for round in range(1, (participation.num_rounds or 0) + 1):
+            participation.among(_num_there_at(self.data, (round - 1) // self.rounds_per_task)).cohort(round)
+
+    # The clock ------------------------------------------------------------------------------------------------------
+
+    @property
+    def task(self) -> int:
+        """Position of the present task, from 0."""
+        return self.clocks.positions[0]
+
+    @property
+    def arrived(self) -> ArrivedClasses:
+        """The classes of the present task, and of those before."""
+        return self.data.class_streams.at(self.task)
+
+    @property
+    def is_over(self) -> bool:
+        return self.clocks.has_had_all_rounds(0) and self.task == self.data.class_streams.num_tasks - 1
+
+    def class_progress(self) -> ClassProgress:
+        return ClassProgress(self.task, self.clocks.has_had_all_rounds(0), self.rounds_per_task, self.arrived.num_old)
+
+    def begin_round(self, round: int) -> None:
+        if self.clocks.has_had_all_rounds(0) and not self.is_over:
+            self.end_task()
+            self.clocks.go_on()
+            _read_clock(self)
+            self.head.see(self.method.net, self.arrived.num_seen)
+            if self.arrived.num_seen > self.arrived.num_old:
+                self.head.draw(self.arrived.new, self.method.seed, self.task)
+        self._first_round_of_task = round - self.clocks.rounds[0]
+
+    def end_task(self) -> None:
+        """Work at the server with the model of a task that is over, and another one follows."""
+
+    def end_round(self, probes: Sequence[State]) -> None:
+        self.head.see(self.method.net, self.arrived.num_seen)  # which clients may raise in their fits
+        self.clocks.tick([0], {})
+
+    def after_undo(self) -> None:
+        _read_clock(self)
+
+    def num_there(self, round: int) -> int:
+        begun = self._first_round_of_task
+        tasks_away = int(self.clocks.has_had_all_rounds(0)) if begun is None else (round - begun) // self.rounds_per_task
+        return _num_there_at(self.data, self.task + tasks_away)
+
+    def visits(self, visits: Sequence[Visit]) -> list[Visit]:
+        """In a rehearsal, before clients that may join in this round have samples, the others."""
+        is_rehearsal = self._first_round_of_task is None
+        return [visit for visit in visits if not is_rehearsal or self.data.num_train(visit.client) > 0]
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        return self.sample_losses(net, batch, client.label_counts, client)
+
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
+        """What clients minimise, (B,), on any samples: those of the batch, and others where a method has some.
+
+        Args:
+            label_counts: (C,), of all that the client has.
+        """
+        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
+
+    def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
+        """Among the classes that compete."""
+        columns = self.competing_classes(client)
+        return self.method.loss(logits[:, columns], places_among(columns, targets), label_counts[columns])
+
+    def competing_classes(self, client: Client) -> slice | Tensor:
+        """Columns of the classes that compete in a client's loss, ascending."""
+        if _LEAKED in client.carry:
+            return client.carry[_LEAKED]
+        return self.arrived.new if self.softmax_over == "new" else slice(0, self.arrived.num_seen)
+
+    @property
+    def prepares(self) -> bool:
+        return self.data.class_streams.leak or bool(overridden(self, ClassLearner.begin_visit))
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        leaked = self.data.class_streams.leaked_classes(client.index, self.task)
+        if not leaked:
+            return {}
+        self.head.see(net, len(self.data.classes))
+        seen: Any = self.competing_classes(client)
+        columns = [*range(seen.start, seen.stop), *leaked]
+        return {_LEAKED: on_device(columns, client.label_counts.device)}
+
+    def model_after_fit(self, tensors: State) -> State:
+        return {**tensors, **self.head.of(self.method.net)}
+
+
+def frozen_copy(net: nn.Module) -> State:
+    """All weights and buffers of a net, copied: a teacher."""
+    return {name: tensor.detach().clone() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
+def places_among(columns: slice | Tensor, targets: Tensor) -> Tensor:
+    """Where targets, (B,), are among the columns that they are of, which are ascending."""
+    return targets - columns.start if isinstance(columns, slice) else (columns < targets[:, None]).sum(dim=1)
+
+
+def _read_clock(learner: ClassLearner) -> None:
+    """The clock on the host, for what is decided there, and for the data module."""
+    learner.clocks.read()
+    learner.data.present_shards.go_to([learner.task] * learner.data.num_clients)
+
+
+def _take_over(learner: ClassLearner, keys: Any) -> None:
+    """A hook on a learner that has loaded a state: evaluations are of the classes seen."""
+    if learner.method.federation is not None:
+        _read_clock(learner)
+
+
+def _keeps_personal_weights(method: Any) -> bool:
+    """Whether any weights of a method stay with clients, or models that they use."""
+    kind, ours = method if isinstance(method, type) else type(method), FederatedAlgorithm
+    has_models = kind.fine_tuned or kind.has_global_model is not ours.has_global_model
+    return bool(kind.personal) or has_models or bool(overridden(kind, ours.is_personal, ours.personal_model))
+
+
+def _num_there_at(data: FederatedDataModule, position: int) -> int:
+    """How many clients have joined by the task at a position, or by the last task."""
+    return data.class_streams.num_there(min(position, data.class_streams.num_tasks - 1))

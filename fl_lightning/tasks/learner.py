@@ -1,0 +1,272 @@
+"""TaskLearner: every client learns its sequence of tasks, round by round.
+
+J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
+arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks: who is at which task is state of the federation,
+so that synchronous and asynchronous streams, and resumed ones, run through the same loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.random_streams import torch_stream
+from fl_lightning.methods.localonly import LocalOnly
+from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit
+from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.learner import obstacle_to_streams
+from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
+from fl_lightning.tasks.task_models import TaskModels
+
+
+class TaskLearner(Learner):
+    """Learns the tasks of ``data.tasks``, a ``TaskStream``, with a class layer for each; it does nothing against forgetting.
+
+    What goes through the server is up to the method, ``FedProx(net, tasks=TaskLearner())``; with ``LocalOnly`` nothing does.
+    The class layer, ``classifier``, stays with the client: it is drawn anew when a task begins and kept when it ends. Clients'
+    models are evaluated as they are after a local fit, on the test samples of every task learned so far. A client that is not
+    visited while a task lasts, or whose last update in it is not finite, does not learn that task.
+
+    Args:
+        rounds_per_task: R, rounds after which a task is over.
+        schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
+            ``rounds_per_task`` rounds, lost ones too, or once its rate has fallen to ``smallest_rate``.
+        patience: rounds without a lower validation loss after which a client divides its learning rate.
+        rate_divisor: by what, above 1. The rate is whole again when a task begins.
+        smallest_rate: learning rate below which a client is done with its task.
+        train_unsampled: whether clients that are not in the cohort train too, without receiving or sending.
+        evaluate_every: rounds between evaluations of all tasks learned; the end of a task is always evaluated.
+        reset_adam_each_round: whether clients' optimizers begin anew in every round, as in the authors' code, or in every task.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    per_task: Sequence[str] = ("classifier.*",)
+    """Name patterns of weights of which each task has a copy."""
+
+    drawn_anew: Sequence[str] = ("classifier.*",)
+    """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
+
+    shares_weights: bool = True
+    """Whether a federation that shares no weight is refused, as it has nothing to share."""
+
+    needs = Needs(client_weights=True, data=DataNeeds(task_streams=True))
+
+    method: FederatedModule
+    clocks: TaskClocks
+    """Where every client is in its sequence."""
+    task_accuracy: Tensor
+    """(N, T, T): each client's accuracy at each position on the task of each position, NaN where it was not measured."""
+    model_values: Tensor  # (N,), that a client's model consists of
+
+    def __init__(
+        self,
+        rounds_per_task: int = 20,
+        schedule: Schedule = "synchronous",
+        patience: int = 5,
+        rate_divisor: float = 3.0,
+        smallest_rate: float = 1e-7,
+        train_unsampled: bool = False,
+        evaluate_every: int = 1,
+        reset_adam_each_round: bool = True,
+    ) -> None:
+        super().__init__()
+        self.pace = Pace(rounds_per_task, schedule, patience, rate_divisor, smallest_rate)
+        self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
+        self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
+        check_range("model.tasks.evaluate_every", evaluate_every, at_least=1)
+        self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
+        self.reset_adam_each_round = reset_adam_each_round
+        self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
+        self.models = TaskModels(self)
+
+    def obstacle_to(self, method: FederatedModule) -> str | None:
+        if (why := obstacle_to_streams(method)) is not None:
+            return why
+        if method.fine_tuned or overridden(method, FederatedModule.personal_model):
+            return "gives each client a personal model, as task streams do: use one that trains a single model, such as FedAvg"
+        return None
+
+    def configure(self) -> None:
+        if self.data.tasks is None:
+            raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
+        net = self.method.net
+        if not self.per_task_tensors(net):
+            raise ValueError(
+                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: call "
+                "its class layer classifier"
+            )
+        if self.shares_weights:
+            _check_shared(self)
+        if hasattr(self, "clocks"):  # a second fit goes on
+            return
+        num_clients, num_tasks = self.data.streams.order.shape
+        self.first_rate: float = self.method.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+        self.clocks = TaskClocks(num_clients, num_tasks, self.pace, self.first_rate)
+        self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
+        self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))
+
+    # Who is where ---------------------------------------------------------------------------------------------------
+
+    def check_data(self) -> None:
+        self.read_clocks()
+
+    @property
+    def is_over(self) -> bool:
+        return self.clocks.is_over
+
+    def read_clocks(self) -> None:
+        """Clients' positions on the host, for what is decided there, and for the data module."""
+        self.clocks.read()
+        self.data.present_shards.go_to(self.clocks.positions)
+
+    def task_progress(self) -> TaskProgress:
+        return TaskProgress(self.clocks.positions, self.task_accuracy, self.model_values)
+
+    @property
+    def released_without_noise(self) -> tuple[str, ...]:
+        return ("the validation loss that steers learning rates",)
+
+    def visits(self, visits: Sequence[Visit]) -> list[Visit]:
+        """Those that still learn and, where they train without the server, the others."""
+        named = {visit.client: visit for visit in visits}
+        if self.train_unsampled:
+            alone = (Visit(client, receives=False, sends=False) for client in range(self.data.num_clients))
+            named = {visit.client: named.get(visit.client, visit) for visit in alone}
+        return [visit for visit in named.values() if self.clocks.learns(visit.client)]
+
+    def rate_factor(self, client: int) -> float:
+        return self.clocks.factors[client]
+
+    # A visit --------------------------------------------------------------------------------------------------------
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        position = self.clocks.positions[client.index]
+        if int(client.state.get("position", -1)) != position:
+            self.begin_task(net, client, position)
+            device = client.label_counts.device
+            client.state["position"] = torch.tensor(position, device=device)
+            client.state["clock"] = Clock().to_tensor(device)
+            # What the task began with counts as received, for hooks that compare the net with it.
+            client.received_state.update({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
+        return {}
+
+    def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
+        """A client's first visit in a task, ``net`` as received: the weights of single tasks become fresh.
+
+        What is drawn anew gets its initial values in a random order, which is a draw however the net was initialised. Class
+        layers that began alike would, in rounds so few that they hardly move, be one for all tasks, and a task's gradients
+        would undo what the body learned before.
+
+        Args:
+            position: of the task in the client's sequence, from 0.
+        """
+        client.moments.clear()
+        initial = dict(self.method.net.named_parameters()) | dict(self.method.net.named_buffers())
+        for name, tensor in self.per_task_tensors(net).items():
+            tensor.copy_(initial[name].detach())
+            if self.is_drawn_anew(name):
+                stream = torch_stream(self.method.seed, position, client.index, f"fresh {name}")
+                order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
+                tensor.copy_(tensor.flatten()[order].view_as(tensor))
+
+    def end_task(self, net: nn.Module, client: Client, position: int) -> None:
+        """A client's last visit in a task, after its fit: the task's weights are kept in ``client.tasks``."""
+        client.tasks[position] = LearnedTask({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
+
+    def per_task_tensors(self, net: nn.Module) -> State:
+        """Weights and buffers of which each task has a copy."""
+        tensors = (*net.named_parameters(), *net.named_buffers())
+        return {name: t.detach() for name, t in tensors if self.is_per_task(name) and name not in self.method.constant_names}
+
+    def is_per_task(self, name: str) -> bool:
+        """Whether each task has a copy of a weight or buffer, which then stays with the client."""
+        return any(fnmatch(name, pattern) for pattern in self.per_task)
+
+    def is_personal(self, name: str) -> bool:
+        return self.is_per_task(name)
+
+    def is_drawn_anew(self, name: str) -> bool:
+        """Whether every task begins with other values of a weight that each task has a copy of."""
+        return any(fnmatch(name, pattern) for pattern in self.drawn_anew)
+
+    def end_visit(self, net: nn.Module, client: Client) -> None:
+        position = self.clocks.positions[client.index]
+        loss = self.models.validation_loss(net, client, position)
+        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
+        client.state["clock"] = clock.to_tensor(client.label_counts.device)
+        comes_again = partial(self.is_sampled_within, client)
+        if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):
+            self.end_task(net, client, position)
+
+    # Evaluation -----------------------------------------------------------------------------------------------------
+
+    def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
+        """All weights and buffers of a client's model for a task that it learns, or has learned."""
+        weights = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+        if position != self.clocks.positions[client.index] and position in client.tasks:
+            kept, of_task = client.tasks[position].tensors, self.per_task_tensors(net)
+            weights |= {name: tensor for name, tensor in kept.items() if name in of_task}
+        return weights
+
+    def num_values(self, net: nn.Module, client: Client) -> int:
+        """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
+        weights, of_task = dict(net.named_parameters()), self.per_task_tensors(net)
+        shared = sum(weight.numel() for name, weight in weights.items() if name not in of_task)
+        for task in client.tasks.values():
+            shared += sum(tensor.numel() for name, tensor in task.tensors.items() if name in weights)
+            shared += sum(tensor.values.numel() for tensor in task.sparse.values())
+        return shared
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        """Of a client at the end of a task without its optimizer's moments."""
+        return replace(state, moments={}) if self.clocks.positions[client.index] in client.tasks else state
+
+    def probe(self, net: nn.Module, client: Client) -> State:
+        """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
+        position, num_tasks = self.clocks.positions[client.index], self.data.streams.num_tasks
+        accuracy = torch.full((num_tasks,), float("nan"), dtype=torch.float64, device=client.label_counts.device)
+        if position in client.tasks or client.round % self.evaluate_every == 0:
+            for seen in range(position + 1):
+                if seen == position or seen in client.tasks:
+                    accuracy[seen] = self.models.accuracy(net, client, seen)
+        return {
+            "client": torch.tensor(client.index),
+            "rate_factor": client.state["clock"][0],
+            "task_accuracy": accuracy,
+            "model_values": torch.tensor(self.num_values(net, client)),
+        }
+
+    # The clocks of all ----------------------------------------------------------------------------------------------
+
+    def end_round(self, probes: Sequence[State]) -> None:
+        """All clocks tick; who is done goes on to the next task."""
+        for probe in probes:
+            client = int(probe["client"])
+            if not probe["task_accuracy"].isnan().all():
+                self.task_accuracy[client, self.clocks.positions[client]] = probe["task_accuracy"].to(self.task_accuracy.device)
+            self.model_values[client] = probe["model_values"]
+        visited = [visit.client for visit in self.method.present_cohort]
+        self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
+        self.clocks.go_on()
+        self.read_clocks()
+
+    def after_undo(self) -> None:
+        self.read_clocks()
+
+
+def _check_shared(learner: TaskLearner) -> None:
+    method = learner.method
+    if not isinstance(method, LocalOnly) and all(map(method.is_personal, method.trained_weights(method.net))):
+        raise ValueError(
+            f"{type(method).__name__} with {type(learner).__name__} leaves no weight of model.net to share, as all stay with "
+            "clients or belong to single tasks: share more of them, or use LocalOnly"
+        )

@@ -1,0 +1,39 @@
+"""Libraries of extras: what needs one that is missing says so in one line."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+FIT = ["fit", "--config", "digits_tce.yaml", "--trainer.max_steps", "1"]
+NOISE = ["--model.privacy.noise_multiplier", "1"]
+NEEDS = [
+    ("optuna", "sweep", "fl-lightning sweep", ["sweep", "--config", "digits_tce.yaml", "--set", "model.optimizer.lr=0.1"]),
+    ("opacus", "privacy", "model.privacy DPSGD", [*FIT, "--model.privacy", "DPSGD", *NOISE]),
+    ("opacus", "privacy", "model.privacy UserLevelDP", [*FIT, "--model.privacy", "UserLevelDP", *NOISE]),
+    ("wandb", "wandb", "trainer.logger WandbLogger", [*FIT, "--trainer.logger", "WandbLogger"]),
+    ("mlflow", "mlflow", "trainer.logger MLFlowLogger", [*FIT, "--trainer.logger", "MLFlowLogger"]),
+    ("datasets", "huggingface", "data.source HuggingFace", [*FIT, "--data.source", "HuggingFace", "--data.source.name", "x"]),
+]
+
+
+@pytest.mark.parametrize(("library", "extra", "what", "command"), NEEDS)
+def test_a_missing_library_is_one_line_with_the_command(main, tmp_path, monkeypatch, library, extra, what, command):
+    monkeypatch.setitem(sys.modules, library, None)  # Python's word for a library that cannot be imported
+    for module in ("sweep.study", "sweep.entered_sweep", "command_line.sweep"):  # which an earlier test has imported
+        monkeypatch.delitem(sys.modules, f"fl_lightning.{module}", raising=False)
+    code, _, error = main(*command)
+    assert code == 1
+    assert error == f"fl-lightning: error: {what} needs the library {library}: pip install 'fl-lightning[{extra}]'\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", [None, "file:./mlruns", "mlruns"])
+def test_a_folder_is_no_place_for_mlflow(main, tmp_path, monkeypatch, address):
+    """Newer releases refuse one in a paragraph; the key and a database that works are named before anything is made."""
+    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
+    given = ["--trainer.logger.tracking_uri", address] if address else []
+    code, _, error = main(*FIT, "--trainer.logger", "MLFlowLogger", *given)
+    said = f"trainer.logger.tracking_uri is {address or 'not set'}, which is a folder, and MLflow wants a database or a server"
+    assert (code, error) == (1, f"fl-lightning: error: {said}: such as sqlite:///mlflow.db\n")
+    assert not list(tmp_path.iterdir())

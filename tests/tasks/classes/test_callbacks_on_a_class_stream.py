@@ -1,0 +1,217 @@
+"""ArrivingClasses against predictions counted one after another, other callbacks on such a stream, and the command line."""
+
+import csv
+import json
+import math
+import re
+
+import pytest
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from options import NO_PICTURES
+
+from fl_lightning.callbacks import (
+    ArrivingClasses,
+    Communication,
+    FederatedCallback,
+    LabelCounts,
+    PerClassAccuracy,
+    RoundForgetting,
+)
+from fl_lightning.callbacks.class_names import class_names
+from fl_lightning.data import Dataset, Samples
+from fl_lightning.data.sources.source import Source
+from fl_lightning.report.log import read_log
+from fl_lightning.report.run_figures import pictures
+from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, ICaRL
+
+
+class Newest(FederatedCallback):
+    """What is known after each round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after = {}
+
+    def on_round_end(self, trainer, module, round, report):
+        self.after[round] = {name: value for name, value in module.newest.items() if "task" in name}
+
+
+class Domains(Source):
+    """Three classes from two sets."""
+
+    def load(self, root):
+        generator = torch.Generator().manual_seed(3)
+        targets = torch.arange(120) % 6
+        inputs = torch.randn(120, 2, 3, 3, generator=generator, dtype=torch.float64)
+        train, test = Samples(inputs[:90], targets[:90]), Samples(inputs[90:], targets[90:])
+        return Dataset(train, test, ("x/a", "x/b", "x/c", "y/a", "y/b", "y/c"), sources=("x",) * 3 + ("y",) * 3)
+
+
+@pytest.mark.parametrize("blurry", [0.0, 0.3])
+def test_scalars_of_each_task(arriving, blurry):
+    """From the model's predictions after rounds 2, 4 and 6, counted in plain Python; a class that leaks is new in its task."""
+    newest, data = Newest(), arriving.new_data(ClassStream(3, blurry=blurry))
+    trained = arriving.train(
+        ClassLearner, data, callbacks=[ArrivingClasses(), newest], softmax_over="seen" if blurry else "new"
+    )
+    targets = trained.data.test_set.targets.tolist()
+    table, accuracies = {}, []
+    for t, round in enumerate((2, 4, 6)):
+        said, after = trained.seen.logits[round - 1].argmax(dim=1).tolist(), newest.after[round]
+        true = [label for label in targets if label < 2 * t + 2]
+        pairs = list(zip(said, true, strict=True))
+
+        def accuracy(pairs):
+            return sum(p == c for p, c in pairs) / len(pairs)
+
+        accuracies.append(accuracy(pairs))
+        for i in range(t + 1):
+            table[t, i] = accuracy([pair for pair in pairs if pair[1] // 2 == i])
+            assert after[f"task_accuracy/{i + 1:02d}"] == pytest.approx(table[t, i])
+        drops = [max(table[past, i] for past in range(i, t)) - table[t, i] for i in range(t)]
+        inside = [pair for pair in pairs if pair[0] // 2 == pair[1] // 2]
+        expected = {
+            "accuracy": accuracies[-1],
+            "average_incremental_accuracy": sum(accuracies) / len(accuracies),
+            "forgetting": sum(drops) / t if t else 0.0,
+            "backward_transfer": sum(table[t, i] - table[i, i] for i in range(t)) / t if t else 0.0,
+            "task_found": len(inside) / len(pairs),
+            "right_where_found": accuracy(inside) if inside else math.nan,
+        }
+        if t:
+            expected |= {
+                "old_accuracy": accuracy([pair for pair in pairs if pair[1] < 2 * t]),
+                "new_accuracy": accuracy([pair for pair in pairs if pair[1] >= 2 * t]),
+            }
+        for name, value in expected.items():
+            assert after[f"tasks/{name}"] == pytest.approx(value), (name, round)
+    assert "tasks/forgetting_by_class" in newest.after[6]
+    assert "tasks/nearest_mean_accuracy" not in newest.after[6]
+
+
+def test_a_resumed_run_knows_the_tasks_before(arriving, tmp_path):
+    newest = Newest()
+    arriving.train(ICaRL, memory=8, rounds=4, callbacks=[ArrivingClasses()], checkpoints=tmp_path)
+    resumed = arriving.train(ICaRL, memory=8, callbacks=[ArrivingClasses(), newest], ckpt_path=tmp_path / "step=4.ckpt")
+    whole = arriving.train(ICaRL, memory=8, callbacks=[ArrivingClasses()])
+    names = [name for name in whole.newest if "task" in name]
+    assert "tasks/nearest_mean_accuracy" in names
+    assert {name: resumed.newest[name] for name in names} == {name: whole.newest[name] for name in names}
+
+
+def test_domains_have_a_table_and_no_confusion(arriving):
+    data = arriving.new_data(DomainStream())
+    data.source = Domains()
+    newest = Newest()
+    net = arriving.new_net()
+    net.classifier = torch.nn.Linear(3, 3).double()
+    trained = arriving.train(ClassLearner, data, net, callbacks=[ArrivingClasses(), newest])
+    assert trained.tasks.is_over
+    assert newest.after[4].keys() == {
+        *(f"tasks/{name}" for name in ("accuracy", "average_incremental_accuracy", "forgetting", "backward_transfer")),
+        "task_accuracy/01",
+        "task_accuracy/02",
+    }
+
+
+def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_scalars, raw_records):
+    """Per-class accuracy and F_t live, and the pictures of the tasks, which what was logged draws again."""
+    callbacks = [PerClassAccuracy(every=1, clients_every=3), RoundForgetting(every=1, clients_every=3), ArrivingClasses()]
+    callbacks += [LabelCounts(rounds=[3]), Communication()]
+    logger = TensorBoardLogger(tmp_path, name="", version="")
+    data = arriving.new_data(ClassStream(num_tasks=3, class_order="labels"))
+    arriving.train(ClassLearner, data, callbacks=callbacks, logger=logger)
+    scalars = read_scalars(tmp_path)
+    for label, name in enumerate("abcdef"):
+        assert min(scalars[f"class_accuracy/{name}"]) == (2 * (label // 2) + 1 if label > 1 else 0)
+    assert all(math.isfinite(value) for curve in scalars.values() for value in curve.values())
+    assert {"forgetting/round", "forgetting/from_best", "forgetting/local_mean"} <= scalars.keys()
+    tags = {tag for _, tag, _ in raw_records(tmp_path)}
+    assert {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "class_accuracy/heatmap"} <= tags
+    log = read_log(tmp_path)
+    found = {picture.tag: picture for picture in pictures(log)}
+    again = {tag: picture.draw(picture.rounds[-1]) for tag, picture in found.items()}
+    images = {"tasks/accuracy_table", "tasks/confusion", "tasks/classes", "class_accuracy/heatmap", "class_accuracy/one_round"}
+    assert images | {"forgetting/drops", "label_counts/partition", "label_counts/cohort"} == again.keys() <= tags
+    held = {round: rows[-1].nonzero()[0].tolist() for round, rows in log.tensors["label_counts/first_clients"].items()}
+    assert held == {0: [0, 1], 2: [2, 3], 4: [4, 5]}  # classes of all clients, before each task
+    assert found["label_counts/partition"].chosen([2, 4]) == [2, 4]
+    bars = again["label_counts/cohort"].axes[0].containers
+    assert [label for label, bar in enumerate(bars) if bar[-1].get_width() > 0] == [2, 3]  # of all clients in round 3
+    rows = [label.get_text().split(",")[0] for label in again["tasks/classes"].axes[0].get_yticklabels()]
+    assert rows == [f"{name} (rounds {2 * (label // 2) + 1} to {2 * (label // 2) + 2})" for label, name in enumerate("abcdef")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "spans"),
+    [
+        ({}, [(1, 2), (3, 4), (5, 6)]),
+        ({"cumulative": True}, [(1, 6), (3, 6), (5, 6)]),
+        ({"moving": 0.5}, [(1, 6), (3, 6), (5, 6)]),  # of three clients one moves at a time
+    ],
+)
+def test_pictures_say_when_a_class_came_and_went(arriving, settings, spans):
+    """Between them clients have samples: two classes a task of two rounds."""
+    data = arriving.new_data(ClassStream(num_tasks=3, class_order="labels", **settings))
+    trained = arriving.train(ClassLearner, data, rounds=1, softmax_over="seen")
+    expected = [f"{name} (rounds {first} to {last})" for name, (first, last) in zip("abcdef", sorted(2 * spans))]
+    assert class_names(trained) == expected
+
+
+def test_on_the_command_line(main, tmp_path):
+    """Two tasks of one round each, on from the checkpoint, evaluated and applied."""
+    short = (
+        "--model.tasks.rounds_per_task 1 --model.net.hidden 16 --data.batch_size 60 --trainer.enable_progress_bar false".split()
+    )
+    short += [*NO_PICTURES, "--callbacks.client_forgetting.every", "2"]
+    code, out, error = main("fit", "--config", "digits_classes.yaml", *short, "--trainer.max_steps", "2")
+    assert code == 0, error
+    assert "tasks/accuracy" in out
+    assert "best test accuracy" not in out
+    (folder,) = tmp_path.glob("runs/*/version_0")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["tasks"]["tasks/accuracy"] == pytest.approx(results["test_accuracy"]["last"])
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["last.ckpt"]
+    config = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
+    code, out, error = main("test", *config)
+    assert code == 0, error
+    (shown,) = re.findall(r"test/accuracy +│ +([\d.]+)", out)
+    assert float(shown) == pytest.approx(results["test_accuracy"]["last"])
+    code, _, error = main("predict", *config)
+    assert code == 0, error
+    (predictions,) = tmp_path.glob("runs/**/predictions.csv")
+    with open(predictions, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert 0 < len(rows) < 300  # four of ten digits
+    code, out, error = main("export", "--ckpt_path", "last")
+    assert code == 0, error
+    assert "probabilities of 10 classes" in out
+    code, _, error = main("fit", *config, "--trainer.max_steps", "3")
+    assert code == 0, error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.tasks.num_tasks", "11"], "data.tasks.num_tasks is 11, but data.source has 10 classes: lower it"),
+        (["--data.tasks.classes", "[['0','1'],['1']]"], "data.tasks.classes names 1 twice: give each class to one task"),
+        (
+            ["--model.tasks", "Replay", "--model.tasks.memory", "5000"],
+            "model.tasks.memory is 5000, but no client has more than",
+        ),
+        (["--data.tasks.joining", "2"], "data.tasks.joining is 2 at each of 4 tasks, which leaves none of data.num_clients 5"),
+        (["--data.partition", "Natural"], "data.partition is Natural(min_samples=1), but each task of data.tasks is"),
+        (["--model.tasks", "null"], "data.tasks is ClassStream(5 tasks), but FedAvg learns no tasks"),
+    ],
+)
+def test_mistakes_are_one_line(main, tmp_path, arguments, message):
+    """Before the first round, and no folder is left."""
+    if arguments[0] == "--data.tasks.classes":
+        arguments = ["--data.tasks.num_tasks", "null", *arguments]
+    extra = [] if arguments[1] == "null" else ["--model.tasks.rounds_per_task", "1"]
+    code, _, error = main("fit", "--config", "digits_classes.yaml", *arguments, *extra)
+    assert code != 0
+    assert error.splitlines()[-1].startswith(f"fl-lightning: error: {message}")
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*/version_0"))
