@@ -27,7 +27,6 @@ def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambd
         imported: called when torch and Lightning are there and the command begins.
     """
     _quiet_lightning()
-    warnings.formatwarning = _one_line
     threading.excepthook = _say_thread_failed
     arguments = list(sys.argv[1:] if args is None else args)
     try:
@@ -41,6 +40,7 @@ def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambd
     try:
         sys.path.append(os.getcwd())  # so that `--model my_method.MyMethod` finds my_method.py in the working folder
         run = _imported(arguments[0], arguments[1:], given)
+        warnings.formatwarning = _one_line  # Lightning sets one of its own as it is imported
         imported()
         run()
     except KeyboardInterrupt:

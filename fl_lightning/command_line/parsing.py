@@ -7,6 +7,7 @@ class that was meant, and what it would take without a word.
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +58,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
     except ArgumentError as error:
         raise ValueError(_parser_line(error, _known_options(parser, given, classes), options, given, classes)) from error
     _check_nothing_dropped([key for key, _ in options], config)
+    _say_what_configs_lose(options, config)
     for key, value in flat_values(config.as_dict()):
         _check_finite(key, value)
     return config
@@ -217,18 +219,33 @@ def _check_nothing_dropped(options: Sequence[str], config: Namespace) -> None:
         later = options[number + 1 :]
         if again := next((key for key in later if option.startswith(f"{key}.") and later.count(key) > 1), None):
             raise ValueError(f"{option} is given, but {again} twice after it, which may drop it: give {again} once")
-        value: Any = config
-        for part in option.split("."):
-            kind = value.get("class_path") if isinstance(value, Namespace) else None
-            if kind is not None and part not in ("class_path", "init_args", "dict_kwargs"):
-                taken = [value.get("init_args"), value.get("dict_kwargs")]
-                value = next((one for one in taken if one is not None and part in one), None)
-                if value is None:
-                    other = kind.rpartition(".")[2]
-                    raise ValueError(f"{option} is given, but {other}, given later, has no such option: drop one of them")
-            if not isinstance(value, Namespace | dict) or part not in value:
-                break
-            value = value[part]
+        if (other := _without(option, config)) is not None:
+            raise ValueError(f"{option} is given, but {other}, given later, has no such option: drop one of them")
+
+
+def _say_what_configs_lose(options: Sequence[tuple[str, str | None]], config: Namespace) -> None:
+    """Warn of each option in a config whose class was replaced by one that has no such option."""
+    for name in (value for key, value in options if key == "config" and value is not None):
+        for key, value in flat_values(config_values(name)):
+            if (other := _without(key, config)) is not None:
+                said = f"{key} is {shortened(str(value))} in {name}"
+                warnings.warn(f"{said}, but {other} has no such option: it is left out", stacklevel=2)
+
+
+def _without(option: str, config: Namespace) -> str | None:
+    """The class in a parsed config that has no such option; None if the option is there, or is none of a class."""
+    value: Any = config
+    for part in option.split("."):
+        kind = value.get("class_path") if isinstance(value, Namespace) else None
+        if kind is not None and part not in ("class_path", "init_args", "dict_kwargs"):
+            taken = [value.get("init_args"), value.get("dict_kwargs")]
+            value = next((one for one in taken if one is not None and part in one), None)
+            if value is None:
+                return kind.rpartition(".")[2]
+        if not isinstance(value, Namespace | dict) or part not in value:
+            return None
+        value = value[part]
+    return None
 
 
 def _check_finite(key: str, value: object) -> None:

@@ -358,11 +358,25 @@ def test_another_strategy_for_several_processes_is_refused_before_they_start(mai
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_warning_is_one_line(main):
-    """Of what happened in a round, without the file and the line of code."""
-    main("--version")
-    text = warnings.formatwarning(UserWarning("round 3 was undone"), UserWarning, "module.py", 3)
-    assert text == "fl-lightning: warning: round 3 was undone\n"
+def test_what_a_config_sets_for_a_class_that_is_replaced_is_named(tmp_path):
+    """Each option in a line of its own, without a file and a line of code; Lightning has a format of its own for warnings."""
+    replaced = ["--model", "SCAFFOLD", "--model.net", "MLP", "--data.num_clients", "0"]
+    command = [sys.executable, "-m", "fl_lightning", "fit", "--config", "cifar10_20_clients_fedprox.yaml", *replaced]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    config = "in cifar10_20_clients_fedprox.yaml, but"
+    warned = [
+        f"fl-lightning: warning: model.net.norm is mix {config} MLP has no such option: it is left out",
+        f"fl-lightning: warning: model.mu is 1.1 {config} SCAFFOLD has no such option: it is left out",
+    ]
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[:-1] == warned
+
+
+def test_a_combined_config_says_nothing_of_the_options_that_stay(main):
+    """Each method takes the net, the loss and the optimizer of another one's config."""
+    with warnings.catch_warnings(record=True) as warned:
+        main("fit", "--config", "digits_tce.yaml", "--model", "FedProx", "--data.num_clients", "0")
+    assert not warned
 
 
 def test_help_lists_the_subcommands():
