@@ -45,6 +45,7 @@ __getattr__, __dir__, __all__ = attach(
         "module": ["FederatedModule", "Net"],
         "processes.strategy": ["FederatedStrategy"],
         "run.arguments": ["CommonArguments"],
+        "trainer": ["Trainer"],
     },
 )
 

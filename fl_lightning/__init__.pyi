@@ -25,5 +25,6 @@ from .protocol import Upload as Upload
 from .protocol import Visit as Visit
 from .protocol import Weighted as Weighted
 from .run.arguments import CommonArguments as CommonArguments
+from .trainer import Trainer as Trainer
 
 __version__: str

@@ -139,7 +139,7 @@ def test_every_device_test_is_a_part():
 def test_full_runs_and_timed_rounds_have_one_arithmetic(monkeypatch):
     """On the pretended GPU: precision, products of float32 and cuDNN's choice as a run of the study has them."""
     from benchmarks import run_on_gpu
-    from fl_lightning.command_line.trainer_command import _Trainer
+    from fl_lightning import Trainer
     from fl_lightning.models import MLP
     from studies.catalogue import STUDIES
 
@@ -158,7 +158,7 @@ def test_full_runs_and_timed_rounds_have_one_arithmetic(monkeypatch):
             timed = arithmetic()
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.benchmark = False
-            _Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False)
+            Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False)
             assert arithmetic() == timed
     finally:
         torch.set_float32_matmul_precision(before[0])

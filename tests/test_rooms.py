@@ -19,7 +19,7 @@ ROOMS = [
     {"command_line"},
     {"watch"},
     {"sweep", "report", "attacks", "export", "config_files"},
-    {"tasks"},
+    {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},
     {"evaluation"},

@@ -1,6 +1,5 @@
 """The command line: ``fl-lightning fit --config digits_tce.yaml``. An error is one line, and the exit code says so."""
 
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from fl_lightning.command_line.closed_output import ending_quietly, is_closed
 from fl_lightning.command_line.commands import COMMANDS
 from fl_lightning.command_line.subcommands import quick_answer
+from fl_lightning.run.quiet_lightning import quiet_lightning
 
 
 def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
@@ -26,7 +26,7 @@ def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambd
         args: the command line without the program; by default that of this process.
         imported: called when torch and Lightning are there and the command begins.
     """
-    _quiet_lightning()
+    quiet_lightning()
     threading.excepthook = _say_thread_failed
     arguments = list(sys.argv[1:] if args is None else args)
     try:
@@ -99,19 +99,6 @@ def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
     """A warning without the line of code that gave it."""
     return f"fl-lightning: warning: {message}\n"
-
-
-def _quiet_lightning() -> None:
-    """Leave the screen to the progress bar and the errors."""
-    warnings.filterwarnings("ignore", module="lightning")
-    for name in (
-        "pytorch.utilities.rank_zero",
-        "fabric.utilities.seed",
-        "fabric.utilities.distributed",
-        "pytorch.accelerators",
-        "pytorch.trainer.connectors.signal_connector",
-    ):
-        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -29,7 +29,6 @@ from fl_lightning.callbacks import (
     PredictionWriter,
     PrivacyBudget,
     RoundForgetting,
-    RoundProgressBar,
     RunSummary,
     TaskAccuracy,
     TaskAttention,
@@ -41,7 +40,6 @@ from fl_lightning.command_line.parsing import given_values, parse
 from fl_lightning.command_line.run_folder import NAMED, SaveConfig, find_checkpoint, run_folder
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
-from fl_lightning.processes.gpu_arithmetic import Float32Products, choose_arithmetic
 from fl_lightning.processes.peer_watch import PeerLost
 from fl_lightning.processes.strategy import FederatedStrategy
 from fl_lightning.processes.torchrun_store import decided_by_first, num_started
@@ -53,21 +51,11 @@ from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import VersionFolder, is_complete
 from fl_lightning.tasks.former_names import present_form
+from fl_lightning.trainer import Trainer
 
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
 _GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
-_TRAINER_DEFAULTS = {
-    "max_epochs": -1,
-    "val_check_interval": 10,
-    "check_val_every_n_epoch": None,
-    "log_every_n_steps": 1,
-    "num_sanity_val_steps": 0,
-    "use_distributed_sampler": False,
-    "enable_model_summary": False,
-    "default_root_dir": "runs",
-}
-
 _CALLBACKS: dict[str, type[FederatedCallback]] = {
     callback.key: callback
     for callback in (
@@ -86,30 +74,14 @@ _CALLBACKS: dict[str, type[FederatedCallback]] = {
 }
 
 
-class _Trainer(Trainer):
-    """Lightning's, with settings of a GPU.
-
-    Args:
-        float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
-            ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It plays no part on a
-            processor.
-        given: of Lightning's trainer.
-    """
-
-    def __init__(self, float32_products: Float32Products = "high", **given: Any) -> None:
-        super().__init__(**given)
-        if isinstance(self.accelerator, CUDAAccelerator):
-            choose_arithmetic(float32_products, given.get("benchmark"), bool(given.get("deterministic")))
-
-
 @cache
 def trainer_parser(command: str) -> CommandParser:
     """The parser of one of ``TRAINER_COMMANDS``, which takes time to build."""
     parser = CommandParser(command=command, description="Configs and options combine; the last one wins.")
     parser.add_argument("--config", action=ConfigOption, help="a YAML file or the name of a bundled config; may be repeated")
     parser.add_argument("--seed_everything", type=int, default=0, help="the seed of every random choice")
-    parser.add_class_arguments(_Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
-    parser.set_defaults({f"trainer.{key}": value for key, value in _TRAINER_DEFAULTS.items()})
+    parser.add_class_arguments(Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+    parser.set_defaults({"trainer.default_root_dir": "runs"})
     parser.add_subclass_arguments(FederatedModule, "model", fail_untyped=False, required=True)
     for key, kind in {"data": FederatedDataModule, **_CALLBACKS}.items():
         parser.add_class_arguments(kind, key, fail_untyped=False, sub_configs=True)
@@ -273,8 +245,6 @@ class TrainerCommand:
         callbacks: list[Callback] = [built[key] for key in _CALLBACKS]
         # Before the summary, whose results.json says that the record is complete.
         callbacks.insert(-1, Dashboard(self.made_with))
-        if config.enable_progress_bar is not False:
-            callbacks.append(RoundProgressBar())
         if config.enable_checkpointing is not False:
             callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints")
         return callbacks if config.fast_dev_run else [*callbacks, SaveConfig(self._saved, self.version.path / "config.yaml")]
@@ -297,7 +267,7 @@ class TrainerCommand:
 def _trainer(config: Namespace, callbacks: list[Callback]) -> Trainer:
     settings = {**config, "callbacks": callbacks}
     with naming_settings(settings):
-        return _Trainer(**settings)
+        return Trainer(**settings)
 
 
 def _share_among_processes(config: Namespace) -> None:
@@ -307,7 +277,7 @@ def _share_among_processes(config: Namespace) -> None:
     if config.strategy == "auto":
         asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
         with naming_settings(asked):
-            trainer = Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+            trainer = pl.Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
         if trainer.num_devices * trainer.num_nodes > 1:
             config.strategy = FederatedStrategy.strategy_name
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pretended import pretended_gpu
 
-from fl_lightning.command_line.trainer_command import _Trainer
+from fl_lightning import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +30,13 @@ def _as_before(monkeypatch):
 )
 def test_what_is_typed_wins(given, products, benchmark):
     with pretended_gpu():
-        _Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, **given)
+        Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, **given)
     assert torch.get_float32_matmul_precision() == products
     assert torch.backends.cudnn.allow_tf32 is (products == "high")  # convolutions have a switch of their own
     assert torch.backends.cudnn.benchmark is benchmark
 
 
 def test_a_processor_is_left_as_it_is():
-    _Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+    Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cudnn.benchmark

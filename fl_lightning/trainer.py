@@ -1,0 +1,71 @@
+"""Trainer: Lightning's, with the defaults of a federation."""
+
+from datetime import timedelta
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.callbacks import Callback, ProgressBar
+
+from fl_lightning.callbacks import RoundProgressBar, RunSummary
+from fl_lightning.processes.gpu_arithmetic import Float32Products, choose_arithmetic
+from fl_lightning.run.quiet_lightning import quiet_lightning
+
+
+class Trainer(pl.Trainer):
+    """Lightning's Trainer for rounds: a training step is one, and ``max_steps`` is their number.
+
+    It shows :class:`~fl_lightning.callbacks.RoundProgressBar` and, at the end, the table of
+    :class:`~fl_lightning.callbacks.RunSummary`, unless a callback of that kind is given; ``enable_progress_bar=False`` leaves
+    out the bar. A plain ``lightning.pytorch.Trainer`` trains the same weights.
+
+    Args:
+        max_steps: rounds.
+        val_check_interval: rounds between evaluations, or a time.
+        callbacks: what watches the run.
+        float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
+            ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It plays no part on a
+            processor.
+        given: of Lightning's Trainer.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_steps: int = -1,
+        max_epochs: int | None = -1,
+        val_check_interval: int | float | str | timedelta | dict[str, Any] | None = 10,
+        check_val_every_n_epoch: int | None = None,
+        log_every_n_steps: int | None = 1,
+        num_sanity_val_steps: int | None = 0,
+        use_distributed_sampler: bool = False,
+        callbacks: list[Callback] | Callback | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = False,
+        float32_products: Float32Products = "high",
+        **given: Any,
+    ) -> None:
+        quiet_lightning()
+        watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        super().__init__(
+            max_steps=max_steps,
+            max_epochs=max_epochs,
+            val_check_interval=val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            log_every_n_steps=log_every_n_steps,
+            num_sanity_val_steps=num_sanity_val_steps,
+            use_distributed_sampler=use_distributed_sampler,
+            callbacks=_with_ours(watching, enable_progress_bar is not False),
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            **given,
+        )
+        if isinstance(self.accelerator, CUDAAccelerator):
+            choose_arithmetic(float32_products, given.get("benchmark"), bool(given.get("deterministic")))
+
+
+def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
+    """The callbacks with the bar, unless they have one, and behind them the table at the end."""
+    has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
+    has_summary = any(isinstance(one, RunSummary) for one in callbacks)
+    return [*callbacks, *([RoundProgressBar()] if shows_bar and not has_bar else []), *([] if has_summary else [RunSummary()])]

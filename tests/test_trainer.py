@@ -1,0 +1,67 @@
+"""fl_lightning.Trainer: what a script shows, and that it trains what Lightning's own Trainer does."""
+
+import re
+import subprocess
+import sys
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from fl_lightning import FedAvg, Trainer
+from fl_lightning.callbacks import RoundProgressBar, RunSummary
+from fl_lightning.data import from_arrays
+
+SCRIPT = """
+import torch
+from fl_lightning import FedAvg, Trainer
+from fl_lightning.data import from_arrays
+
+inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+targets = inputs[:, :2].argmax(dim=1)
+data = from_arrays(inputs, targets, [range(20), range(20, 30)], test_inputs=inputs[30:], test_targets=targets[30:])
+Trainer(max_steps=3, accelerator="cpu").fit(FedAvg(torch.nn.Linear(4, 2), local_steps=1), datamodule=data)
+"""
+QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+
+
+def test_a_script_shows_the_rounds_and_the_table_and_nothing_else(tmp_path):
+    """No advert, no epoch, no warning of a library."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    result = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert result.stderr == ""
+    engine, rounds, title, *table, curves = result.stdout.splitlines()
+    assert engine.startswith("Engine: ")
+    assert re.match(r"Round 3/3  accuracy 0\.\d{3} ", rounds)
+    assert title.strip() == "FedAvg, CrossEntropy, 3 rounds"
+    assert "test accuracy" in table[1]
+    assert curves.startswith("See the curves: tensorboard --logdir ")
+
+
+def fitted(trainer: pl.Trainer) -> torch.Tensor:
+    torch.manual_seed(1)
+    inputs = torch.randn(40, 4)
+    targets = inputs[:, :2].argmax(dim=1)
+    data = from_arrays(inputs, targets, [range(20), range(20, 40)], test_inputs=inputs, test_targets=targets)
+    method = FedAvg(torch.nn.Linear(4, 2), local_steps=2)
+    trainer.fit(method, datamodule=data)
+    return torch.cat([weights.detach().flatten() for weights in method.net.parameters()])
+
+
+def test_it_trains_the_same_weights_as_lightnings(capsys):
+    ours = Trainer(max_steps=4, **QUIET)
+    plain = pl.Trainer(max_steps=4, enable_progress_bar=False, **QUIET)
+    assert torch.equal(fitted(ours), fitted(plain))
+
+
+@pytest.mark.parametrize("kind", [RoundProgressBar, RunSummary])
+def test_a_given_callback_stands_for_its_kind(kind):
+    given = kind()
+    trainer = Trainer(callbacks=[given], **QUIET)
+    assert [one for one in trainer.callbacks if isinstance(one, kind)] == [given]
+
+
+def test_the_bar_can_be_left_out():
+    trainer = Trainer(enable_progress_bar=False, **QUIET)
+    assert not [one for one in trainer.callbacks if isinstance(one, RoundProgressBar)]
+    assert [one for one in trainer.callbacks if isinstance(one, RunSummary)]
