@@ -67,12 +67,12 @@ def test_equations_of_methods_are_formulas():
 
 def test_every_config_callback_and_public_name_is_listed():
     from api_pages import api_pages
-    from lists_of_code import callbacks_page, configs_page
+    from lists_of_code import callbacks_page, configs_pages
 
     import fl_lightning
     from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 
-    configs = configs_page()["docs/configs.md"]
+    configs = "".join(configs_pages().values())
     assert [name for name in {**bundled_files(), **bundled_rows()} if f"`{name}`" not in configs] == []
     callbacks = callbacks_page()["docs/callbacks.md"]
     classes = [name for name in fl_lightning.callbacks.__all__ if isinstance(getattr(fl_lightning.callbacks, name), type)]
@@ -94,6 +94,13 @@ def test_every_name_that_a_page_imports_has_an_api_page():
     assert {"check_range", "RunContext", "SequentialEngine"} <= imported
     api = "".join(api_pages().values())
     assert [name for name in sorted(imported) if f"`{name}" not in api and f".{name}\n" not in api] == []
+
+
+def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (SITE / "index.md").read_text(), re.DOTALL)
+    exec(code, {})
+    assert "FedProx, CrossEntropy, 20 rounds" in capsys.readouterr().out
 
 
 HOSTS = {"semver.org", "github.com", "docs.pytorch.org"}  # that pages may link to

@@ -5,11 +5,12 @@ The pages of the repository are taken as they are, so that their links lead to t
 
 import re
 import shutil
+from collections.abc import Container
 from pathlib import Path
 
 import yaml
 from api_pages import api_pages
-from lists_of_code import callbacks_page, configs_page, tags_page
+from lists_of_code import callbacks_page, configs_pages, tags_page
 from method_pages import method_pages
 from notebooks import NOTEBOOKS, executed
 from pictures import draw
@@ -35,13 +36,24 @@ def assemble(root: Path, source: Path) -> None:
         shutil.copy(root / page, source / page)
     shutil.copy(root / "docs" / "site" / "index.md", source / "index.md")
     draw(source / "docs" / "images")
-    written = {**method_pages(root), **api_pages(), **configs_page(), **callbacks_page(), **tags_page()}
+    written = {**method_pages(root), **api_pages(), **configs_pages(), **callbacks_page(), **tags_page()}
     for page, text in written.items():
         (source / page).parent.mkdir(parents=True, exist_ok=True)
         (source / page).write_text(text, encoding="utf-8")
+    methods = source / "docs" / "methods.md"
+    methods.write_text(_linked_rows(methods.read_text(encoding="utf-8"), written), encoding="utf-8")
     for path in source.rglob("*.md"):
         path.write_text(_with_files(path, root / path.relative_to(source), root), encoding="utf-8")
     _add_contents(source, "index.md", yaml.safe_load((root / "docs" / "site" / "contents.yaml").read_text(encoding="utf-8")))
+
+
+def _linked_rows(text: str, pages: Container[str]) -> str:
+    """A page with a link from each row of a table that begins with a method to the method's page."""
+
+    def link(row: re.Match[str]) -> str:
+        return f"| [`{row[1]}`](methods/{row[1]}.md) |" if f"docs/methods/{row[1]}.md" in pages else row[0]
+
+    return re.sub(r"^\| `(\w+)` \|", link, text, flags=re.MULTILINE)
 
 
 def _with_files(path: Path, original: Path, root: Path) -> str:

@@ -1,5 +1,6 @@
 """Sphinx: Markdown by MyST, docstrings by autodoc, formulas as MathML, which a browser shows without a script."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,13 +17,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
     "mathml",
 ]
 html_math_renderer = "mathml"
 root_doc = "index"
 highlight_language = "none"
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # notebooks.py executes them
@@ -49,8 +51,12 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
+# The address of the repository, which a clone does not know; with it each of its pages has a link to edit it.
+repository = os.environ.get("FL_LIGHTNING_REPOSITORY", "").rstrip("/")
+html_context = {"edit_page_url_template": f"{repository}/edit/main/{{{{ file_name }}}}"}
 html_theme_options = {
-    "logo": {"text": "fl-lightning"},
+    "logo": {"text": f"fl-lightning {release}"},
+    "use_edit_page_button": bool(repository),
     "header_links_before_dropdown": 7,
     "navbar_align": "left",
     "show_toc_level": 2,

@@ -12,24 +12,29 @@ from fl_lightning.callbacks.tags import DESCRIPTIONS
 from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 
 
-def configs_page() -> dict[str, str]:
-    """docs/configs.md: every row under its paper and table, then the settings of methods."""
-    text = [
-        "# Configs by paper\n",
-        "`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Settings of a method come after any row: "
-        "`--config mnist_tasks_fedavg.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) explains how your own config "
-        "builds on them.\n",
-    ]
+def configs_pages() -> dict[str, str]:
+    """docs/configs.md, and below it a page a paper, with every row under its table, and one for the settings of methods."""
+    pages, papers = {}, []
     for paper, of_paper in groupby(bundled_rows().values(), lambda row: row.paper):
         short, _, title = paper.partition(": ")
-        text.append(f"## {short}\n\n{title[0].upper()}{title[1:]}.\n")
-        for setting, of_setting in groupby(of_paper, lambda row: row.table):
+        text, rows_of_paper = [f"# Configs: {short}\n\n{title[0].upper()}{title[1:]}.\n"], list(of_paper)
+        for setting, of_setting in groupby(rows_of_paper, lambda row: row.table):
             rows = [[f"`{row.name}`", row.text] for row in of_setting]
-            text.append(f"### {setting}\n\n{table(['config', 'row'], rows)}")
+            text.append(f"## {setting}\n\n{table(['config', 'row'], rows)}")
+        name = re.sub(r"\W+", "_", short).strip("_").lower()
+        pages[f"docs/configs/{name}.md"] = "\n".join(text)
+        papers.append([f"[{short}](configs/{name}.md)", title, str(len(rows_of_paper))])
     methods = [(name, path.read_text(encoding="utf-8")) for name, path in bundled_files().items() if name not in bundled_rows()]
     rows = [[f"`{name}`", content.partition("\n")[0].removeprefix("# ")] for name, content in methods]
-    text.append(f"## Methods\n\nSettings to combine with any row.\n\n{table(['config', 'what'], rows)}")
-    return {"docs/configs.md": "\n".join(text)}
+    what = "Settings to combine with any row"
+    pages["docs/configs/methods.md"] = f"# Configs: methods\n\n{what}.\n\n{table(['config', 'what'], rows)}"
+    papers.append(["[Methods](configs/methods.md)", what.lower(), str(len(rows))])
+    pages["docs/configs.md"] = (
+        "# Configs by paper\n\n`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Settings of a method "
+        "come after any row: `--config mnist_tasks_fedavg.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) explains "
+        f"how your own config builds on them.\n\n{table(['paper', 'what', 'configs'], papers)}"
+    )
+    return pages
 
 
 def callbacks_page() -> dict[str, str]:
