@@ -87,10 +87,7 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
 
     def _update(self, module: FederatedModule, waits: bool) -> None:
         if self._view is not None:
-            scores = _scores(module.newest)
-            if scores and 0 <= module.evaluation.round < self._round:
-                scores += f" after round {module.evaluation.round}"
-            self._view.update(self._round, scores, waits)
+            self._view.update(self._round, _scores(module.newest, module.newest_rounds, self._round), waits)
 
     def _stop(self) -> None:
         if self._view is not None:
@@ -171,14 +168,14 @@ def _speed_text(rounds_per_second: float) -> str:
     return f"{rounds_per_second:.1f} rounds/s"
 
 
-def _scores(newest: dict[str, float]) -> str:
-    """The scores that exist, such as ``accuracy 0.812  forgetting 0.034``."""
-    shown = []
-    accuracy = next((newest[name] for name in ("val/accuracy", "test/accuracy", "tasks/accuracy") if name in newest), None)
-    if accuracy is not None:
-        shown.append(f"accuracy {accuracy:.3f}")
-    drops = [value for name, value in newest.items() if name == "forgetting/round" or name.startswith("forgetting/every_")]
-    drops += [newest[name] for name in ("tasks/forgetting",) if name in newest]
-    if drops:
-        shown.append(f"forgetting {drops[-1]:z.3f}")
-    return "  ".join(shown)
+def _scores(newest: dict[str, float], rounds: dict[str, int], now: int) -> str:
+    """The scores that exist, such as ``accuracy 0.812  forgetting 0.034``, with their round where that is not this one."""
+    accuracies = [name for name in ("val/accuracy", "test/accuracy", "tasks/accuracy") if name in newest]
+    drops = [name for name in newest if name == "forgetting/round" or name.startswith("forgetting/every_")]
+    drops += [name for name in ("tasks/forgetting",) if name in newest]
+    named = {**dict.fromkeys(accuracies[:1], "accuracy"), **dict.fromkeys(drops[-1:], "forgetting")}
+    ages = {name: "" if rounds[name] == now else f" after round {rounds[name]}" for name in named}
+    shown = [f"{label} {newest[name]:z.3f}" for name, label in named.items()]
+    if len(shown) == 2 and len(set(ages.values())) == 1 and any(ages.values()):
+        return f"{'  '.join(shown)}, both{next(iter(ages.values()))}"
+    return "  ".join(score + age for score, age in zip(shown, ages.values(), strict=True))

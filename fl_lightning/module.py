@@ -99,6 +99,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.privacy, self.initial_weights = privacy, initial_weights
         self.run_folder: Path | None = None
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
+        self.newest_rounds: dict[str, int] = {}  # and the round of that value
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self.stored = StoredStates()
@@ -174,6 +175,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         read = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True)) if tensors else {}
         numbers = {name: read[name] if name in read else float(value) for name, value in metrics.items()}
         self.newest.update(numbers)
+        self.newest_rounds.update(dict.fromkeys(numbers, round))
         for logger in self.trainer.loggers:
             logger.log_metrics(numbers, step=round)
 
@@ -275,6 +277,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             "inputs": self.data.samples.input_record._asdict(),
             "tuned_engine": self.tuned_engine,
             "newest": self.newest,
+            "newest_rounds": self.newest_rounds,
             "evaluated_round": self.evaluation.round,
             "rounds_without_update": self.lost_rounds.count,
             "streams": tasks_in_short(self.data),
@@ -293,7 +296,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
         if fitting or (self.federation is not None and self.keeps_models):
             self.stored.take(saved["client_states"], self.data.num_clients)
-        self.tuned_engine, self.newest = saved["tuned_engine"], saved["newest"]
+        self.tuned_engine = saved["tuned_engine"]
+        self.newest, self.newest_rounds = saved["newest"], saved["newest_rounds"]
         self.evaluation.round = saved["evaluated_round"]
         self.lost_rounds = LostRounds(saved["rounds_without_update"])
         self.began_from = saved["began_from"]

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from fl_lightning.callbacks import RoundProgressBar, RunSummary
 from fl_lightning.processes.gpu_arithmetic import Float32Products, choose_arithmetic
 from fl_lightning.run.quiet_lightning import quiet_lightning
+from fl_lightning.run.trainer_settings import refuse_float16
 
 
 class Trainer(pl.Trainer):
@@ -27,6 +28,9 @@ class Trainer(pl.Trainer):
             ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It plays no part on a
             processor.
         given: of Lightning's Trainer.
+
+    Raises:
+        ValueError: if ``precision`` is float16, for which local steps have no gradient scaler.
     """
 
     def __init__(
@@ -45,7 +49,8 @@ class Trainer(pl.Trainer):
         float32_products: Float32Products = "high",
         **given: Any,
     ) -> None:
-        quiet_lightning()
+        quiet_lightning()  # and Lightning's notice of what it makes of float16 on a processor
+        refuse_float16(str(given.get("precision")))
         watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
         super().__init__(
             max_steps=max_steps,

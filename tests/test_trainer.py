@@ -65,3 +65,10 @@ def test_the_bar_can_be_left_out():
     trainer = Trainer(enable_progress_bar=False, **QUIET)
     assert not [one for one in trainer.callbacks if isinstance(one, RoundProgressBar)]
     assert [one for one in trainer.callbacks if isinstance(one, RunSummary)]
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", 16, "16-true"])
+def test_float16_is_refused_on_a_processor_too(precision):
+    """Lightning would make bfloat16 of it there, and say so where nobody reads."""
+    with pytest.raises(ValueError, match=f"trainer.precision is {precision}, but local steps have no gradient scaler"):
+        Trainer(precision=precision, **QUIET)

@@ -14,10 +14,10 @@ from fl_lightning import FedAvg
 from fl_lightning.callbacks import RoundProgressBar, RunSummary, progress
 
 
-def module_of(newest: dict[str, float], evaluated_round: int = -1, every: int = 1000) -> SimpleNamespace:
+def module_of(newest: dict[str, float], of_round: int = 0, every: int = 1000) -> SimpleNamespace:
     """What the bar asks of a module that is evaluated every so many rounds."""
-    evaluation = SimpleNamespace(follows=lambda trainer, round: round % every == 0, round=evaluated_round)
-    return SimpleNamespace(newest=newest, evaluation=evaluation)
+    evaluation = SimpleNamespace(follows=lambda trainer, round: round % every == 0)
+    return SimpleNamespace(newest=newest, newest_rounds=dict.fromkeys(newest, of_round), evaluation=evaluation)
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def lines(monkeypatch, capsys):
         bar.on_train_start(trainer, module)
         for round in range(start + 1, rounds + 1):
             clock.now += seconds
+            module.newest_rounds = dict.fromkeys(module.newest, round)
             bar.on_round_end(trainer, module, round, None)
         bar.on_train_end(trainer, module)
         return capsys.readouterr().out.splitlines()
@@ -74,13 +75,13 @@ def test_scores_are_those_of_their_round(monkeypatch, capsys):
     """Rounds of a minute, evaluated every second one: a line waits for its evaluation, or names the round of its scores."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    bar, module = RoundProgressBar(), module_of({"val/accuracy": 0.0}, evaluated_round=0, every=2)
+    bar, module = RoundProgressBar(), module_of({"val/accuracy": 0.0}, every=2)
     bar.on_train_start(SimpleNamespace(global_step=0, max_steps=9), module)
     for round in range(1, 4):
         clock.now += 60.0
         bar.on_round_end(None, module, round, None)
         if round == 2:
-            module.newest["val/accuracy"], module.evaluation.round = 0.2, 2
+            module.newest["val/accuracy"], module.newest_rounds["val/accuracy"] = 0.2, 2
             bar.on_validation_end(None, module)
     lines = [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -88,6 +89,32 @@ def test_scores_are_those_of_their_round(monkeypatch, capsys):
         ["Round 2/9", "accuracy 0.200"],
         ["Round 3/9", "accuracy 0.200 after round 2"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ((6, 6), "accuracy 0.812  forgetting 0.034"),
+        ((4, 4), "accuracy 0.812  forgetting 0.034, both after round 4"),
+        ((6, 4), "accuracy 0.812  forgetting 0.034 after round 4"),
+        ((5, 4), "accuracy 0.812 after round 5  forgetting 0.034 after round 4"),
+    ],
+)
+def test_a_score_names_its_round(rounds, said):
+    newest = {"val/accuracy": 0.8124, "forgetting/round": 0.034}
+    assert progress._scores(newest, dict(zip(newest, rounds, strict=True)), 6) == said
+
+
+def test_scores_of_a_test_set_that_is_measured_less_often_name_their_round(main, monkeypatch):
+    """Every round prints; without validation samples the test set is measured in rounds 0, 3 and 6 and at the end."""
+    monkeypatch.setattr(progress, "_SECONDS", 0)
+    without = ["--data.val_fraction", "0", "--model.net", "MLP", "--trainer.val_check_interval", "1"]
+    rounds = ["--data.monitor_test", "3", "--trainer.max_steps", "7"]
+    code, out, error = main("fit", "--config", "digits_tce.yaml", *without, *rounds)
+    assert code == 0, error
+    line = r"^Round ([1-7])/7  accuracy [\d.]+(?: +forgetting -?[\d.]+)?(?:(?:, both)? after round (\d))?"
+    said = re.findall(line, out, re.MULTILINE)
+    assert said == [("1", "0"), ("2", "0"), ("3", ""), ("4", "3"), ("5", "3"), ("6", ""), ("7", "")]
 
 
 def test_a_run_without_evaluations_waits_for_none(monkeypatch, capsys):
@@ -110,7 +137,7 @@ def test_the_last_line_has_the_scores_of_the_last_evaluation(ends_in, monkeypatc
     bar.on_train_start(SimpleNamespace(global_step=ends_in - 1, max_steps=4), module)
     clock.now = 60.0
     bar.on_round_end(None, module, ends_in, None)
-    module.newest["val/accuracy"] = 0.5
+    module.newest["val/accuracy"], module.newest_rounds["val/accuracy"] = 0.5, ends_in
     bar.on_validation_end(None, module)
     bar.on_train_end(None, module)
     (line,) = capsys.readouterr().out.splitlines()
