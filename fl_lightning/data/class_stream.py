@@ -95,7 +95,8 @@ class ClassStream(Tasks):
             test_task=task_of[dataset.test.targets],
             class_task=task_of[arrival],
             cumulative=self.cumulative,
-            mixed=some_stay or (len(tasks) > 1 and (self.cumulative or self.blurry > 0)),
+            repeating=some_stay or (len(tasks) > 1 and self.cumulative),
+            blurry=self.blurry > 0,
         )
 
     def _equal(self, num_classes: int, seed: int) -> list[list[int]]:
@@ -183,7 +184,8 @@ class DomainStream(Tasks):
             test_task=task_of[dataset.test.targets],
             class_task=None,
             cumulative=self.cumulative,
-            mixed=False,
+            repeating=False,  # all classes are new in each
+            blurry=False,
         )
 
 

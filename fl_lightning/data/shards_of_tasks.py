@@ -39,7 +39,8 @@ class ClassStreams:
     test_task: Tensor  # (n_test,), position of the task that a test sample is of
     class_task: Tensor | None  # (C,), position of the task that a class is of; None where every task has all of them
     cumulative: bool  # whether clients keep the samples of earlier tasks, which come first
-    mixed: bool  # whether a task has samples of earlier tasks' classes too
+    repeating: bool  # whether a client has samples of an earlier task again: its own are kept, or it stays behind
+    blurry: bool  # whether tasks have samples of each other's classes
 
     @property
     def num_tasks(self) -> int:
@@ -70,11 +71,9 @@ class ClassStreams:
         row, seen = client * self.num_tasks, self.num_seen[position]
         return self.shards.train_label_counts[row : row + position + 1, seen:].sum(dim=0).nonzero().flatten().add(seen).tolist()
 
-    @property
-    def leak(self) -> bool:
-        """Whether a client meets classes before their task."""
-        clients = range(len(self.tasks_of_clients))
-        return any(self.leaked_classes(client, position) for client in clients for position in range(self.num_tasks))
+    def classes_held(self, client: int, position: int) -> list[int]:
+        """Classes of which a client has training samples at a position."""
+        return self.shards.train_label_counts[client * self.num_tasks + position].nonzero().flatten().tolist()
 
     def positions_of_classes(self) -> list[tuple[int, int] | None]:
         """The first and the last position at which clients have samples of each class; None where they never have."""

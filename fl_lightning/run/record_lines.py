@@ -14,6 +14,7 @@ RECORD_FILE = "record.jsonl"
 MOST = 10**9
 """Rounds, and clients: no run comes to as many."""
 _LONGEST = 2**26  # bytes of a line: the accuracies of 3,500 clients on the data of each other
+_MOST_PARTS = 10**5  # values of a line: scalars, and numbers in shapes
 _LONGEST_EMPTY = 10**5  # side of a tensor without numbers
 _MOST_DIMENSIONS = 8
 _LATEST = 1e11  # in s since 1970: the year 5138
@@ -43,6 +44,8 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
             if len(text) == _LONGEST:
                 raise ValueError("no line of a record")
             raise EOFError
+        if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_PARTS:  # JSON of many parts takes fifty times its length in memory
+            raise ValueError("no line of a record")
         try:
             line = json.loads(text)
             if "begins" in line:

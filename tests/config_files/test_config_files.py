@@ -290,7 +290,7 @@ def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     data.setup()
     assert data.class_streams.num_seen == tuple(range(10, 101, 10))
     assert data.num_clients == data.participation.size == 10
-    assert data.class_streams.mixed == ("joint" in name)
+    assert data.class_streams.repeating == ("joint" in name)
     assert model.net.built(data.input_shape, len(data.classes), seed=0).classifier.out_features == 100
 
 

@@ -91,8 +91,8 @@ def test_cumulative_rows_are_the_union_of_the_former():
         for position in range(3):
             union = torch.cat([rows(plain, before)[client] for before in range(position + 1)])
             assert torch.equal(rows(joint, position)[client], union)
-    assert joint.mixed
-    assert not plain.mixed
+    assert joint.repeating
+    assert not plain.repeating
 
 
 @pytest.mark.parametrize("cumulative", [False, True])
@@ -121,7 +121,7 @@ def test_clients_at_their_own_pace(cumulative):
             of_task = torch.cat([*(held[client] for client in movers), *validation])
             new = (streams.dataset.train.targets // 2 == position).nonzero().flatten()
             assert torch.equal(of_task.sort().values, new)
-    assert streams.mixed
+    assert streams.repeating
     stayed = next(client for client in range(8) if of_clients[client, 1] == of_clients[client, 2] >= 0)
     assert streams.stays(stayed, 1) == 1
     assert streams.stays(7, 2) == 0
@@ -129,7 +129,7 @@ def test_clients_at_their_own_pace(cumulative):
 
 
 def test_clients_that_join_mix_no_tasks():
-    assert not ClassStream(num_tasks=3, joining=1).stream(dataset(), split(), 0.0).mixed
+    assert not ClassStream(num_tasks=3, joining=1).stream(dataset(), split(), 0.0).repeating
 
 
 def test_blurry_borders():
@@ -152,13 +152,15 @@ def test_classes_that_leak_are_met_and_not_seen():
     """By the samples of each client at the positions so far; the order of arrival is that of the tasks."""
     settings = {"num_tasks": 3, "class_order": "labels"}
     streams = ClassStream(**settings, blurry=0.02).stream(dataset(), split(), 0.0)
-    assert (streams.dataset.classes, streams.leak) == (NAMES, True)
+    assert (streams.dataset.classes, streams.blurry) == (NAMES, True)
     for client in range(4):
         met = set()
         for position in range(3):
             met |= {int(streams.dataset.train.targets[i]) for i in rows(streams, position)[client]}
             assert streams.leaked_classes(client, position) == sorted(met - set(range(2 * position + 2)))
-    assert not any(ClassStream(**settings, **s).stream(dataset(), split(), 0.0).leak for s in ({}, {"cumulative": True}))
+            held = {int(streams.dataset.train.targets[i]) for i in rows(streams, position)[client]}
+            assert streams.classes_held(client, position) == sorted(held)
+    assert not any(ClassStream(**settings, **s).stream(dataset(), split(), 0.0).blurry for s in ({}, {"cumulative": True}))
 
 
 def test_names_of_classes_may_be_numbers_of_yaml():

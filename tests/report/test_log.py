@@ -27,13 +27,15 @@ def test_of_a_resumed_run_the_later_process_counts(write_run):
     assert [session[:, 0].tolist() for session in log.sessions] == [[1, 2, 3, 4, 5], [4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "noise", "another object"])
+@pytest.mark.parametrize("damage", ["cut", "zeros", "noise", "another object", "many parts"])
 def test_a_damaged_record_is_read_up_to_the_damage(write_run, damage):
-    """Cut in the midst of the last line, zeros as of a power cut, bytes that are no text, JSON that is no line."""
+    """Cut in the midst of the last line, zeros as of a power cut, bytes that are no text, JSON that is no line, or a line whose
+    parts would take a gigabyte once they are read."""
     folder = write_run("a", {1: 0.25, 2: 0.5})
     file = folder / "record.jsonl"
     last = line(3, scalars={"test/accuracy": 0.75}).encode()
     found = {"cut": last[:-1], "zeros": bytes(64), "noise": b"\xff" * 99 + b"\n", "another object": b'{"rounds": 3}\n'}
+    found["many parts"] = b'{"round": 3, "time": 1.7e9, "more": [%s[]]}\n' % (b"[]," * 100_000)
     file.write_bytes(file.read_bytes() + found[damage])
     log = read_log(folder)
     assert log.scalars["test/accuracy"].values.tolist() == [0.25, 0.5]

@@ -34,8 +34,9 @@ class ClassLearner(Learner):
     What goes through the server is up to the method, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` says which samples
     a client has in each task. Of the clients that have joined by then ``data.clients_per_round`` take part in a round, or all
     where they are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher; rows
-    of the head are drawn anew, for all clients alike, when their task begins. Where borders are blurry, classes of later tasks
-    of which a client has met samples compete too in its training. The net has a linear class layer called ``classifier``, as
+    of the head are drawn anew, for all clients alike, when their task begins. Where borders are blurry, a client's
+    samples of other tasks' classes are trained on too: among ``new`` classes those that it has samples of count as new, among
+    ``seen`` ones later classes that it has met count as seen. The net has a linear class layer called ``classifier``, as
     all of ours.
 
     Args:
@@ -100,7 +101,7 @@ class ClassLearner(Learner):
                 f"model.personal is {list(method.personal)}, but {type(self).__name__} evaluates one model for all on the "
                 "classes that have arrived: leave it out, and do not set model.batch_norm_buffers to local"
             )
-        if self.softmax_over == "new" and self.data.class_streams.mixed:
+        if self.softmax_over == "new" and self.data.class_streams.repeating:
             raise ValueError(
                 f"model.tasks.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier "
                 "ones' classes: set it to seen"
@@ -185,15 +186,17 @@ class ClassLearner(Learner):
 
     @property
     def prepares(self) -> bool:
-        return self.data.class_streams.leak or bool(overridden(self, ClassLearner.begin_visit))
+        return self.data.class_streams.blurry or bool(overridden(self, ClassLearner.begin_visit))
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        leaked = self.data.class_streams.leaked_classes(client.index, self.task)
-        if not leaked:
+        streams = self.data.class_streams
+        if not streams.blurry:
             return {}
-        self.head.see(net, len(self.data.classes))
         seen: Any = self.competing_classes(client)
-        columns = [*range(seen.start, seen.stop), *leaked]
+        leaks = streams.classes_held if self.softmax_over == "new" else streams.leaked_classes
+        columns = sorted({*range(seen.start, seen.stop), *leaks(client.index, self.task)})
+        if columns[-1] >= self.arrived.num_seen:
+            self.head.see(net, len(self.data.classes))
         return {_LEAKED: on_device(columns, client.label_counts.device)}
 
     def model_after_fit(self, tensors: State) -> State:

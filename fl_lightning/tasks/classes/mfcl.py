@@ -86,7 +86,7 @@ class MFCL(DistillingLearner):
             )
 
     def check_data(self) -> None:
-        if self.data.class_streams.mixed:
+        if self.data.class_streams.repeating or self.data.class_streams.blurry:
             raise ValueError(
                 f"data.tasks is {self.data.tasks}, whose tasks have samples of earlier ones' classes, but MFCL's loss on real "
                 "samples is among the new ones: use another learner, such as LwF with model.tasks.softmax_over seen"
