@@ -17,10 +17,11 @@ import torch
 pytestmark = pytest.mark.slow
 RECORD = Path(__file__).parent / "same_bits.json"
 # Relative to a tensor's norm, ten times and more what the kernels of another processor change, as those that
-# ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 chooses. BatchNorm, with few samples, magnifies it.
+# ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 chooses. BatchNorm, with few samples, magnifies it, and so does MFCL's
+# generator: by ATEN_CPU_CAPABILITY and MKL_CBWR its bias differs by up to 1.4e-3.
 ROUNDING = 1e-4
 COMPILED = {"captured"}  # has no digest
-MAGNIFIED = {"batch_norm_local": 5e-3}
+MAGNIFIED = {"batch_norm_local": 5e-3, "mfcl": 5e-3}
 SETTING = (
     "fit --config digits_tce.yaml --data.num_clients 20 --data.clients_per_round 5 "
     "--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.enable_progress_bar false "
