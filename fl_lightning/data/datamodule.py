@@ -63,9 +63,9 @@ class FederatedDataModule(LightningDataModule):
         client_sampler: the rule that draws who takes part in a round, a :class:`ClientSampler`; None: ``Uniform``.
         cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
-        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
+        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where threads read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
-        num_workers: processes that read ahead; 0 for none.
+        num_workers: threads that read ahead; 0 for none.
         tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.tasks`): a ``TaskStream`` for
             each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``; or for the global
             model a ``ClassStream``, instead of ``public_size`` and ``test_fraction``.
