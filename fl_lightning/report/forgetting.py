@@ -63,8 +63,7 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
 
 def mean_after_first(run: Run, name: str) -> float:
     """Mean over the rounds of a run, see :func:`mean_over_rounds`."""
-    curve = run.log.scalars[name]
-    return mean_over_rounds(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
+    return mean_over_rounds(run.log.scalars[name].by_round())
 
 
 def tasks(study: Study) -> list[Table]:

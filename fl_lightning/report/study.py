@@ -150,7 +150,7 @@ def final_value(accuracy: Curve, metric: str) -> float:
     """What counts of a run's accuracy, as in its ``results.json``; on task streams the last value, after all tasks."""
     if metric == TASKS:
         return float(accuracy.values[-1])
-    return final_accuracy(dict(zip(accuracy.rounds.tolist(), accuracy.values.tolist(), strict=True)))
+    return final_accuracy(accuracy.by_round())
 
 
 def paired_test(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Spread, float]:

@@ -51,11 +51,11 @@ def settings(study: Study) -> list[Table]:
     return [Table("settings", "Settings in which methods differ", "", ["method", *keys], rows, records)]
 
 
-def spread(values: Spread) -> str:
+def spread(values: Spread, digits: int = 3) -> str:
     """``0.812 ± 0.004``; the mean alone for one run, a dash for none."""
     if math.isnan(values.mean):
         return DASH
-    return f"{values.mean:z.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
+    return f"{values.mean:z.{digits}f}" + (f" ± {values.deviation:.{digits}f}" if len(values.values) > 1 else "")
 
 
 def not_all(found: int, runs: int) -> str:
