@@ -37,7 +37,7 @@ class TakesFigures(Protocol):
 
 @singledispatch
 def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
-    """Give a logger a figure; of one that takes none the first says so.
+    """Give a logger a figure; of one that takes none the first says so, but for ours, which records the numbers behind it.
 
     Args:
         logger: by whose class the function is chosen.
@@ -47,7 +47,7 @@ def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
     """
     if isinstance(logger, TakesFigures):
         logger.log_figure(tag, figure, round)
-    elif logger not in _warned:
+    elif not isinstance(logger, RecordLogger | DummyLogger) and logger not in _warned:
         _warned.add(logger)
         warnings.warn(
             f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets scalars and hyper-parameters alone",
@@ -80,16 +80,6 @@ def _(logger: WandbLogger, tag: str, figure: Figure, round: int) -> None:
 def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
     """An artifact of the run."""
     logger.experiment.log_figure(logger.run_id, figure, f"figures/{file_name(tag, round)}.png")
-
-
-@write_figure.register
-def _(logger: RecordLogger, tag: str, figure: Figure, round: int) -> None:
-    """Nothing: the numbers behind it are recorded."""
-
-
-@write_figure.register
-def _(logger: DummyLogger, tag: str, figure: Figure, round: int) -> None:
-    """Nothing: it stands for all loggers under ``trainer.fast_dev_run``."""
 
 
 def file_name(tag: str, round: int) -> str:

@@ -1,7 +1,8 @@
 """The data of a federation: FederatedDataModule wires what the other files of this folder do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
 from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
-from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
+from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.preparation import Preparation
@@ -274,13 +275,13 @@ class FederatedDataModule(LightningDataModule):
             return False
         return self.evaluation.test_is_due(self.trainer.global_step, self.trainer.max_steps)
 
-    def train_dataloader(self) -> Rounds:
-        """The numbers of the rounds to come."""
-        return Rounds(first=(self.trainer.global_step if self.trainer else 0) + 1)
+    def train_dataloader(self) -> Iterator[int]:
+        """The numbers of the rounds to come, without end; a plain iterator, to which Lightning gives no distributed sampler."""
+        return count((self.trainer.global_step if self.trainer else 0) + 1)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
-        due = {"val": always, "test": self.test_is_due}
+        due = {"val": _always, "test": self.test_is_due}
         return [_loader(self, name, due[name]) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
@@ -295,7 +296,7 @@ class FederatedDataModule(LightningDataModule):
             )
         if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
-        return _loader(self, "test", always)
+        return _loader(self, "test", _always)
 
     predict_dataloader = test_dataloader
 
@@ -324,6 +325,10 @@ def _check_settings(data: FederatedDataModule) -> None:
     check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
     check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 leaves the test set alone")
     check_statistics(data.mean, data.std)
+
+
+def _always() -> bool:
+    return True
 
 
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:

@@ -9,9 +9,19 @@ from numpy.typing import NDArray
 
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.marks import best_and_second
 from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, baseline_note, capitalised, compared, interval, mean_and_sd, not_all, spread
+from fl_lightning.report.tables import (
+    DASH,
+    Table,
+    baseline_note,
+    best_and_second,
+    capitalised,
+    compared,
+    interval,
+    mean_and_sd,
+    not_all,
+    spread,
+)
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
 _TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them

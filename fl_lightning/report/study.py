@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Self
 
@@ -180,9 +181,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def common_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Rounds (n,) that all curves have, and the values (curves, n) in them."""
-    rounds = curves[0].rounds
-    for curve in curves[1:]:
-        rounds = np.intersect1d(rounds, curve.rounds)
+    rounds = reduce(np.intersect1d, (curve.rounds for curve in curves))
     return rounds, np.stack([curve.at(rounds) for curve in curves])
 
 

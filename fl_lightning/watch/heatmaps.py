@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +130,4 @@ def _classes(run: Run) -> list[str]:
 def _evaluated(run: Run) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
     curves = [run.log.scalars[_PREFIX + name].rounds for name in class_names(run.log)]
-    common = curves[0] if curves else np.empty(0, dtype=np.int64)
-    for rounds in curves[1:]:
-        common = np.intersect1d(common, rounds, assume_unique=True)
-    return common
+    return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)

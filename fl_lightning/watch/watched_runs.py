@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,11 +144,8 @@ def _points(curve: Curve) -> dict[str, list]:
 
 def numbers(values: NDArray) -> list:
     """For JSON, which knows no NaN; to four digits, more than a screen shows."""
-    return _finite(np.round(values.astype(np.float64), 4).tolist())
-
-
-def _finite(values: Iterable) -> list:
-    return [_finite(value) if isinstance(value, list) else value if np.isfinite(value) else None for value in values]
+    rounded = np.round(values.astype(np.float64), 4)
+    return np.where(np.isfinite(rounded), rounded.astype(object), None).tolist()
 
 
 def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
