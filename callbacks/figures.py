@@ -146,7 +146,8 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     """Draw the bars of :func:`label_shares` on ``axes``."""
     shares = counts.cpu().double()
     shares = (shares / shares.sum(dim=1, keepdim=True).clamp_min(1)).numpy()
-    colors = _class_colors(len(classes))
+    count = len(classes)
+    colors = colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count))
     left = np.zeros(len(rows))
     for label, name in enumerate(classes):
         axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=name)
@@ -207,10 +208,6 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
 
 def _round_ticks(most: int) -> MaxNLocator:
     return MaxNLocator(most, steps=[1, 2, 5, 10], integer=True)
-
-
-def _class_colors(count: int) -> list:
-    return list(colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count)))
 
 
 def task_table(values: Tensor, title: str = "accuracy, mean over clients") -> Figure:

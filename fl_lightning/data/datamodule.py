@@ -281,8 +281,7 @@ class FederatedDataModule(LightningDataModule):
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
-        due = {"val": _always, "test": self.test_is_due}
-        return [_loader(self, name, due[name]) for name in self.evaluation.names]
+        return [_loader(self, name, self.test_is_due if name == "test" else lambda: True) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.
@@ -296,7 +295,7 @@ class FederatedDataModule(LightningDataModule):
             )
         if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
-        return _loader(self, "test", _always)
+        return _loader(self, "test", lambda: True)
 
     predict_dataloader = test_dataloader
 
@@ -325,10 +324,6 @@ def _check_settings(data: FederatedDataModule) -> None:
     check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
     check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 leaves the test set alone")
     check_statistics(data.mean, data.std)
-
-
-def _always() -> bool:
-    return True
 
 
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:

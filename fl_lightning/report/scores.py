@@ -85,7 +85,8 @@ def rounds_to_target(study: Study) -> Table:
             goal = fraction * study.targets[group.condition]
             reached = [round for run in group.runs if (round := study.rounds_to(run, goal - _ROUNDING)) is not None]
             of_all = Spread.of_all(reached, len(group.runs))
-            texts.append(not_all(len(reached), len(group.runs)) or _rounds_text(of_all))
+            deviation = f" ± {of_all.deviation:.0f}" if len(of_all.values) > 1 else ""
+            texts.append(not_all(len(reached), len(group.runs)) or f"{of_all.mean:.0f}{deviation}")
             counts = {"method": group.label, "fraction": fraction, "accuracy": goal, "runs": len(group.runs)}
             records.append(counts | {"reached": len(reached)} | mean_and_sd("rounds", of_all))
         rows.append([group.label, str(len(group.runs)), f"{study.targets[group.condition]:.3f}", *texts])
@@ -95,10 +96,6 @@ def rounds_to_target(study: Study) -> Table:
     )
     columns = ["method", "runs", "target", *(f"{fraction:g} of it" for fraction in _FRACTIONS)]
     return Table("rounds_to_target", "Rounds to a target accuracy", note, columns, rows, records)
-
-
-def _rounds_text(values: Spread) -> str:
-    return f"{values.mean:.0f}" + (f" ± {values.deviation:.0f}" if len(values.values) > 1 else "")
 
 
 def rate_robustness(study: Study) -> Table | None:

@@ -57,13 +57,16 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     shown = [metric for metric in _SHOWN if any(metric in row.values for row in rows)] or ["test_accuracy", "val_accuracy"]
     measured = [row for row in rows if row.over_seeds("val_accuracy").values]
     best = max(measured, key=lambda row: row.over_seeds("val_accuracy").mean, default=None)
-    table = Table(caption="\n".join(filter(None, (_left_out(rows, most), _caption(shown)))))
+    telling = _most_telling(rows, most)
+    left_out = f"and {len(rows) - len(telling)} more" if len(telling) < len(rows) else None
+    final_is = f"Final: {FINAL_IS}." if {"test_accuracy", "val_accuracy"} & set(shown) else None
+    table = Table(caption="\n".join(filter(None, (left_out, final_is))))
     for key in short_keys(rows[0].point) if rows else ():
         table.add_column(key, overflow="fold")
     for metric in shown:
         table.add_column(_SHOWN[metric], justify="right")
     table.add_column("runs", overflow="fold")
-    for row in _most_telling(rows, most):
+    for row in telling:
         scores = [spread(row.over_seeds(metric), digits=4) for metric in shown]
         runs = progress.get(point_name(row.point), "") or _counts(row)
         table.add_row(*row.point.values(), *scores, runs, style="bold" if row is best else None)
@@ -106,13 +109,3 @@ def _most_telling(rows: Sequence[Row], most: int | None) -> list[Row]:
     running = [row for row in begun if row.counts["running"]]
     kept = (running + [row for row in reversed(begun) if not row.counts["running"]])[:most]
     return [row for row in rows if any(row is one for one in kept)]
-
-
-def _caption(shown: Sequence[str]) -> str | None:
-    """What the numbers are."""
-    return f"Final: {FINAL_IS}." if {"test_accuracy", "val_accuracy"} & set(shown) else None
-
-
-def _left_out(rows: Sequence[Row], most: int | None) -> str | None:
-    hidden = len(rows) - len(_most_telling(rows, most))
-    return f"and {hidden} more" if hidden else None
