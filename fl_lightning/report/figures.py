@@ -22,7 +22,7 @@ from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
-from fl_lightning.report.measured_rounds import class_names
+from fl_lightning.report.measured_rounds import class_labels
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
@@ -192,8 +192,7 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     figure, panels = _panels(len(groups), 6.5, 4.6)
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
-        known = class_names(group.runs[0].log)
-        classes = list(map(one_line, known)) if len(known) == values.shape[1] else list(map(str, range(values.shape[1])))
+        classes = class_labels(group.runs[0].log, values.shape[1])
         clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
         models = ["global before", *clients, "global after"]
         heatmap(axes, values, models, classes, title=_wrapped(group.label), row_title="", column_title="class")

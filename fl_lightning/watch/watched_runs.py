@@ -143,8 +143,9 @@ def _shown(run: Run) -> dict[str, Any]:
 
 def numbers(values: NDArray) -> list:
     """For JSON, which knows no NaN; to four digits, more than a screen shows."""
-    rounded = np.round(values.astype(np.float64), 4)
-    return np.where(np.isfinite(rounded), rounded.astype(object), None).tolist()
+    rounded = np.round(values.astype(np.float64), 4).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return rounded.tolist()
 
 
 def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
