@@ -87,16 +87,9 @@ def file_name(tag: str, round: int) -> str:
     return f"{tag.replace('/', '_')}_round_{round}"
 
 
-@singledispatch
 def write_distribution(logger: Logger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    """Give a logger values (n,) to be counted between edges (bins + 1,), for reports and TensorBoard's histograms."""
-
-
-@write_distribution.register
-def _(logger: TensorBoardLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    logger.experiment.add_histogram(tag, values, round, bins=bins)
-
-
-@write_distribution.register
-def _(logger: RecordLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    logger.log_distribution(tag, values, bins, round)
+    """Values (n,) to be counted between edges (bins + 1,), for TensorBoard's histograms and for reports; nothing for others."""
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.add_histogram(tag, values, round, bins=bins)
+    elif isinstance(logger, RecordLogger):
+        logger.log_distribution(tag, values, bins, round)
