@@ -1,7 +1,5 @@
 """ArrivingClasses: what the global model knows of classes that came one after another."""
 
-from typing import Any
-
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -39,6 +37,7 @@ class ArrivingClasses(FederatedCallback):
     """
 
     key = "callbacks.arriving_classes"
+    kept = ("_table", "_class_table", "_accuracies")
 
     def __init__(self) -> None:
         super().__init__(every=0)
@@ -100,10 +99,3 @@ class ArrivingClasses(FederatedCallback):
         shares = task_confusion(counts, streams.class_task, num_tasks)
         log_figure(trainer, "tasks/confusion", task_confusion_table(shares, progress.task), round)
         log_figure(trainer, "tasks/classes", classes_after_tasks(self._class_table.T, class_names(module)), round)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"table": self._table, "class_table": self._class_table, "accuracies": dict(self._accuracies)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._table, self._class_table = state_dict["table"], state_dict["class_table"]
-        self._accuracies = dict(state_dict["accuracies"])

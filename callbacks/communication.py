@@ -1,7 +1,5 @@
 """Communication: what crossed the network, counted where it crosses, and with whom."""
 
-from typing import Any
-
 import torch
 from lightning.pytorch import Trainer
 
@@ -25,6 +23,7 @@ class Communication(FederatedCallback):
     """
 
     key = "callbacks.communication"
+    kept = ("total_down", "total_up", "of_tasks", "_cohort")
 
     def __init__(self, every: int = 1, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
@@ -62,12 +61,3 @@ class Communication(FederatedCallback):
                 names.add(name := f"{direction}_{self._positions[client] + 1:02d}")
                 self.of_tasks[name] = self.of_tasks.get(name, 0.0) + sent / len(report.clients)
         return {f"task_bytes/{name}": self.of_tasks[name] for name in sorted(names)}
-
-    def state_dict(self) -> dict[str, Any]:
-        state = {"total_down": self.total_down, "total_up": self.total_up, "of_tasks": dict(self.of_tasks)}
-        # Before the first round there is no cohort.
-        return state if self._cohort is None else {**state, "cohort": self._cohort}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.total_down, self.total_up = state_dict["total_down"], state_dict["total_up"]
-        self.of_tasks, self._cohort = dict(state_dict["of_tasks"]), state_dict.get("cohort")

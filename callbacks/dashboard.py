@@ -11,34 +11,11 @@ from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.summary import RunSummary
+from fl_lightning.callbacks.tags import CHARTS
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
 from fl_lightning.run.trainer_settings import callbacks_of
 
-# Category -> chart -> tags as regular expressions. TensorBoard draws a chart's tags for every run that is selected. One
-# layout for all runs: those of several are merged, and equal charts become one.
-_LAYOUT = {
-    "Accuracy": {"validation": ["val/accuracy$"], "test": ["test/accuracy$"]},
-    "Personal models": {
-        "mean over clients, on validation parts": ["personal/validation/mean$"],
-        "mean over clients, on test parts": [r"personal/(held_out|matched)/mean$"],
-        "worst tenth of the clients": [r"personal/(held_out|matched)/worst_decile$"],
-        "of the cohort, around the local fit": ["personal/cohort_"],
-    },
-    "Forgetting": {
-        "of the global model, from one evaluation to the next": [r"forgetting/(round|every_\d+)$"],
-        "of clients, on other clients' data": ["forgetting/client_mean$"],
-        "of clients within a round, by class": ["forgetting/local_mean$"],
-        "of personal models, since their last visits": ["forgetting/personal_since_visit$"],
-    },
-    "Class accuracy": {"test": ["class_accuracy/"]},
-    "Communication": {"total bytes down": ["communication/total_down$"], "total bytes up": ["communication/total_up$"]},
-    "Tasks": {
-        "accuracy": ["tasks/accuracy$"],
-        "forgetting": ["tasks/forgetting$"],
-        "backward transfer": ["tasks/backward_transfer$"],
-    },
-}
 _PATHS = ("config", "ckpt_path", "weights_only", "trainer.default_root_dir")  # say where a run is, not what it is
 _NOT_LEARNING = ("trainer.", "callbacks.")  # would be the first columns of HParams
 _LEARNING = ("trainer.max_steps", "trainer.precision")  # of those
@@ -142,10 +119,10 @@ def _of_learning(values: dict[str, float | bool | str]) -> dict[str, float | boo
 def _charts(names: Collection[str]) -> dict[str, dict[str, list]]:
     """As ``add_custom_scalars`` takes them: those that show one of the scalars of these names."""
     layout = {}
-    for category, charts in _LAYOUT.items():
-        filled = {title: tags for title, tags in charts.items() if any(re.match(tag, name) for tag in tags for name in names)}
+    for category, charts in CHARTS.items():
+        filled = {title: ["Multiline", [tags]] for title, tags in charts.items() if any(re.match(tags, name) for name in names)}
         if filled:
-            layout[category] = {title: ["Multiline", tags] for title, tags in filled.items()}
+            layout[category] = filled
     return layout
 
 

@@ -1,6 +1,7 @@
 """FederatedCallback: a Lightning callback that also sees the inside of a round."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ class FederatedCallback(RoundCallback):
 
     key: str = "trainer.callbacks"
     """Where the command line takes its arguments, as errors name them."""
+    kept: Sequence[str] = ()
+    """Attributes that a checkpoint has, of numbers, texts, tensors and plain containers; in it without a leading underscore."""
 
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -47,6 +50,13 @@ class FederatedCallback(RoundCallback):
     def due_or_last(self, round: int, is_last: bool) -> bool:
         """Whether this round is a chosen one, or the last of a run in which some are chosen."""
         return self.due(round) or (is_last and self.chooses)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name.removeprefix("_"): copy(getattr(self, name)) for name in self.kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in self.kept:
+            setattr(self, name, copy(state_dict[name.removeprefix("_")]))
 
     def on_load_checkpoint(self, trainer: Trainer, module: FederatedModule, checkpoint: dict[str, Any]) -> None:
         """Before ``load_state_dict``, which needs all of the state that ``state_dict`` writes.

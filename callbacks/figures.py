@@ -5,6 +5,7 @@ They are small in inches, so that their text is large: TensorBoard shows them a 
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,10 +94,9 @@ def three_panels(before: Tensor, after: Tensor, scores: ClientForgettingScores, 
 
 def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str) -> Figure:
     """A class-by-round heatmap (Flashback, Figures 1b and 5); values (C, rounds) in [0, 1]."""
-    figure = Figure(figsize=(7, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
     names = [str(round) for round in rounds]
-    heatmap(figure.subplots(), values, classes, names, title=title, row_title="class", column_title="round")
-    return figure
+    size = (7.0, _height_of_classes(classes))
+    return _one_heatmap(size, values, classes, names, title=title, row_title="class", column_title="round")
 
 
 def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round: int) -> Figure:
@@ -146,7 +146,8 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     """Draw the bars of :func:`label_shares` on ``axes``."""
     shares = counts.cpu().double()
     shares = (shares / shares.sum(dim=1, keepdim=True).clamp_min(1)).numpy()
-    colors = _class_colors(len(classes))
+    count = len(classes)
+    colors = colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count))
     left = np.zeros(len(rows))
     for label, name in enumerate(classes):
         axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=name)
@@ -209,36 +210,15 @@ def _round_ticks(most: int) -> MaxNLocator:
     return MaxNLocator(most, steps=[1, 2, 5, 10], integer=True)
 
 
-def _class_colors(count: int) -> list:
-    return list(colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count)))
-
-
 def task_table(values: Tensor, title: str = "accuracy, mean over clients") -> Figure:
     """Accuracy after each task, (T, T), row t after task t, column i on task i; NaN is left grey."""
-    names = [str(task) for task in range(1, len(values) + 1)]
-    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    heatmap(
-        figure.subplots(),
-        values,
-        names,
-        names,
-        title=title,
-        row_title="after task",
-        column_title="on task",
-    )
-    return figure
+    return _task_by_task(values, title=title, row_title="after task", column_title="on task")
 
 
 def task_confusion_table(shares: Tensor, task: int) -> Figure:
     """Which task samples are taken for after a task (counted from 0), (T, T), rows sum to 1; NaN is left grey."""
-    names = [str(number) for number in range(1, len(shares) + 1)]
-    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
     title = f"share of each task's samples by predicted task, after task {task + 1}"
-    draw = partial(heatmap, title=title, row_title="samples of task", column_title="predicted as a class of task")
-    draw(figure.subplots(), shares, names, names)
-    return figure
+    return _task_by_task(shares, title=title, row_title="samples of task", column_title="predicted as a class of task")
 
 
 def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
@@ -252,20 +232,34 @@ def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
     names = [str(number) for number in range(1, accuracy.shape[1] + 1)]
     highest = best[:, -1].tolist()
     rows = [f"{name}, best {value:.2f}" if value >= 0 else name for name, value in zip(classes, highest, strict=True)]
-    figure = Figure(figsize=(6.8, max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)), layout="constrained")
-    draw = partial(heatmap, title="drop in accuracy since the best of each class", column_title="after task")
-    draw(figure.subplots(), best - accuracy, rows, names, row_title="class (came and went)")
-    return figure
+    draw = partial(_one_heatmap, title="drop in accuracy since the best of each class", column_title="after task")
+    return draw((6.8, _height_of_classes(classes)), best - accuracy, rows, names, row_title="class (came and went)")
 
 
 def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str], client: int) -> Figure:
     """Attention of one client's tasks, (T, F), to foreign ones; NaN is left grey, the colours reach to the largest value."""
-    figure = Figure(figsize=(max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5), layout="constrained")
+    size = (max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5)
     largest = float(values.nan_to_num().abs().max()) or 1.0
     title = f"attention of client {client}, in units of {largest:.3g}"
-    draw = partial(heatmap, row_title="task of the client", column_title="task of another client")
-    draw(figure.subplots(), values / largest, tasks, foreign, title=title, diverging=True)
+    draw = partial(_one_heatmap, row_title="task of the client", column_title="task of another client")
+    return draw(size, values / largest, tasks, foreign, title=title, diverging=True)
+
+
+def _task_by_task(values: Tensor, **titles: str) -> Figure:
+    names = [str(task) for task in range(1, len(values) + 1)]
+    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
+    return _one_heatmap((size + 1, size), values, names, names, **titles)
+
+
+def _one_heatmap(size: tuple[float, float], values: Tensor, rows: Sequence[str], columns: Sequence[str], **how: Any) -> Figure:
+    """A figure of a size in inches with one heatmap, drawn as :func:`heatmap` says."""
+    figure = Figure(figsize=size, layout="constrained")
+    heatmap(figure.subplots(), values, rows, columns, **how)
     return figure
+
+
+def _height_of_classes(classes: Sequence[str]) -> float:
+    return max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)
 
 
 def _label(axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:

@@ -37,7 +37,7 @@ class TakesFigures(Protocol):
 
 @singledispatch
 def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
-    """Give a logger a figure; of one that takes none the first says so.
+    """Give a logger a figure; of one that takes none the first says so, but for ours, which records the numbers behind it.
 
     Args:
         logger: by whose class the function is chosen.
@@ -47,7 +47,7 @@ def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
     """
     if isinstance(logger, TakesFigures):
         logger.log_figure(tag, figure, round)
-    elif logger not in _warned:
+    elif not isinstance(logger, RecordLogger | DummyLogger) and logger not in _warned:
         _warned.add(logger)
         warnings.warn(
             f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets scalars and hyper-parameters alone",
@@ -82,31 +82,14 @@ def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
     logger.experiment.log_figure(logger.run_id, figure, f"figures/{file_name(tag, round)}.png")
 
 
-@write_figure.register
-def _(logger: RecordLogger, tag: str, figure: Figure, round: int) -> None:
-    """Nothing: the numbers behind it are recorded."""
-
-
-@write_figure.register
-def _(logger: DummyLogger, tag: str, figure: Figure, round: int) -> None:
-    """Nothing: it stands for all loggers under ``trainer.fast_dev_run``."""
-
-
 def file_name(tag: str, round: int) -> str:
     """``forgetting_clients_round_100``: of a figure as a file, without an ending."""
     return f"{tag.replace('/', '_')}_round_{round}"
 
 
-@singledispatch
 def write_distribution(logger: Logger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    """Give a logger values (n,) to be counted between edges (bins + 1,), for reports and TensorBoard's histograms."""
-
-
-@write_distribution.register
-def _(logger: TensorBoardLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    logger.experiment.add_histogram(tag, values, round, bins=bins)
-
-
-@write_distribution.register
-def _(logger: RecordLogger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    logger.log_distribution(tag, values, bins, round)
+    """Values (n,) to be counted between edges (bins + 1,), for TensorBoard's histograms and for reports; nothing for others."""
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.add_histogram(tag, values, round, bins=bins)
+    elif isinstance(logger, RecordLogger):
+        logger.log_distribution(tag, values, bins, round)

@@ -1,7 +1,5 @@
 """LossIncrease: what a round's local fits do to the loss on the training data of the round before."""
 
-from typing import Any
-
 from lightning.pytorch import Trainer
 from torch import Tensor
 
@@ -37,6 +35,8 @@ class LossIncrease(FederatedCallback):
     Raises:
         ValueError: in ``setup``, if ``fedavg`` is asked for and the method makes no pseudo data, as FedReg does.
     """
+
+    kept = ("_previous",)
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, fedavg: bool = False) -> None:
         super().__init__(every, rounds)
@@ -77,9 +77,3 @@ class LossIncrease(FederatedCallback):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._previous = report.clients
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"previous": self._previous}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._previous = state_dict["previous"]

@@ -1,7 +1,5 @@
 """PerClassAccuracy: which classes the global model knows, round by round and within one round."""
 
-from typing import Any
-
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -31,6 +29,7 @@ class PerClassAccuracy(FederatedCallback):
     """
 
     key = "callbacks.per_class_accuracy"
+    kept = ("_history",)
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
@@ -76,9 +75,3 @@ class PerClassAccuracy(FederatedCallback):
             values = torch.stack(list(self._history.values()), dim=1)
             figure = over_rounds(values, class_names(module), list(self._history), "Accuracy of the global model by class")
             log_figure(trainer, "class_accuracy/heatmap", figure, round)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"history": dict(self._history)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._history = dict(state_dict["history"])

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -55,6 +54,7 @@ class PersonalAccuracy(FederatedCallback):
     """
 
     key = "callbacks.personal_accuracy"
+    kept = ("_visited", "_last_visit")
 
     def __init__(
         self,
@@ -164,12 +164,6 @@ class PersonalAccuracy(FederatedCallback):
             scalars["visited_mean"] = scores.accuracy.where(has_visited, torch.nan).nanmean()
         scalars["never_visited"] = 1 - has_visited[tested].double().mean()
         module.log_round({f"personal/{group}/{kind}{key}": value for key, value in scalars.items()}, round)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"visited": sorted(self._visited), "last_visit": self._last_visit}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._visited, self._last_visit = set(state_dict["visited"]), state_dict["last_visit"]
 
 
 def _over_clients(accuracy: Tensor, samples: Tensor) -> dict[str, Tensor]:

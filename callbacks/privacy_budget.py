@@ -18,6 +18,7 @@ class PrivacyBudget(FederatedCallback):
     """
 
     key = "callbacks.privacy_budget"
+    kept = ("_releases", "_rounds")
 
     def __init__(self) -> None:
         super().__init__(every=1)
@@ -49,8 +50,6 @@ class PrivacyBudget(FederatedCallback):
                 self._spent[client] = module.privacy.epsilon(self._releases[client])
             module.log_round({"privacy/epsilon": max(self._spent.values(), default=0.0)}, round)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"releases": {client: dict(releases) for client, releases in self._releases.items()}, "rounds": self._rounds}
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._releases, self._rounds, self._spent = dict(state_dict["releases"]), state_dict["rounds"], {}
+        super().load_state_dict(state_dict)
+        self._spent = {}

@@ -3,7 +3,7 @@
 import time
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -21,16 +21,6 @@ _SECONDS = 10  # but not more often than this
 _SILENCE = 600  # nor less often than this, in seconds
 
 
-class _View(Protocol):
-    """What shows the rounds done."""
-
-    def update(self, round: int, scores: str, waits: bool) -> None: ...
-
-    def print(self, *args: Any) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class RoundProgressBar(FederatedCallback, ProgressBar):
     """Rounds done of total, validation accuracy, round forgetting, rounds per second and time left.
 
@@ -43,7 +33,7 @@ class RoundProgressBar(FederatedCallback, ProgressBar):
         FederatedCallback.__init__(self, every=1)
         ProgressBar.__init__(self)
         self._enabled = True
-        self._view: _View | None = None
+        self._view: _Bar | _Lines | None = None
         self._round = 0
 
     def disable(self) -> None:

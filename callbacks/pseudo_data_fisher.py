@@ -1,7 +1,6 @@
 """PseudoDataFisher: whether FedReg's pseudo data matter to the same weights as the data that other clients trained on."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +40,8 @@ class PseudoDataFisher(FederatedCallback):
         ValueError: if ``history`` or ``clients`` is below 1; in ``setup``, if the method makes no pseudo data, as FedReg does.
     """
 
+    kept = ("_cohorts",)
+
     def __init__(self, every: int = 100, rounds: list[int] | None = None, history: int = 10, clients: int = 10) -> None:
         super().__init__(every, rounds)
         for name, value in (("history", history), ("clients", clients)):
@@ -58,7 +59,7 @@ class PseudoDataFisher(FederatedCallback):
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round) or not self._cohorts:
             return
-        earlier = sorted(set().union(*self._cohorts))
+        earlier = sorted(set().union(*self._cohorts[-self.history :]))
         fitted = refit(module, module.engine.context, round, self._some_of_cohort(module, round), max_steps=1)
         rows = [_correlations(module, net, client, earlier) for client, net in fitted]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
@@ -71,12 +72,6 @@ class PseudoDataFisher(FederatedCallback):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._cohorts = [*self._cohorts, report.clients][-self.history :]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"cohorts": self._cohorts}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._cohorts = state_dict["cohorts"][-self.history :]
 
 
 def _correlations(module: FederatedModule, net: nn.Module, client: Client, earlier: Sequence[int]) -> Tensor:

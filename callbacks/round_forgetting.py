@@ -1,7 +1,5 @@
 """RoundForgetting: what the global model loses from one evaluation to the next, and what clients lose within a round."""
 
-from typing import Any
-
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -33,6 +31,7 @@ class RoundForgetting(FederatedCallback):
     """
 
     key = "callbacks.round_forgetting"
+    kept = ("_previous", "_best", "_drops")
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
@@ -77,9 +76,3 @@ class RoundForgetting(FederatedCallback):
             values = torch.stack(list(self._drops.values()), dim=1)
             figure = over_rounds(values, class_names(module), list(self._drops), "Drop in accuracy since the evaluation before")
             log_figure(trainer, "forgetting/drops", figure, round)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"previous": self._previous, "best": self._best, "drops": dict(self._drops)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._previous, self._best, self._drops = state_dict["previous"], state_dict["best"], dict(state_dict["drops"])

@@ -47,6 +47,7 @@ class RunSummary(FederatedCallback):
     """
 
     key = "callbacks.summary"
+    kept = ("_curves", "_left_out", "_undone", "_lost", "_newest", "_before_lost", "_largest", "_far", "_bytes")
 
     def __init__(self, table_uses: TestAccuracy = "last", targets: Sequence[float] = ()) -> None:
         super().__init__(every=1)
@@ -136,22 +137,6 @@ class RunSummary(FederatedCallback):
             "largest_update": self._largest,
             "far_update": self._far,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "curves": self._curves,
-            "left_out": self._left_out,
-            "undone": self._undone,
-            "lost": (self._lost, self._newest, self._before_lost),
-            "largest": self._largest,
-            "far": self._far,
-            "bytes": self._bytes,
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._curves, self._left_out, self._bytes = state_dict["curves"], state_dict["left_out"], state_dict["bytes"]
-        self._undone, self._largest, self._far = state_dict["undone"], state_dict["largest"], state_dict["far"]
-        self._lost, self._newest, self._before_lost = state_dict["lost"]
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:

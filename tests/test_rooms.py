@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 ROOMS = [
     {"__init__", "__main__"},
     {"command_line"},
-    {"watch"},
-    {"sweep", "report", "attacks", "export", "config_files"},
+    {"watch", "sweep"},
+    {"report", "attacks", "export", "config_files"},
     {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},

@@ -90,18 +90,11 @@ def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any
 
 
 def write_picture(path: Path, scores: Sequence[ClientScore]) -> None:
-    """A PNG with every original above what was recovered.
+    """A PNG with every original above what was recovered, ten side by side.
 
     Raises:
         OSError: if it cannot be written.
     """
-    figure = pairs_picture(scores)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png")
-
-
-def pairs_picture(scores: Sequence[ClientScore]) -> Figure:
-    """Originals above what was recovered, ten side by side."""
     pairs = torch.cat([client.pairs for client in scores])
     images = [image for client in scores for image in client.images]
     columns, bands = min(len(pairs), _COLUMNS), -(-len(pairs) // _COLUMNS)
@@ -115,7 +108,8 @@ def pairs_picture(scores: Sequence[ClientScore]) -> Figure:
         titles = (f"client {image.client}: {image.label}", f"{image.psnr:.1f} dB")
         for row, (pixels, title) in enumerate(zip(pair, titles, strict=True)):
             _show(axes[top + row, column], pixels, title)
-    return figure
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, format="png")
 
 
 def _show(axes: Any, pixels: Tensor, title: str) -> None:  # Any: matplotlib gives its arrays of axes no type

@@ -46,17 +46,12 @@ def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, nat
         seed: of the run.
     """
     if held_out:
-        return held_out_sets(shards)
+        return ClientTestSets("held_out", "train", shards.test, shards.test_start)
     if len(dataset.test) == 0:
         return None
     if natural and dataset.owners is not None and dataset.test_owners is not None:
         return natural_sets(dataset.owners[shards.train[shards.train_start[:-1]]], dataset.test_owners)
     return matched_sets(shards.train_label_counts, dataset.test.targets, seed)
-
-
-def held_out_sets(shards: ClientShards) -> ClientTestSets:
-    """What was held out of each client's samples."""
-    return ClientTestSets("held_out", "train", shards.test, shards.test_start)
 
 
 def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:

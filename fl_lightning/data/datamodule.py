@@ -1,7 +1,8 @@
 """The data of a federation: FederatedDataModule wires what the other files of this folder do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
 from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
-from fl_lightning.data.loaders import EvaluationBatches, Rounds, always
+from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.preparation import Preparation
@@ -63,9 +64,9 @@ class FederatedDataModule(LightningDataModule):
         client_sampler: the rule that draws who takes part in a round, a :class:`ClientSampler`; None: ``Uniform``.
         cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
-        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where workers read them ahead. ``auto``
+        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where threads read them ahead. ``auto``
             streams what takes more than half of the device's free memory. The results are the same.
-        num_workers: processes that read ahead; 0 for none.
+        num_workers: threads that read ahead; 0 for none.
         tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.tasks`): a ``TaskStream`` for
             each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``; or for the global
             model a ``ClassStream``, instead of ``public_size`` and ``test_fraction``.
@@ -274,14 +275,13 @@ class FederatedDataModule(LightningDataModule):
             return False
         return self.evaluation.test_is_due(self.trainer.global_step, self.trainer.max_steps)
 
-    def train_dataloader(self) -> Rounds:
-        """The numbers of the rounds to come."""
-        return Rounds(first=(self.trainer.global_step if self.trainer else 0) + 1)
+    def train_dataloader(self) -> Iterator[int]:
+        """The numbers of the rounds to come, without end; a plain iterator, to which Lightning gives no distributed sampler."""
+        return count((self.trainer.global_step if self.trainer else 0) + 1)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
-        due = {"val": always, "test": self.test_is_due}
-        return [_loader(self, name, due[name]) for name in self.evaluation.names]
+        return [_loader(self, name, self.test_is_due if name == "test" else lambda: True) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.
@@ -295,7 +295,7 @@ class FederatedDataModule(LightningDataModule):
             )
         if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
-        return _loader(self, "test", always)
+        return _loader(self, "test", lambda: True)
 
     predict_dataloader = test_dataloader
 

@@ -1,21 +1,10 @@
 """Plain iterables: Lightning leaves them alone where it would give a DataLoader a distributed sampler."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
 from fl_lightning.protocol import Batch
-
-
-class Rounds:
-    """Round numbers without end, from ``first``; a resumed run starts from the round after its ``global_step``."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count(self.first)
 
 
 class EvaluationInputs:
@@ -63,8 +52,3 @@ class EvaluationBatches:
     def __iter__(self) -> Iterator[Batch]:
         if self.due():
             yield from self.read(self.indices().split(self.batch_size)[self.rank :: self.world_size])
-
-
-def always() -> bool:
-    """Serves a loader at every pass, as its ``due``."""
-    return True

@@ -21,7 +21,7 @@ class PreparedSamples:
         dataset: as loaded.
         preparation: of its inputs.
         storage: where inputs lie: on the ``device``, or ``stream``, on disk; ``auto`` goes by the memory.
-        num_workers: processes that read ahead what is streamed; 0 for none.
+        num_workers: threads that read ahead what is streamed; 0 for none.
     """
 
     def __init__(self, dataset: Dataset, preparation: Preparation, storage: Storage, num_workers: int) -> None:

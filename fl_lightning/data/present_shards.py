@@ -29,7 +29,7 @@ class PresentShards:
         self._rows = list(range(0, len(shards.label_counts), num_tasks))
 
     def to(self, device: torch.device, streamed: bool) -> None:
-        """Keep indices and counts on a device; indices of samples that are streamed stay where the workers are."""
+        """Keep indices and counts on a device; indices of samples that are streamed stay where those are read."""
         self._device = device
         self.train = self.shards.train if streamed else self.shards.train.to(device)
         self._count_labels()

@@ -1,6 +1,9 @@
 """Where samples lie: on the device that trains, or on disk, from where they are streamed to it."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -9,7 +12,6 @@ from torch import Tensor
 
 from fl_lightning.checks.memory import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
-from fl_lightning.data.streaming import Stream
 
 Storage = Literal["auto", "device", "stream"]
 
@@ -21,13 +23,14 @@ class StoredSamples:
         samples: as loaded.
         device: where batches are wanted.
         streamed: whether the inputs stay where they are.
-        num_workers: processes that read ahead if so; 0 for none.
+        num_workers: threads that read ahead if so; 0 for none.
     """
 
     def __init__(self, samples: Samples, device: torch.device, streamed: bool, num_workers: int) -> None:
         self.inputs = samples.inputs if streamed else samples.inputs.to(device)
         self.targets, self.device, self.streamed = samples.targets.to(device), device, streamed
-        self._stream = Stream(samples.inputs, num_workers, pin=device.type == "cuda") if streamed else None
+        self._ahead = 2 * num_workers  # batches
+        self._readers = ThreadPoolExecutor(num_workers, "reader") if streamed and num_workers > 0 else None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -37,15 +40,33 @@ class StoredSamples:
 
         All indices are looked at before the first inputs come if these are streamed, else one tensor at a time.
         """
-        if self._stream is None:
+        if not self.streamed:
             for indices in batches:
                 indices = indices.to(self.device)
                 yield self.inputs[indices.reshape(-1)], self.targets[indices]
             return
         batches = [indices.cpu() for indices in batches]
-        rows = self._stream.read([indices.reshape(-1) for indices in batches])
-        for indices, inputs in zip(batches, rows, strict=True):
+        for indices, inputs in zip(batches, self._streamed_rows(batches), strict=True):
             yield inputs.to(self.device, non_blocking=True), self.targets[indices.to(self.device)]
+
+    def _streamed_rows(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Inputs of each batch in order, some of them read ahead."""
+        if self._readers is None:
+            yield from map(self._rows, batches)
+            return
+        reads = (self._readers.submit(self._rows, indices) for indices in batches)
+        ahead = deque(islice(reads, self._ahead))
+        while ahead:
+            rows = ahead.popleft().result()
+            ahead.extend(islice(reads, 1))
+            yield rows
+
+    def _rows(self, indices: Tensor) -> Tensor:
+        rows = self.inputs[indices.reshape(-1)]
+        if self.device.type != "cuda":
+            return rows
+        with torch.cuda.device(self.device):  # of this thread: pinning would take memory of the first GPU
+            return rows.pin_memory()
 
 
 def place_samples(

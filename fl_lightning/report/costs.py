@@ -20,7 +20,8 @@ def communication(study: Study) -> Table | None:
             continue
         size = Spread(tuple(model_megabytes(run) for run in group.runs))
         final = study.final_of(group)
-        rows.append([group.label, *(_megabytes_text(of.mean) for of in (down, up, size)), spread(final)])
+        megabytes_of = [number(of.mean, ",.0f" if of.mean >= 100 else ".3g") for of in (down, up, size)]
+        rows.append([group.label, *megabytes_of, spread(final)])
         records.append(
             {"method": group.label} | means_and_sds(("down_mb", "up_mb", "model_mb", "final"), (down, up, size, final))
         )
@@ -31,10 +32,6 @@ def communication(study: Study) -> Table | None:
     )
     columns = ["method", "MB down", "MB up", "model, MB", "final accuracy"]
     return Table("communication", "Communication and model size", note, columns, rows, records) if rows else None
-
-
-def _megabytes_text(value: float) -> str:
-    return number(value, ",.0f" if value >= 100 else ".3g")
 
 
 def megabytes(run: Run, direction: str) -> float:

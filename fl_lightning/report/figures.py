@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -22,22 +22,11 @@ from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
-from fl_lightning.report.measured_rounds import class_names
+from fl_lightning.report.measured_rounds import class_labels
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
 INK, PAPER = "#010101", "#fefefe"
-_SETTINGS: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), PAPER),
-    "axes.facecolor": "none",
-    "legend.framealpha": 0,
-    "grid.color": "#8080804d",
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.parse_math": False,  # a dollar in a name is a dollar
-}
 # M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
 _COLORS = "#3f90da #ffa90e #bd1f01 #832db6 #94a4a2 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
 _STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
@@ -62,7 +51,7 @@ class Drawing:
 @contextmanager
 def drawing_style() -> Iterator[None]:
     """Colours and lines of all figures of a report."""
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(fname=Path(__file__).with_name("report.mplstyle")):
         yield
 
 
@@ -203,8 +192,7 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     figure, panels = _panels(len(groups), 6.5, 4.6)
     for axes, group in zip(panels, groups, strict=False):
         values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
-        known = class_names(group.runs[0].log)
-        classes = list(map(one_line, known)) if len(known) == values.shape[1] else list(map(str, range(values.shape[1])))
+        classes = class_labels(group.runs[0].log, values.shape[1])
         clients = [f"client {int(client)}" for client in tensors(group, "clients/class_cohort")]
         models = ["global before", *clients, "global after"]
         heatmap(axes, values, models, classes, title=_wrapped(group.label), row_title="", column_title="class")

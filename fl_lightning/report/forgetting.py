@@ -6,10 +6,20 @@ from dataclasses import dataclass
 
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.groups import Group
-from fl_lightning.report.marks import best_and_second
 from fl_lightning.report.runs import Run
 from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, baseline_note, compared, interval, mean_and_sd, means_and_sds, spread
+from fl_lightning.report.tables import (
+    DASH,
+    Cells,
+    Table,
+    baseline_note,
+    best_and_second,
+    compared,
+    interval,
+    mean_and_sd,
+    means_and_sds,
+    spread,
+)
 
 _MORE_IS_BETTER = ("forgetting/client_mean", TASKS, "tasks/backward_transfer")
 _SIZE = "tasks/model_megabytes"  # no score
@@ -63,8 +73,7 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
 
 def mean_after_first(run: Run, name: str) -> float:
     """Mean over the rounds of a run, see :func:`mean_over_rounds`."""
-    curve = run.log.scalars[name]
-    return mean_over_rounds(dict(zip(curve.rounds.tolist(), curve.values.tolist(), strict=True)))
+    return mean_over_rounds(run.log.scalars[name].by_round())
 
 
 def tasks(study: Study) -> list[Table]:
@@ -108,7 +117,7 @@ def _record(group: Group, measures: Sequence[Measure]) -> Mapping[str, object]:
     return {"method": group.label} | means_and_sds(scalars, [measure.over_seeds(group) for measure in measures])
 
 
-def _marks(groups: Sequence[Group], measures: Sequence[Measure], first: int) -> tuple[frozenset, frozenset]:
+def _marks(groups: Sequence[Group], measures: Sequence[Measure], first: int) -> tuple[Cells, Cells]:
     """The best and the second of the columns from ``first`` on."""
     columns = {column: [measure.rank(group) for group in groups] for column, measure in enumerate(measures, first)}
     return best_and_second([group.condition for group in groups], columns)

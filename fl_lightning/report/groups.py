@@ -151,7 +151,7 @@ def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
     """
     named: list[str] = []
     for key in sorted(differing_keys(configs), key=_rank):
-        apart, before = (len({_values(config, keys) for config in configs}) for keys in ([*named, key], named))
+        apart, before = (len({tuple(map(one.get, keys)) for one in configs}) for keys in ([*named, key], named))
         if apart > before or (key.startswith("data.") and is_condition(key)):
             named.append(key)
     return tuple(sorted(named, key=is_condition))
@@ -160,10 +160,6 @@ def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
 def _rank(key: str) -> tuple[int, bool, bool]:
     position = _NAMED_FIRST.index(key) if key in _NAMED_FIRST else len(_NAMED_FIRST)
     return position, not is_condition(key), key != RATE
-
-
-def _values(config: dict[str, Hashable], keys: Iterable[str]) -> tuple[Hashable, ...]:
-    return tuple(config.get(key) for key in keys)
 
 
 def differing_keys(configs: Sequence[dict[str, Hashable]]) -> list[str]:

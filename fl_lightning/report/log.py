@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,10 @@ class Curve:
         """Values in some of its rounds."""
         return self.values[np.searchsorted(self.rounds, rounds)]
 
+    def by_round(self) -> dict[int, float]:
+        """Round -> value."""
+        return dict(zip(self.rounds.tolist(), self.values.tolist(), strict=True))
+
 
 def thinned(count: int, most: int) -> NDArray[np.int64]:
     """Indices of at most so many of ``count`` points, evenly spread, the first and the last among them."""
@@ -78,8 +84,12 @@ class Log:
         return float(max((session[:, 1].max() for session in self.sessions), default=0))
 
 
-def read_log(folder: Path) -> Log:
-    """Read the record of a folder, as far as it is whole; a remark says how far a damaged one was read."""
+def read_log(folder: Path, named: str = "") -> Log:
+    """Read the record of a folder, as far as it is whole; a remark says how far a damaged one was read.
+
+    Args:
+        named: text of names; lines without it are not decoded, as numbers behind figures take most of a record.
+    """
     path, log = folder / RECORD_FILE, Log()
     points: dict[str, dict[int, float]] = {}  # name -> round -> value
     sessions: list[dict[int, float]] = []  # of each process, round -> time of its last line
@@ -87,7 +97,7 @@ def read_log(folder: Path) -> Log:
         if not path.is_file():  # a pipe would be waited for
             raise OSError(f"{path} is not a file")
         with open(path, "rb") as file:
-            for line in record_lines(file):
+            for line in record_lines(_with_text(named, file) if named else file):
                 _add(line, log, points, sessions)
     except (EOFError, OSError, ValueError) as error:
         rounds = [round for times in sessions for round in times]
@@ -98,6 +108,10 @@ def read_log(folder: Path) -> Log:
     log.sessions = [np.array(list(times.items())) for times in sessions]
     log.scalars = {name: _curve(values) for name, values in points.items()}
     return log
+
+
+def _with_text(text: str, file: BinaryIO) -> BinaryIO:
+    return BytesIO(b"".join(line for line in file if text.encode() in line))
 
 
 def _add(line: Line, log: Log, points: dict[str, dict[int, float]], sessions: list[dict[int, float]]) -> None:

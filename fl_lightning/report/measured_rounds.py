@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_lightning.report.log import Log
+from fl_lightning.report.safe_text import one_line
 
 
 def client_forgetting_rounds(log: Log) -> list[int]:
@@ -46,6 +47,12 @@ def class_names(log: Log) -> list[str]:
     """Names of the classes whose accuracy was logged, in their order."""
     prefix = "class_accuracy/"
     return [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
+
+
+def class_labels(log: Log, count: int) -> list[str]:
+    """Of so many classes, in one line each: their names, where as many were logged, else their numbers."""
+    names = list(map(one_line, class_names(log)))
+    return names if len(names) == count else list(map(str, range(count)))
 
 
 def _by_round(log: Log, name: str) -> Mapping[int, NDArray]:

@@ -13,8 +13,7 @@ from fl_lightning.callbacks import figures
 from fl_lightning.callbacks.class_names import with_rounds
 from fl_lightning.functional import client_forgetting, task_confusion
 from fl_lightning.report.log import Log
-from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, cohort, one_round_rounds
-from fl_lightning.report.safe_text import one_line
+from fl_lightning.report.measured_rounds import class_labels, class_names, client_forgetting_rounds, cohort, one_round_rounds
 
 _ATTENTION, _FOREIGN = "tasks/attention_of_client_", "tasks/foreign_of_client_"
 
@@ -81,15 +80,9 @@ def _fitting(log: Log, *asked: tuple[str, int, str]) -> list[Tensor]:
     return [_tensor(log, name, round) for name, round, _ in asked]
 
 
-def _names(log: Log, count: int) -> list[str]:
-    """Of the classes, as far as their accuracies were logged; else their numbers."""
-    names = list(map(one_line, class_names(log)))
-    return names if len(names) == count else list(map(str, range(count)))
-
-
 def _arriving(log: Log, count: int) -> list[str]:
     """Names of the classes; of those that arrive with the rounds in which they came and went."""
-    names, logged = _names(log, count), _logged(log, "tasks/class_rounds")
+    names, logged = class_labels(log, count), _logged(log, "tasks/class_rounds")
     if not logged or len(rounds := _tensor(log, "tasks/class_rounds", logged[-1])) != count:
         return names
     return with_rounds(names, rounds)
@@ -105,7 +98,7 @@ def _client_forgetting(log: Log, round: int) -> Figure:
 def _one_round(log: Log, round: int) -> Figure:
     values = _tensor(log, "clients/class_accuracy", round)
     clients = [f"client {client}" for client in _tensor(log, "clients/class_cohort", round).int().tolist()]
-    return figures.one_round(values, ["global before", *clients, "global after"], _names(log, values.shape[1]), round)
+    return figures.one_round(values, ["global before", *clients, "global after"], class_labels(log, values.shape[1]), round)
 
 
 def _over_rounds(log: Log) -> Iterator[Picture]:
@@ -145,14 +138,14 @@ def _labels(log: Log) -> Iterator[Picture]:
         (first,) = _fitting(log, ("label_counts/first_clients", after, "NC"))
         rows = [*(f"client {client}" for client in range(len(first) - 1)), "all clients"]
         title = f"Labels of the clients from round {after + 1} on" if len(begun) > 1 else "Labels of the clients"
-        return figures.label_shares(first, rows, _names(log, first.shape[1]), title)
+        return figures.label_shares(first, rows, class_labels(log, first.shape[1]), title)
 
     def of_cohort(round: int) -> Figure:
         before = max((after for after in begun if after < round), default=begun[0])
         first, some = _fitting(log, ("label_counts/first_clients", before, "NC"), ("label_counts/clients", round, "KC"))
         rows = [*(f"client {client}" for client in cohort(log, round) or ()), "cohort", "all clients"]
         counts = torch.cat([some, some.sum(dim=0, keepdim=True), first[-1:]])
-        return figures.label_shares(counts, rows, _names(log, some.shape[1]), f"Labels of the cohort, round {round}")
+        return figures.label_shares(counts, rows, class_labels(log, some.shape[1]), f"Labels of the cohort, round {round}")
 
     yield Picture("label_counts/partition", begun, partition, of_the_run=len(begun) == 1)
     counted = [

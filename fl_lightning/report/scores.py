@@ -9,9 +9,19 @@ from numpy.typing import NDArray
 
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.marks import best_and_second
 from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
-from fl_lightning.report.tables import DASH, Table, baseline_note, capitalised, compared, interval, mean_and_sd, not_all, spread
+from fl_lightning.report.tables import (
+    DASH,
+    Table,
+    baseline_note,
+    best_and_second,
+    capitalised,
+    compared,
+    interval,
+    mean_and_sd,
+    not_all,
+    spread,
+)
 
 _FRACTIONS = (0.75, 0.9, 1.0)  # of the target accuracy
 _TOLERANCES = (0.02, 0.03, 0.05)  # of the best accuracy, in absolute points as Table 2 of the TCE paper has them
@@ -75,7 +85,8 @@ def rounds_to_target(study: Study) -> Table:
             goal = fraction * study.targets[group.condition]
             reached = [round for run in group.runs if (round := study.rounds_to(run, goal - _ROUNDING)) is not None]
             of_all = Spread.of_all(reached, len(group.runs))
-            texts.append(not_all(len(reached), len(group.runs)) or _rounds_text(of_all))
+            deviation = f" ± {of_all.deviation:.0f}" if len(of_all.values) > 1 else ""
+            texts.append(not_all(len(reached), len(group.runs)) or f"{of_all.mean:.0f}{deviation}")
             counts = {"method": group.label, "fraction": fraction, "accuracy": goal, "runs": len(group.runs)}
             records.append(counts | {"reached": len(reached)} | mean_and_sd("rounds", of_all))
         rows.append([group.label, str(len(group.runs)), f"{study.targets[group.condition]:.3f}", *texts])
@@ -85,10 +96,6 @@ def rounds_to_target(study: Study) -> Table:
     )
     columns = ["method", "runs", "target", *(f"{fraction:g} of it" for fraction in _FRACTIONS)]
     return Table("rounds_to_target", "Rounds to a target accuracy", note, columns, rows, records)
-
-
-def _rounds_text(values: Spread) -> str:
-    return f"{values.mean:.0f}" + (f" ± {values.deviation:.0f}" if len(values.values) > 1 else "")
 
 
 def rate_robustness(study: Study) -> Table | None:

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Self
 
@@ -150,7 +151,7 @@ def final_value(accuracy: Curve, metric: str) -> float:
     """What counts of a run's accuracy, as in its ``results.json``; on task streams the last value, after all tasks."""
     if metric == TASKS:
         return float(accuracy.values[-1])
-    return final_accuracy(dict(zip(accuracy.rounds.tolist(), accuracy.values.tolist(), strict=True)))
+    return final_accuracy(accuracy.by_round())
 
 
 def paired_test(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Spread, float]:
@@ -180,9 +181,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def common_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Rounds (n,) that all curves have, and the values (curves, n) in them."""
-    rounds = curves[0].rounds
-    for curve in curves[1:]:
-        rounds = np.intersect1d(rounds, curve.rounds)
+    rounds = reduce(np.intersect1d, (curve.rounds for curve in curves))
     return rounds, np.stack([curve.at(rounds) for curve in curves])
 
 

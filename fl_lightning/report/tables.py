@@ -1,6 +1,7 @@
 """Tables: what people read, and the numbers behind it for CSV."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from fl_lightning.report.safe_text import shortened
 from fl_lightning.report.study import Spread, Study
 
 DASH = "-"
+Cells = frozenset[tuple[int, int]]  # row, column
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     records: Sequence[Mapping[str, object]]
-    bold: frozenset[tuple[int, int]] = frozenset()  # row, column: the best of its kind
-    underlined: frozenset[tuple[int, int]] = frozenset()  # the second best
+    bold: Cells = frozenset()  # the best of its kind
+    underlined: Cells = frozenset()  # the second best
 
 
 def overview(study: Study) -> Table:
@@ -51,11 +53,34 @@ def settings(study: Study) -> list[Table]:
     return [Table("settings", "Settings in which methods differ", "", ["method", *keys], rows, records)]
 
 
-def spread(values: Spread) -> str:
+def best_and_second(conditions: Sequence[str], columns: Mapping[int, Sequence[float]]) -> tuple[Cells, Cells]:
+    """Cells, as (row, column), of the highest score of each condition, and those of the next lower one.
+
+    Equal scores are of one rank, and NaN is of none.
+
+    Args:
+        conditions: of each row; rows are compared under the same one.
+        columns: column -> its score in each row, more is better.
+    """
+    ranked: list[set[tuple[int, int]]] = [set(), set()]
+    for column, scores in columns.items():
+        rows = defaultdict(list)
+        for row, (condition, score) in enumerate(zip(conditions, scores, strict=True)):
+            if score == score:
+                rows[condition].append(row)
+        for together in rows.values():
+            highest = sorted({scores[row] for row in together}, reverse=True)[:2]
+            for cells, wanted in zip(ranked, highest, strict=False):
+                cells.update((row, column) for row in together if scores[row] == wanted)
+    best, second = map(frozenset, ranked)
+    return best, second
+
+
+def spread(values: Spread, digits: int = 3) -> str:
     """``0.812 ± 0.004``; the mean alone for one run, a dash for none."""
     if math.isnan(values.mean):
         return DASH
-    return f"{values.mean:z.3f}" + (f" ± {values.deviation:.3f}" if len(values.values) > 1 else "")
+    return f"{values.mean:z.{digits}f}" + (f" ± {values.deviation:.{digits}f}" if len(values.values) > 1 else "")
 
 
 def not_all(found: int, runs: int) -> str:

@@ -3,12 +3,12 @@
 import json
 import math
 import shutil
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.functional.forgetting import mean_over_rounds
-from fl_lightning.run.record_lines import RECORD_FILE, record_lines
+from fl_lightning.report.log import Log, read_log
+from fl_lightning.run.record_lines import RECORD_FILE
 
 _ACCURACY, _FORGETTING = "val/accuracy", "forgetting/"
 _ERROR = "fl-lightning: error: "
@@ -36,8 +36,9 @@ class RunFolder:
         found = sorted(self._versions.glob("version_*/results.json"))
         if not found:
             return None
-        curves = _curves(found[-1].with_name(RECORD_FILE), _FORGETTING)
-        means = {f"{name}/mean": mean_over_rounds(curve) for name, curve in curves.items()}
+        curves = _log(found[-1].parent, _FORGETTING).scalars
+        forgetting = {name: curve for name, curve in curves.items() if name.startswith(_FORGETTING)}
+        means = {f"{name}/mean": mean_over_rounds(curve.by_round()) for name, curve in forgetting.items()}
         finite = {name: value for name, value in means.items() if math.isfinite(value)}
         return final_metrics(json.loads(found[-1].read_text())) | finite
 
@@ -62,32 +63,22 @@ class RunFolder:
     def new_accuracies(self) -> list[tuple[int, float]]:
         """Rounds and validation accuracies that were logged since the last call."""
         records = sorted(self._versions.glob(f"version_*/{RECORD_FILE}"))
-        logged = _curves(records[-1], _ACCURACY).get(_ACCURACY, {}) if records else {}
-        new = [(round, value) for round, value in logged.items() if round > self._seen_round]
+        curve = _log(records[-1].parent, _ACCURACY).scalars.get(_ACCURACY) if records else None
+        new = [] if curve is None else list(curve.after(self._seen_round).by_round().items())
         self._seen_round = max([self._seen_round, *(round for round, _ in new)])
         return new
 
 
-def _curves(record: Path, prefix: str) -> dict[str, dict[int, float]]:
-    """Scalars with a prefix, by name and round, as far as the record is written.
+def _log(version: Path, named: str) -> Log:
+    """What the record of a run has under names with a text, as far as it is written.
 
     Raises:
         ValueError: naming the record, if it is damaged.
     """
-    try:
-        data = record.read_bytes()
-    except FileNotFoundError:  # the run has removed it, as it failed before its first round
-        return {}
-    # Numbers behind figures take most of a record: lines that cannot have the scalars are not decoded.
-    named = [line for line in data.splitlines(keepends=True) if prefix.encode() in line and line.endswith(b"\n")]
-    curves: dict[str, dict[int, float]] = {}
-    try:
-        for line in record_lines(BytesIO(b"".join(named))):
-            for name in filter(lambda name: name.startswith(prefix), line.scalars):
-                curves.setdefault(name, {})[line.round] = line.scalars[name]
-    except ValueError as error:
-        raise ValueError(f"{record} is damaged: move the run's folder away, so that it is trained again") from error
-    return curves
+    log = read_log(version, named)
+    if log.is_damaged:
+        raise ValueError(f"{version / RECORD_FILE} is damaged: move the run's folder away, so that it is trained again")
+    return log
 
 
 def final_metrics(results: dict[str, Any]) -> dict[str, float]:

@@ -115,7 +115,10 @@ class SweepStudy:
     def queue(self, runs: Iterable[Run]) -> None:
         """Queue the runs that are not known yet."""
         with self.lock:
-            self._queue_new(runs)
+            known = self._newest()
+            for run in runs:
+                if run.name not in known:
+                    self._enqueue(run)
 
     def queue_failed(self) -> None:
         """Queue the runs again that failed."""
@@ -179,12 +182,6 @@ class SweepStudy:
     def _newest(self) -> dict[str, FrozenTrial]:
         return {run: attempts[-1] for run, attempts in self._attempts().items()}
 
-    def _queue_new(self, runs: Iterable[Run]) -> None:
-        known = self._newest()
-        for run in runs:
-            if run.name not in known:
-                self._enqueue(run)
-
     def _enqueue(self, run: Run) -> None:
         self._runs.enqueue_trial({}, user_attrs={**run.point, "seed": run.seed, "run": run.name, "point": dict(run.point)})
 
@@ -211,13 +208,13 @@ class SweepStudy:
         """Settle the points whose runs have ended, and draw new ones while there is nothing else to do."""
         points = self._study("points", sampler=search.sampler(0))
         trials = points.get_trials(deepcopy=False)
-        self._queue_new(run for trial in trials for run in search.runs(trial.params))  # seeds that have been added
+        self.queue(run for trial in trials for run in search.runs(trial.params))  # seeds that have been added
         for trial in trials:
             if trial.state == TrialState.RUNNING:
                 self._settle(points, trial.number, search.runs(trial.params))
         while not self._trials(TrialState.WAITING) and (drawn := len(points.trials)) < search.trials:
             points.sampler = search.sampler(drawn)
-            self._queue_new(search.runs(points.ask(search.distributions()).params))
+            self.queue(search.runs(points.ask(search.distributions()).params))
 
     def _settle(self, points: optuna.Study, number: int, runs: Sequence[Run]) -> None:
         """Tell a point's value, the mean over its seeds, once all have ended."""

@@ -1,14 +1,16 @@
 """How a sweep stands: a row for each point, on the screen and in ``results.csv``."""
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from statistics import mean, stdev
 
 from rich.table import Table
 
 from fl_lightning.functional.accuracy_curves import FINAL_IS
+from fl_lightning.report.study import Spread
+from fl_lightning.report.tables import mean_and_sd, spread
 from fl_lightning.sweep.points import Point, point_name, short_keys
 from fl_lightning.sweep.study import Record
 
@@ -25,18 +27,10 @@ class Row:
     values: dict[str, list[float]] = field(default_factory=dict)  # of the runs that are done, by metric
     errors: dict[int, str] = field(default_factory=dict)  # by seed
 
-    def mean(self, metric: str) -> float | None:
-        """Over the runs that are done; None where one lacks the metric, failed or was pruned: the others would flatter."""
-        return mean(values) if (values := self._of_all(metric)) else None
-
-    def deviation(self, metric: str) -> float | None:
-        """Sample standard deviation over seeds; None with one seed, which tells nothing of it."""
-        return stdev(values) if len(values := self._of_all(metric)) > 1 else None
-
-    def _of_all(self, metric: str) -> list[float]:
-        values = self.values.get(metric, [])
+    def over_seeds(self, metric: str) -> Spread:
+        """Of the runs that are done; of none where one lacks the metric, failed or was pruned: the others would flatter."""
         ended = self.counts["done"] + self.counts["failed"] + self.counts["pruned"]
-        return values if len(values) == ended else []
+        return Spread.of_all(self.values.get(metric, ()), ended)
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -61,18 +55,21 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
         most: of more rows than this, those are shown that are under way or have changed last.
     """
     shown = [metric for metric in _SHOWN if any(metric in row.values for row in rows)] or ["test_accuracy", "val_accuracy"]
-    best = max(rows, key=lambda row: row.mean("val_accuracy") or -1.0, default=None)
-    table = Table(caption="\n".join(filter(None, (_left_out(rows, most), _caption(shown)))))
+    measured = [row for row in rows if row.over_seeds("val_accuracy").values]
+    best = max(measured, key=lambda row: row.over_seeds("val_accuracy").mean, default=None)
+    telling = _most_telling(rows, most)
+    left_out = f"and {len(rows) - len(telling)} more" if len(telling) < len(rows) else None
+    final_is = f"Final: {FINAL_IS}." if {"test_accuracy", "val_accuracy"} & set(shown) else None
+    table = Table(caption="\n".join(filter(None, (left_out, final_is))))
     for key in short_keys(rows[0].point) if rows else ():
         table.add_column(key, overflow="fold")
     for metric in shown:
         table.add_column(_SHOWN[metric], justify="right")
     table.add_column("runs", overflow="fold")
-    for row in _most_telling(rows, most):
-        scores = [_score(row.mean(metric), row.deviation(metric)) for metric in shown]
+    for row in telling:
+        scores = [spread(row.over_seeds(metric), digits=4) for metric in shown]
         runs = progress.get(point_name(row.point), "") or _counts(row)
-        style = "bold" if row is best and row.mean("val_accuracy") is not None else None
-        table.add_row(*row.point.values(), *scores, runs, style=style)
+        table.add_row(*row.point.values(), *scores, runs, style="bold" if row is best else None)
     return table
 
 
@@ -85,7 +82,8 @@ def as_csv(rows: Sequence[Row]) -> str:
     writer = csv.writer(text)
     writer.writerow([*keys, *_ORDER, *names, "errors"])
     for row in rows:
-        scores = [score for metric in metrics for score in (row.mean(metric), row.deviation(metric))]
+        numbers = [number for metric in metrics for number in mean_and_sd(metric, row.over_seeds(metric)).values()]
+        scores = ["" if math.isnan(number) else number for number in numbers]
         errors = "; ".join(f"seed {seed}: {error}" for seed, error in row.errors.items())
         writer.writerow([*row.point.values(), *row.counts.values(), *scores, errors])
     return text.getvalue()
@@ -104,12 +102,6 @@ def _counts(row: Row) -> str:
     return ", ".join(f"{count} {stands}" for stands, count in row.counts.items() if count) or "no runs"
 
 
-def _score(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return "-"
-    return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
-
-
 def _most_telling(rows: Sequence[Row], most: int | None) -> list[Row]:
     if most is None or len(rows) <= most:
         return list(rows)
@@ -117,13 +109,3 @@ def _most_telling(rows: Sequence[Row], most: int | None) -> list[Row]:
     running = [row for row in begun if row.counts["running"]]
     kept = (running + [row for row in reversed(begun) if not row.counts["running"]])[:most]
     return [row for row in rows if any(row is one for one in kept)]
-
-
-def _caption(shown: Sequence[str]) -> str | None:
-    """What the numbers are."""
-    return f"Final: {FINAL_IS}." if {"test_accuracy", "val_accuracy"} & set(shown) else None
-
-
-def _left_out(rows: Sequence[Row], most: int | None) -> str | None:
-    hidden = len(rows) - len(_most_telling(rows, most))
-    return f"and {hidden} more" if hidden else None

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_lightning.report.log import thinned
 from fl_lightning.report.measured_rounds import (
+    class_labels,
     class_names,
     client_forgetting_rounds,
     cohort,
@@ -15,7 +17,6 @@ from fl_lightning.report.measured_rounds import (
     one_round_rounds,
 )
 from fl_lightning.report.runs import Run
-from fl_lightning.report.safe_text import one_line
 
 _PREFIX = "class_accuracy/"
 _MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
@@ -84,8 +85,7 @@ def _after(run: Run, round: int) -> Heatmap:
 def _by_class(run: Run, round: int) -> Heatmap:
     values, clients = (run.log.tensors[f"clients/class_{name}"][round] for name in ("accuracy", "cohort"))
     clients = clients.astype(int).tolist()
-    names = _classes(run)
-    columns = names if len(names) == values.shape[1] else list(map(str, range(values.shape[1])))
+    columns = class_labels(run.log, values.shape[1])
     return Heatmap(["global before", *(f"client {client}" for client in clients), "global after"], columns, values, clients)
 
 
@@ -94,7 +94,7 @@ def _over_rounds(run: Run, round: int) -> Heatmap:
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
     values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in class_names(run.log)])
-    return Heatmap(_classes(run), list(map(str, rounds)), values, cohort(run.log, round))
+    return Heatmap(class_labels(run.log, len(values)), list(map(str, rounds)), values, cohort(run.log, round))
 
 
 def _cohorts(run: Run, round: int) -> Heatmap:
@@ -122,14 +122,7 @@ _KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
 }
 
 
-def _classes(run: Run) -> list[str]:
-    return list(map(one_line, class_names(run.log)))
-
-
 def _evaluated(run: Run) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
     curves = [run.log.scalars[_PREFIX + name].rounds for name in class_names(run.log)]
-    common = curves[0] if curves else np.empty(0, dtype=np.int64)
-    for rounds in curves[1:]:
-        common = np.intersect1d(common, rounds, assume_unique=True)
-    return common
+    return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)

@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.callbacks.tags import metadata, overview_tag
 from fl_lightning.report.costs import time_of_rounds
-from fl_lightning.report.log import Curve, thinned
+from fl_lightning.report.log import thinned
 from fl_lightning.report.runs import Run, read_run, reason, run_folders
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.watch.heatmaps import measured_rounds
@@ -127,29 +126,26 @@ def _read(folder: Path, stamp: Stamp, known: _Watched | None) -> _Watched:
 
 def _shown(run: Run) -> dict[str, Any]:
     parts = [str(run.config[key]).rpartition(".")[2] for key in _LABEL if key in run.config]
-    curves = {tag: curve for tag, curve in run.log.scalars.items() if overview_tag(tag) is not None}
+    curves = {}
+    for tag, curve in run.log.scalars.items():
+        if overview_tag(tag) is not None:
+            kept = thinned(len(curve), _MOST_POINTS)
+            curves[tag] = {"rounds": curve.rounds[kept].tolist(), "values": numbers(curve.values[kept])}
     return {
         "label": one_line(", ".join([*parts, f"seed {run.seed}"])),
         "round": run.log.last_round,
         "rounds": run.config.get("trainer.max_steps", run.log.last_round),
         "sessions": len(run.log.sessions),
         "measured": measured_rounds(run),
-        "curves": {tag: _points(curve) for tag, curve in curves.items()},
+        "curves": curves,
     }
-
-
-def _points(curve: Curve) -> dict[str, list]:
-    kept = thinned(len(curve), _MOST_POINTS)
-    return {"rounds": curve.rounds[kept].tolist(), "values": numbers(curve.values[kept])}
 
 
 def numbers(values: NDArray) -> list:
     """For JSON, which knows no NaN; to four digits, more than a screen shows."""
-    return _finite(np.round(values.astype(np.float64), 4).tolist())
-
-
-def _finite(values: Iterable) -> list:
-    return [_finite(value) if isinstance(value, list) else value if np.isfinite(value) else None for value in values]
+    rounded = np.round(values.astype(np.float64), 4).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return rounded.tolist()
 
 
 def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def test_visits_that_were_not_measured_do_not_count(run, fit):
     personal = PersonalAccuracy(rounds=[1])
     fit(method, new_data(), 3, precision="64-true", callbacks=[personal])
     assert personal.state_dict()["last_visit"] == {}
-    assert personal.state_dict()["visited"] == [0, 1, 2, 3]
+    assert personal.state_dict()["visited"] == {0, 1, 2, 3}
 
 
 def test_new_clients_are_fine_tuned(run, fit):

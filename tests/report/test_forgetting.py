@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_lightning.report.forgetting import forgetting, tasks
-from fl_lightning.report.marks import best_and_second
+from fl_lightning.report.tables import best_and_second
 
 
 def test_forgetting_leaves_round_1_out(write_run, study):

@@ -206,14 +206,11 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
         raise ValueError(f"data.source has {name} that are no array ({error}): give all samples one shape") from error
 
 
-def _cure(name: str) -> str:
-    return "number the clients" if "owners" in name else "number the classes 0 to C - 1, regression is not supported"
-
-
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     numbers = values if isinstance(values, Tensor) else _array(name, values)
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
     is_one_a_sample = math.prod(numbers.shape[1:]) == 1  # targets of other shapes are refused as such, whatever they hold
     if not is_whole and (is_one_a_sample or "owners" in name) and (numbers.ndim == 0 or numbers.shape[0] > 0):
-        raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: {_cure(name)}")
+        cure = "number the clients" if "owners" in name else "number the classes 0 to C - 1, regression is not supported"
+        raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: {cure}")
     return _numbers(name, numbers if is_whole else np.zeros(numbers.shape, np.int64)).long()
