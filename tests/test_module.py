@@ -330,7 +330,8 @@ def test_more_rounds_than_fixed_cohorts_are_refused(fit, toy_data):
     [
         ({"limit_train_batches": 3}, "trainer.limit_train_batches is 3"),
         ({"limit_train_batches": 1}, "trainer.limit_train_batches is 1,"),
-        ({"overfit_batches": 2}, "trainer.(overfit|limit_train)_batches is 2"),
+        ({"overfit_batches": 2}, "trainer.overfit_batches is 2"),
+        ({"overfit_batches": 0.5}, "trainer.overfit_batches is 0.5"),
         ({"max_steps": -1, "max_epochs": 1}, "trainer.max_epochs is 1, but a training step is a round: give max_steps"),
         ({"max_steps": -1, "max_epochs": None}, "trainer.max_steps is -1, must be at least 1"),
     ],

@@ -171,6 +171,7 @@ def test_wsm_table_3(name):
     rate, accuracy = WSM_TABLE_3[name]
     holds(f"cifar10_8000_rounds_{name}", {RATE: rate, DECAY: 1e-4, "trainer.max_steps": 8000})
     assert printed(f"cifar10_8000_rounds_{name}")[0][1] == accuracy
+    assert 1 in drawn(f"cifar10_8000_rounds_{name}")
 
 
 @pytest.mark.parametrize("data", FEDREG)

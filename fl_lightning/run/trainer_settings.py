@@ -30,8 +30,8 @@ _NOT_OF_ROUNDS = {
     "gradient_clip_algorithm": ((None,), "use model.clip_local_gradients, which clips by the norm"),
     "accumulate_grad_batches": ((1,), "use a larger data.batch_size"),
     "reload_dataloaders_every_n_epochs": ((0,), "leave it out"),
+    "overfit_batches": ((0, 0.0), "give max_steps"),  # Lightning sets the next one by it
     "limit_train_batches": ((None, 1.0), "give max_steps"),
-    "overfit_batches": ((0, 0.0), "give max_steps"),
 }
 _TIME = r"\d+:\d\d:\d\d:\d\d"
 
