@@ -2,8 +2,8 @@
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization. NeurIPS 2020. arXiv 2007.07481. Equation 8 with the accumulation of SGD, with and without momentum, and of SGD
-with FedProx's proximal term. Departure: momentum and the proximal term together, whose accumulation the paper does not give,
-are refused.
+with FedProx's proximal term. Departure: momentum and the proximal term together are refused, because the paper does not give
+their accumulation.
 """
 
 import math
@@ -23,8 +23,8 @@ from fl_lightning.run.arguments import CommonArguments
 class FedNova(FedProx):
     """The server moves by the mean number of local steps times the mean of the clients' *normalised* changes.
 
-    A client divides its change by ``a``, how often its gradients count in it: the number of local steps for plain SGD. With
-    equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
+    A client divides its change by ``a``, the number of times that its gradients count in it: the local steps for plain SGD.
+    With equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
 
     Round:
         clients: ``F_k(w)``, with ``mu`` plus ``mu/2 |w - w_t|^2``
@@ -32,7 +32,7 @@ class FedNova(FedProx):
         more up: 4 bytes
 
     Args:
-        mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 is without.
+        mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 leaves it out.
 
     Raises:
         ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
