@@ -49,8 +49,8 @@ class LocalTraining(FederatedNet):
     """The part of a federated method that runs at a client.
 
     Args:
-        net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data. loss: the loss that
-        clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
+        net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data.
+        loss: the loss that clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
         optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
         local_steps: local steps of a visit.
         local_epochs: passes over the client's shard instead of ``local_steps``; by default one epoch.
@@ -172,8 +172,8 @@ class LocalTraining(FederatedNet):
         """A client's personal model: weights and buffers by name; those that are missing are the shared ones.
 
         Args:
-            shared: the newest global ones or, as a visit ends, those in the client's net. state: the client's state, empty
-            before its first visit.
+            shared: the newest global ones or, as a visit ends, those in the client's net.
+            state: the client's state, empty before its first visit.
         """
         return {**shared, **state.weights}
 

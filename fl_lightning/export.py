@@ -22,8 +22,8 @@ class Classifier(nn.Module):
 
     Args:
         net: takes prepared inputs and gives logits (n, classes).
-        changes: ``data.augment`` of the run, here in their form for evaluation. inputs: the preparation of the inputs in
-        training.
+        changes: ``data.augment`` of the run, here in their form for evaluation.
+        inputs: the preparation of the inputs in training.
     """
 
     def __init__(self, net: nn.Module, changes: Sequence[Augmentation], inputs: InputRecord) -> None:

@@ -25,7 +25,8 @@ class Trainer(pl.Trainer):
         callbacks: callbacks that watch the run.
         float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
             ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It has no effect on a
-            CPU. given: arguments of Lightning's Trainer.
+            CPU.
+        given: arguments of Lightning's Trainer.
     """
 
     def __init__(

@@ -23,7 +23,8 @@ class CohortStates:
     before the cohort's fits and goes back after them.
 
     Args:
-        states: the store. ranks: the processes.
+        states: the store.
+        ranks: the processes.
         device: where clients are trained.
     """
 

@@ -48,7 +48,8 @@ class Engine(ABC):
     except for constant weights, which are those of the server from the start.
 
     Args:
-        method: the method with the hooks; its ``net`` holds the global weights and is never changed here. context: the run.
+        method: the method with the hooks; its ``net`` holds the global weights and is never changed here.
+        context: the run.
     """
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
@@ -272,8 +273,9 @@ class Engine(ABC):
         Args:
             tensors: weights and buffers of their nets, (M, ...) by name.
             state: ``client.state`` of each, (M, ...).
-            weights: weights in the mean over clients, (M,) on the device, or one number for all. losses: (M,). sends: whether
-            they send, all or none.
+            weights: weights in the mean over clients, (M,) on the device, or one number for all.
+            losses: (M,).
+            sends: whether they send, all or none.
         """
         sent = {part: {name: tensors[name].detach() for name in names} for part, names in self._sends.items()} if sends else {}
         kept = ClientState(state, self.kept_weights(tensors)).tensors()

@@ -86,8 +86,9 @@ def start_engine(
 
     Args:
         asked: the value of ``model.engine``; if it is ``auto``, ``sequential`` replaces an engine that cannot run the method,
-            and ``captured`` if two visits end differently than under ``sequential``. The first process decides for all. round:
-            the first round. visits: visits of clients to rehearse with.
+            and ``captured`` if two visits end differently than under ``sequential``. The first process decides for all.
+        round: the first round.
+        visits: visits of clients to rehearse with.
 
     Raises:
         ValueError: if the method cannot run under the engine that was asked for.

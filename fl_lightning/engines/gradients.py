@@ -24,8 +24,9 @@ def by_transform(evaluate: Evaluate, weights: State, held: State) -> tuple[State
     """Gradients by name, then the value and the further tensors.
 
     Args:
-        evaluate: maps weights and held tensors, by name, to the objective, a scalar, and further tensors. weights: weights to
-        differentiate by. held: the second argument of ``evaluate``.
+        evaluate: maps weights and held tensors, by name, to the objective, a scalar, and further tensors.
+        weights: weights to differentiate by.
+        held: the second argument of ``evaluate``.
     """
     return grad_and_value(evaluate, has_aux=True)(weights, held)
 

@@ -28,9 +28,10 @@ class LocalStep:
     """A method's ``client_step`` without side effects.
 
     Args:
-        method: the method with the hooks. net: the net for the hooks, with other tensors in it during the call. estimate: the
-        way a gradient is computed from a batch's samples. differentiate: the way a function is differentiated, such as
-        :func:`by_transform`.
+        method: the method with the hooks.
+        net: the net for the hooks, with other tensors in it during the call.
+        estimate: the way a gradient is computed from a batch's samples.
+        differentiate: the way a function is differentiated, such as :func:`by_transform`.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class LocalStep:
             batch: inputs (B, ...) and targets (B,).
             round: counted from 1.
             step: of the visit, counted from 0.
-            facts: the client's facts for the hooks, tensors on the device by the names of a ``Client``. resting: weights that
-            this step does not change.
+            facts: the client's facts for the hooks, tensors on the device by the names of a ``Client``.
+            resting: weights that this step does not change.
 
         Raises:
             RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.

@@ -44,7 +44,8 @@ def check_weight(what: str, weight: float) -> None:
     """Check a weight in a mean over clients.
 
     Args:
-        what: ``... has the weight``, which begins the message. weight: weight of one client.
+        what: ``... has the weight``, which begins the message.
+        weight: weight of one client.
 
     Raises:
         ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
@@ -108,8 +109,8 @@ class Sums(Reduction):
 
         Args:
             uploads: by name, tensors (M, ...).
-            weights: weight of each name, valid for :func:`check_weight`: a number, or (M,) float64 on the device. admissible:
-            (M,) booleans: which clients can be counted.
+            weights: weight of each name, valid for :func:`check_weight`: a number, or (M,) float64 on the device.
+            admissible: (M,) booleans: which clients can be counted.
         """
         self.reserve(uploads)
         sent: dict[str, list[Tensor]] = {}

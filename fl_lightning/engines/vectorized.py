@@ -212,8 +212,10 @@ class _Stack:
 
     Args:
         tensors: weights and buffers of all of them, (M, ...) by name; changed in place.
-        weights: trained weights of the clients with steps left; share the memory of ``tensors``. optimizer: steps ``weights``.
-        facts: facts for the hooks, for all of them. dims: which of the facts are stacked.
+        weights: trained weights of the clients with steps left; share the memory of ``tensors``.
+        optimizer: steps ``weights``.
+        facts: facts for the hooks, for all of them.
+        dims: which of the facts are stacked.
     """
 
     def __init__(

@@ -25,7 +25,9 @@ class Evaluation(Callback):
     are then called ``global_accuracy`` and ``global_loss``, and are absent if there is no global model.
 
     Args:
-        method: the method of these models. stored: states of its clients. log: logs scalars by name, for a round.
+        method: the method of these models.
+        stored: states of its clients.
+        log: logs scalars by name, for a round.
     """
 
     def __init__(

@@ -23,9 +23,11 @@ class FineTuning:
     before the first step: the initial ones come from no data at all.
 
     Args:
-        method: decides which weights are trained: its own choice, and the names in ``fine_tuned``. data: the clients' samples.
-        round: the round that sets the learning rate. epochs: passes over a client's training samples. steps: local steps
-        instead of epochs; None: the epochs count.
+        method: decides which weights are trained: its own choice, and the names in ``fine_tuned``.
+        data: the clients' samples.
+        round: the round that sets the learning rate.
+        epochs: passes over a client's training samples.
+        steps: local steps instead of epochs; None: the epochs count.
         new: clients that never took part.
     """
 

@@ -21,8 +21,10 @@ class PersonalModels:
     """Clients' personal models, one after another in one copy of the net.
 
     Args:
-        method: the clients' method; its net holds the newest global weights. data: the clients' samples. states: the clients'
-        states, at least those with ``client % world_size == rank``. rank, world_size: those of this process.
+        method: the clients' method; its net holds the newest global weights.
+        data: the clients' samples.
+        states: the clients' states, at least those with ``client % world_size == rank``.
+        rank, world_size: those of this process.
     """
 
     def __init__(

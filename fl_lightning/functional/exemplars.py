@@ -17,8 +17,11 @@ def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: i
     ``j < capacity``.
 
     Args:
-        kept: at most ``capacity`` of the ``met`` items so far. met: number of items met before. offered: further items, in
-        order. capacity: at least 0. rng: used for one draw per item once the memory is full.
+        kept: at most ``capacity`` of the ``met`` items so far.
+        met: number of items met before.
+        offered: further items, in order.
+        capacity: at least 0.
+        rng: used for one draw per item once the memory is full.
 
     Example::
 

@@ -13,7 +13,8 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
 
     Args:
         tensors: (rows, ...) each.
-        num_rows: rows of each tensor. device: device of the result if there are no tensors.
+        num_rows: rows of each tensor.
+        device: device of the result if there are no tensors.
 
     Example::
 

@@ -28,7 +28,8 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
     drawn ones. The net is in evaluation mode meanwhile.
 
     Args:
-        net: the net with the trainable weights. loss: maps logits (B, C) and targets to one value per sample, (B,).
+        net: the net with the trainable weights.
+        loss: maps logits (B, C) and targets to one value per sample, (B,).
         batches: inputs (B, ...) and targets, (B,) or, for soft labels, (B, C).
 
     Returns:

@@ -37,7 +37,8 @@ def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], argum
 
     Args:
         slots: :func:`tensor_slots` of the net.
-        tensors: by name; those that are left out do not change. arguments: arguments of the net.
+        tensors: by name; those that are left out do not change.
+        arguments: arguments of the net.
 
     Example::
 

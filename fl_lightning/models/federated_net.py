@@ -83,8 +83,8 @@ class FederatedNet(nn.Module):
     """A net of which some weights are trained and some are not, and some are shared and some stay with their clients.
 
     Args:
-        net: the network, or a function that builds it from ``(input_shape, num_classes)``. batch_norm_buffers: how BatchNorm
-        running statistics are handled, as in
+        net: the network, or a function that builds it from ``(input_shape, num_classes)``.
+        batch_norm_buffers: how BatchNorm running statistics are handled, as in
             :class:`fl_lightning.algorithm.FederatedAlgorithm`: where ``local``, they are personal.
         seed: of initial weights.
 

@@ -102,8 +102,9 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
 
     Args:
         net: changed in place.
-        state: changed in place; it keeps the version numbers that torch stores with a state dict. class_layer: the name of the
-        class layer in ``net``. file: the file of ``state``, for the errors.
+        state: changed in place; it keeps the version numbers that torch stores with a state dict.
+        class_layer: the name of the class layer in ``net``.
+        file: the file of ``state``, for the errors.
 
     Raises:
         ValueError: if a name is missing, unknown or of another shape, other than in the class layer.

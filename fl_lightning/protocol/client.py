@@ -24,9 +24,10 @@ class Differentiate(Protocol):
         """Differentiate, with another model in the net if one is given.
 
         Args:
-            objective: returns the value to minimise, and the loss to report. at: trainable weights that the net holds
-            meanwhile, in order; None: the net's. buffers: buffers that it holds meanwhile, by name; the dict gets their new
-            values, and the net's do not change. None: the net's.
+            objective: returns the value to minimise, and the loss to report.
+            at: trainable weights that the net holds meanwhile, in order; None: the net's.
+            buffers: buffers that it holds meanwhile, by name; the dict gets their new values, and the net's do not change.
+                None: the net's.
         """
         ...
 
@@ -59,9 +60,11 @@ class GradientEstimator(Protocol):
         """Gradients of the mean of ``losses`` on a batch plus the penalty.
 
         Args:
-            net: the net of these losses. losses: of the samples, (B,). penalty: a scalar that does not depend on data; None:
-            none. at: trainable weights at which to take the gradients, in order; None: the net's. buffers: buffers to use, by
-            name; the dict gets their new values. None: the net's.
+            net: the net of these losses.
+            losses: of the samples, (B,).
+            penalty: a scalar that does not depend on data; None: none.
+            at: trainable weights at which to take the gradients, in order; None: the net's.
+            buffers: buffers to use, by name; the dict gets their new values. None: the net's.
         """
         ...
 

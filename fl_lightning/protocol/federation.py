@@ -71,9 +71,9 @@ class Site(Protocol):
         """The object that serves clients their samples.
 
         Args:
-            sample_indices: whether batches contain the indices of their samples. poisson: whether every sample is in a batch by
-            an independent draw, as accounting by sample requires. batch_size: samples of a local step; None: that of the
-            federation.
+            sample_indices: whether batches contain the indices of their samples.
+            poisson: whether every sample is in a batch by an independent draw, as accounting by sample requires.
+            batch_size: samples of a local step; None: that of the federation.
         """
         ...
 

@@ -29,12 +29,16 @@ class Request:
     Args:
         round: counted from 1.
         client: its index.
-        seed: seed of all draws of its hooks and layers. weights: initial weights of the fit, by name, without those that stay
-        with clients. buffers: the same for buffers. broadcast: further tensors of the method, by name or by group and name.
-        state: the client's state from its last visit. receives: whether it starts from ``weights``; else it continues from
-        those in ``state``, if there are any. sends: whether its update is requested; else it trains for itself. returns_state:
-        whether its new state is requested. probes: whether the method's probe is requested. max_steps: maximum number of local
-        steps; None: all of the visit.
+        seed: seed of all draws of its hooks and layers.
+        weights: initial weights of the fit, by name, without those that stay with clients.
+        buffers: the same for buffers.
+        broadcast: further tensors of the method, by name or by group and name.
+        state: the client's state from its last visit.
+        receives: whether it starts from ``weights``; else it continues from those in ``state``, if there are any.
+        sends: whether its update is requested; else it trains for itself.
+        returns_state: whether its new state is requested.
+        probes: whether the method's probe is requested.
+        max_steps: maximum number of local steps; None: all of the visit.
     """
 
     round: int

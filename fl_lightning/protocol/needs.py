@@ -9,8 +9,8 @@ class DataNeeds:
     """A method's requirements on the data beyond clients' samples.
 
     Args:
-        task_streams: each client learns its own sequence of the tasks of ``data.tasks``. arriving_classes: the global model
-        learns the tasks of ``data.tasks``, with classes that arrive one after another.
+        task_streams: each client learns its own sequence of the tasks of ``data.tasks``.
+        arriving_classes: the global model learns the tasks of ``data.tasks``, with classes that arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
     """
 
@@ -34,8 +34,8 @@ class Needs:
         nonzeros_alone: only values that are not 0 are sent, up and down, and counted as bytes, without their positions.
         nothing_replaced: no tensor of the server replaces a client's; a client merges what it receives into its own.
         other_samples: ``client_loss`` calls the net with samples that are not in the batch, such as remembered ones.
-        initial_model: hooks use the initial weights and buffers, ``self.initial_model``. data: requirements on the data, which
-        no engine reads.
+        initial_model: hooks use the initial weights and buffers, ``self.initial_model``.
+        data: requirements on the data, which no engine reads.
     """
 
     client_weights: bool = False

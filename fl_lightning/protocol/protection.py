@@ -13,8 +13,9 @@ class Protection:
     """A defence's part at the clients; by default there is none.
 
     Args:
-        estimate: the way a gradient is computed from a batch's samples. one_by_one: the end of a sentence that explains why
-        ``estimate`` works only for one client at a time, uncompiled; None: it works for many at once.
+        estimate: the way a gradient is computed from a batch's samples.
+        one_by_one: the end of a sentence that explains why ``estimate`` works only for one client at a time, uncompiled; None:
+            it works for many at once.
         poisson_batches: whether every sample is in a batch by an independent draw.
         bound: bounds a client's upload, from the upload and the received weights; None: it is sent unchanged.
     """

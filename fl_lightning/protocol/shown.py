@@ -10,9 +10,9 @@ class TaskProgress:
     """Progress of clients that each learn their own sequence of T tasks.
 
     Args:
-        positions: position of each client's present task in its sequence, from 0; T: it has learned all. accuracy: (N, T, T),
-        of each client at each position on the task of each position, NaN if it was not measured. model_values: (N,), number of
-        values in each client's model.
+        positions: position of each client's present task in its sequence, from 0; T: it has learned all.
+        accuracy: (N, T, T), of each client at each position on the task of each position, NaN if it was not measured.
+        model_values: (N,), number of values in each client's model.
     """
 
     positions: list[int]

@@ -70,7 +70,8 @@ def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
     """Refuse tasks that a method does not learn.
 
     Args:
-        needs: the method's needs, which include the tasks that it learns. method: the name of its class, for the message.
+        needs: the method's needs, which include the tasks that it learns.
+        method: the name of its class, for the message.
 
     Raises:
         ValueError: with a method that learns them.

@@ -34,10 +34,11 @@ class APD(TaskLearner):
     Args:
         l1: lambda_1, at least 0.
         l2: lambda_2, at least 0.
-        decay: weight decay of the trained parts, at least 0. retroactive: whether A_j of earlier tasks continue to be trained,
-        as in the paper, or are fixed. If trained, a client stores each in full, which takes as much memory as a net; if fixed,
-        only the values that are not 0. adaptive_start: start of A in a new task: ``base``, at B, as in APD's code; ``initial``,
-        at a third of the initial weights, as in FedWeIT's code, from where l1 leaves fewer values in the same number of steps.
+        decay: weight decay of the trained parts, at least 0.
+        retroactive: whether A_j of earlier tasks continue to be trained, as in the paper, or are fixed. If trained, a client
+            stores each in full, which takes as much memory as a net; if fixed, only the values that are not 0.
+        adaptive_start: start of A in a new task: ``base``, at B, as in APD's code; ``initial``, at a third of the initial
+            weights, as in FedWeIT's code, from where l1 leaves fewer values in the same number of steps.
         pace: arguments of :class:`TaskLearner`.
 
     Raises:

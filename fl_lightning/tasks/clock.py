@@ -145,8 +145,8 @@ class TaskClocks(nn.Module):
         """A round is over.
 
         Args:
-            visited: clients that took part, including those with a lost update, which might never finish otherwise. factors: on
-            the learning rate, of clients with an update that was not lost.
+            visited: clients that took part, including those with a lost update, which might never finish otherwise.
+            factors: on the learning rate, of clients with an update that was not lost.
         """
         for client, factor in factors.items():
             self.rate_factor[client] = factor

@@ -45,7 +45,8 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
     """Decompose the weights of all linear and convolutional layers in place; returns the layers' names.
 
     Args:
-        leave: part of the net that does not change. parts: arguments of :class:`Decomposition`.
+        leave: part of the net that does not change.
+        parts: arguments of :class:`Decomposition`.
 
     Raises:
         ValueError: if there is no such layer, or two of them share a weight.

@@ -33,12 +33,14 @@ class FedWeIT(FederatedModule):
     values that are not 0 are sent and counted as bytes, without their indices.
 
     Args:
-        density: share of each layer's outputs for which B is sent, above 0 and at most 1. upload: the part of B that is sent:
-        ``recommended``, as above, averaged over the clients that sent an entry; ``code``, with the same average, the outputs
-        with a mask m, before the sigmoid, that fulfils ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 -
+        density: share of each layer's outputs for which B is sent, above 0 and at most 1.
+        upload: the part of B that is sent: ``recommended``, as above, averaged over the clients that sent an entry; ``code``,
+            with the same average, the outputs with a mask m, before the sigmoid, that fulfils
+            ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 -
         ``density`` of them and none of a layer with equal masks; ``paper``, ``B * sigmoid(m)`` at the chosen outputs, divided
-        by the number of all clients that sent. share_base: whether B goes through the server at all. tasks: the clients'
-        learner, :class:`WeightedTransfer` with its options; by default those of its authors' code.
+            by the number of all clients that sent.
+        share_base: whether B goes through the server at all.
+        tasks: the clients' learner, :class:`WeightedTransfer` with its options; by default those of its authors' code.
 
     Raises:
         ValueError: if a value is out of range, ``tasks`` is another learner, or the server has an optimizer of another kind or

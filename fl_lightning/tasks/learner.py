@@ -39,8 +39,8 @@ class TaskLearner(Learner):
         schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
             ``rounds_per_task`` rounds, lost ones too, or once its rate has fallen to ``smallest_rate``.
         patience: rounds without a lower validation loss after which a client divides its learning rate.
-        rate_divisor: divisor of the learning rate, above 1. Each task begins with the full rate. smallest_rate: learning rate
-        below which a client has finished its task.
+        rate_divisor: divisor of the learning rate, above 1. Each task begins with the full rate.
+        smallest_rate: learning rate below which a client has finished its task.
         train_unsampled: whether clients that are not in the cohort train too, without receiving or sending.
         evaluate_every: rounds between evaluations of all tasks learned; the end of a task is always evaluated.
         reset_adam_each_round: whether clients' optimizers are reset in every round, as in the authors' code, or in every task.

@@ -19,7 +19,8 @@ class StableSGD(TaskLearner):
 
     Args:
         task_decay: factor from one task to the next, above 0 and at most 1.
-        lowest_rate: lower bound of the rate. pace: arguments of :class:`TaskLearner`.
+        lowest_rate: lower bound of the rate.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if ``task_decay`` or ``lowest_rate`` is out of range.

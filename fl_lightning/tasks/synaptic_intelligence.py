@@ -32,7 +32,8 @@ class SynapticIntelligence(TaskLearner):
     Args:
         penalty: c, at least 0. The authors' code has 1 for split MNIST.
         damping: xi, above 0: bounds the importance of weights that hardly moved. The authors' code has 0.001 for split MNIST
-            and split CIFAR-10, 0.1 for permuted MNIST. pace: arguments of :class:`TaskLearner`.
+            and split CIFAR-10, 0.1 for permuted MNIST.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if ``penalty`` or ``damping`` is out of range.
