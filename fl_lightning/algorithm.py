@@ -221,7 +221,7 @@ class LocalTraining(FederatedNet):
         """The federation.
 
         Raises:
-            ValueError: if there is none yet.
+            ValueError: if it is not known yet.
         """
         return joined(self)
 
@@ -393,7 +393,7 @@ def joined(method: LocalTraining) -> Any:
     """A method's federation.
 
     Raises:
-        ValueError: if there is none yet.
+        ValueError: if it is not known yet.
     """
     if method.federation is None:
         raise ValueError(f"{type(method).__name__} has no data yet: call join(federation), or fit it with a trainer")

@@ -24,7 +24,7 @@ __all__ = ["FedAdam", "FedYogi"]
 OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
 _ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-# Of torch's optimizers, whose messages do not say it.
+# Of torch's optimizers; their messages do not name it.
 _RANGES = {
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum", "lr_decay"), "at least 0"),
     "betas": "at least 0 and below 1 each",

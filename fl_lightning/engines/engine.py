@@ -331,7 +331,7 @@ class Engine(ABC):
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """``client.apply`` on the working copy."""
-        raise RuntimeError("client.apply is for client_step alone")
+        raise RuntimeError("client.apply is only for client_step")
 
     def load(self, state: State) -> None:
         """Copy weights and buffers into the working copy, in place; missing names do not change."""

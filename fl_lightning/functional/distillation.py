@@ -111,7 +111,7 @@ def ensemble_distillation(
 
     Args:
         student_logits: (B, C).
-        teacher_logits: (K, B, C), whose mean over teachers is the ensemble.
+        teacher_logits: (K, B, C); the mean over teachers is the ensemble.
         temperature: T, above 0.
         reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
 

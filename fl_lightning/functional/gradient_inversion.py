@@ -69,7 +69,7 @@ def label_counts_from_bias(bias_gradient: Tensor, probabilities: Tensor, num_ima
 
     Args:
         bias_gradient: (C,).
-        probabilities: (C,), what the net says on average; of any images.
+        probabilities: (C,), the net's mean probabilities, on any images.
         num_images: n.
 
     Returns:

@@ -39,7 +39,7 @@ class Ditto(SecondModel):
         self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(net, **common)
-        check_range("model.penalty", penalty, at_least=0, hint="0 trains personal models alone")
+        check_range("model.penalty", penalty, at_least=0, hint="0 is local training only")
         if personal_learning_rate is not None:
             check_range("model.personal_learning_rate", personal_learning_rate, above=0, hint="null is that of model.optimizer")
         self.penalty, self.personal_learning_rate = penalty, personal_learning_rate

@@ -43,23 +43,21 @@ class FedNova(FedProx):
         super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:
-            raise ValueError(
-                f"model.optimizer is {type(optimizer).__name__}, but FedNova knows how SGD adds up gradients: use SGD"
-            )
+            raise ValueError(f"model.optimizer is {type(optimizer).__name__}, but FedNova supports only SGD: use SGD")
         for name in ("nesterov", "dampening"):
             if optimizer.defaults[name]:
                 raise ValueError(
-                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova knows plain momentum: leave it out"
+                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova supports only plain momentum: leave it out"
                 )
         self._momentum: float = optimizer.defaults["momentum"]
-        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova knows no other")
+        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
         self._check_pull(optimizer.defaults["lr"])
 
     def _check_pull(self, rate: float) -> None:
         if self.mu > 0 and self._momentum > 0:
             raise ValueError(
-                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova knows how gradients add up "
-                "with one of them: set the other to 0"
+                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova supports only one "
+                "of them: set the other to 0"
             )
         if self.mu * rate > 1:
             raise ValueError(

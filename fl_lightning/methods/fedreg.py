@@ -90,8 +90,8 @@ class FedReg(FederatedModule):
         super().configure_model()
         if self.federation is not None and not self.data.first_inputs(1).is_floating_point():
             raise ValueError(
-                "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
-                "pseudo data with them: use another method, or give floats"
+                "data.source gives whole numbers that are not images and have no gradients, but FedReg makes its pseudo data "
+                "with gradients: use another method, or give floats"
             )
         for name, layer in self.net.named_modules():
             if (
@@ -99,8 +99,8 @@ class FedReg(FederatedModule):
                 and getattr(layer, "p", 1) > 0
             ):
                 raise ValueError(
-                    f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net that says the same of the "
-                    "same sample: use group norm or none, and no dropout"
+                    f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
+                    "depends only on the sample: use group norm or none, and no dropout"
                 )
 
     @property

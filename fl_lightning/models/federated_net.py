@@ -80,7 +80,7 @@ class ServerStates(nn.ModuleDict):
 
 
 class FederatedNet(nn.Module):
-    """A net of which some weights are trained and some are not, and some are shared and some stay with their clients.
+    """A net with trained and frozen weights, and with shared and personal ones.
 
     Args:
         net: the network, or a function that builds it from ``(input_shape, num_classes)``.

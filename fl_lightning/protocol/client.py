@@ -115,7 +115,7 @@ class Client:
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit, once client_start is done
     resting: Sequence[str] = ()  # weights that the present local step does not change
-    # Lambdas, as a compiled local step makes a client, and the compiler knows no dict[str, Any]().
+    # Lambdas, as a compiled local step makes a client, and the compiler does not support dict[str, Any]().
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
     broadcast: dict[str, Any] = field(default_factory=lambda: {})  # received in addition to the weights
     carry: dict[str, Any] = field(default_factory=lambda: {})  # result of client_start; constant during the fit
@@ -149,5 +149,5 @@ class Client:
 
     def _samples(self) -> ClientBatches:
         if self.data is None:
-            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its batch alone")
+            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees only its batch")
         return self.data

@@ -137,7 +137,7 @@ class CohortFit:
     models: CohortModels | None  # None unless they were asked for
     kept: list[int]  # clients with new states that count once the server's step is final
     cleared: list[int]  # clients that keep nothing from then on
-    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite
+    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients with a non-finite update or state
 
 
 @torch.no_grad()

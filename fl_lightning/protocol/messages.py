@@ -108,7 +108,7 @@ def unpack(kind: type[Message], packed: Packed) -> Message:
     try:
         return _built(kind, _nested(packed))
     except (AttributeError, TypeError, RuntimeError) as error:
-        raise ValueError(f"it is no packed {kind.__name__} ({error})") from error
+        raise ValueError(f"it is not a packed {kind.__name__} ({error})") from error
 
 
 def _nested(packed: Packed) -> dict[str, Any]:

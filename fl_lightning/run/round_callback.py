@@ -10,7 +10,7 @@ class RoundCallback(Callback):
     """A Lightning callback that also sees the inside of a round; Lightning calls all other callbacks."""
 
     only_looks: bool = False
-    """Whether the fit adds no round to the run of its checkpoint, whose settings it then need not have."""
+    """Whether the fit adds no round to the run of its checkpoint; it can then have other settings."""
 
     def wants_models(self, round: int) -> bool:
         """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""

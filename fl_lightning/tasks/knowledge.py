@@ -40,7 +40,7 @@ class WeightedTransfer(APD):
     """
 
     served: Tensor
-    """(N,): the task for which each client got, when it first received in it, what others know; -1 for none."""
+    """(N,): the task at which each client last got other clients' tasks, at its first receipt in it; -1 for none."""
 
     shares_weights = False  # B can stay with the client: tasks are shared
 
@@ -61,7 +61,7 @@ class WeightedTransfer(APD):
         super().__init__(l1, l2, decay, retroactive, adaptive_start, **pace)
         check_choice("model.tasks.knowledge", knowledge, Knowledge)
         if num_foreign is not None:
-            check_range("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 leaves other clients' tasks alone")
+            check_range("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 uses no tasks of other clients")
         self.knowledge, self.num_foreign = knowledge, num_foreign
         self.mask, self.adaptive, self.penalize_mask = mask, adaptive, penalize_mask
         self.knowledge_base: KnowledgeBase = {}

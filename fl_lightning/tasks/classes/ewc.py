@@ -59,7 +59,7 @@ class ServerEWC(ClassLearner):
         carry = super().begin_visit(net, client)
         if not self.clocks.is_last_round(0) or self.penalty == 0:
             return carry
-        client = replace(client, carry=carry)  # says which classes compete
+        client = replace(client, carry=carry)  # contains the classes that compete
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client),

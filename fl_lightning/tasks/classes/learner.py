@@ -1,4 +1,4 @@
-"""ClassLearner: one global model whose classes arrive task by task, with one head that all tasks share.
+"""ClassLearner: one global model with classes that arrive task by task, and one head that all tasks share.
 
 Fine-tuning as in J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET, ICCV 2023, arXiv 2303.06937, and S. Babakniya et al.: MFCL,
 NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, and the rows of the classes seen so far are
