@@ -47,7 +47,7 @@ class FedNova(FedProx):
         for name in ("nesterov", "dampening"):
             if optimizer.defaults[name]:
                 raise ValueError(
-                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova supports only plain momentum: leave it out"
+                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova takes only plain momentum: leave it out"
                 )
         self._momentum: float = optimizer.defaults["momentum"]
         check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
