@@ -36,9 +36,8 @@ class FedWeIT(FederatedModule):
         density: share of each layer's outputs for which B is sent, above 0 and at most 1.
         upload: the part of B that is sent: ``recommended``, as above, averaged over the clients that sent an entry; ``code``,
             with the same average, the outputs with a mask m, before the sigmoid, that fulfils
-            ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 -
-        ``density`` of them and none of a layer with equal masks; ``paper``, ``B * sigmoid(m)`` at the chosen outputs, divided
-            by the number of all clients that sent.
+            ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 - ``density`` of them and none of a layer with
+            equal masks; ``paper``, ``B * sigmoid(m)`` at the chosen outputs, divided by the number of all clients that sent.
         share_base: whether B goes through the server at all.
         tasks: the clients' learner, :class:`WeightedTransfer` with its options; by default those of its authors' code.
 

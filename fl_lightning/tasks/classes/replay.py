@@ -133,9 +133,7 @@ class Replay(ClassLearner):
             kept = reservoir(kept, int(met.sum()), offered, self.memory, rng)
         else:
             kept = self._balanced(kept, met.tolist(), offered, client, rng)
-        met = met + streams.dataset.train.targets[held].bincount(
-            minlength=len(met)
-        )  # the client's stored state does not change
+        met = met + streams.dataset.train.targets[held].bincount(minlength=len(met))  # not in place: it is stored
         client.state.update(memory=torch.tensor(kept, dtype=torch.int64, device=device), met=met.to(device))
 
     def _balanced(
