@@ -63,7 +63,7 @@ def train(
 
 
 def method(kind: type[FederatedModule], learner: type[TaskLearner], **settings: Any) -> FederatedModule:
-    """As the paper's configs have it, one epoch a round."""
+    """As in the paper's configs, one epoch a round."""
     tasks = learner(**{"evaluate_every": 10**6, "rounds_per_task": ROUNDS_PER_TASK, **settings})
     common = {"local_epochs": 1, "engine": "sequential", "server_weighting": "uniform"}
     return kind(LeNet, optimizer=lambda weights: torch.optim.Adam(weights, lr=1e-3 / 3), tasks=tasks, **common)

@@ -1,6 +1,6 @@
 """``python -m benchmarks --gpu --headline``: engines, device tests and the full runs of the paper on one GPU, in pieces.
 
-What has been measured lies in a JSON file, the full runs in a folder as any study's: the same command goes on from there.
+The measurements are in a JSON file, the full runs in a folder like any study's: the same command continues from there.
 """
 
 import json
@@ -37,7 +37,7 @@ _TESTS = "tests/pretended_gpu/test_every_part.py"
 _REAL = {"FL_LIGHTNING_REAL_GPU": "1"}  # the device tests take the GPU that is there for the pretended one
 _STUDY = STUDIES["headline"]
 _SECTION = "## On a GPU: measured"
-_BEFORE = "## On a GPU: counted, not measured"  # the section that it stands above
+_BEFORE = "## On a GPU: counted, not measured"  # the section that follows it
 
 Row = dict[str, Any]
 

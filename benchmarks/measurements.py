@@ -248,7 +248,7 @@ def median_of(samples: list[dict[str, float]]) -> float:
 
 
 def overhead(samples: list[dict[str, float]]) -> float:
-    """Median seconds of a round of ours that the engine did not take: Lightning, hooks, aggregation and the server's step."""
+    """Median seconds of one of our rounds outside of the engine: Lightning, hooks, aggregation and the server's step."""
     return median(sample["seconds"] - sample["engine_seconds"] for sample in samples)
 
 

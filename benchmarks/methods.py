@@ -9,7 +9,7 @@ from fl_lightning.privacy import DPSGD
 
 _BACKWARD = 2  # forward passes that a backward pass takes: one for the weights' gradients, one for the inputs'
 _GRADIENT = 1 + _BACKWARD
-_INPUT_GRADIENT = 2  # forward, and backward for the inputs alone
+_INPUT_GRADIENT = 2  # forward, and backward for only the inputs
 _DISTILLATION_STEPS, _DISTILLATION_BATCH = 40, 128
 
 

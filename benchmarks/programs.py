@@ -130,7 +130,7 @@ def interleave(programs: dict[str, Program], rounds: int, turn: int = 1) -> dict
 
     Args:
         rounds: of each program.
-        turn: rounds in a row. A round of milliseconds alone would measure caches that the others have filled.
+        turn: rounds in a row. A single round of milliseconds would measure caches that the others have filled.
     """
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
     for first in range(0, rounds, turn):

@@ -25,7 +25,7 @@ class Driver:
     """The other end of stdin and stdout, as a benchmarked program sees it."""
 
     def __init__(self) -> None:
-        # Whatever a framework prints must not mix with the answers: for everybody else stdout becomes stderr.
+        # Whatever a framework prints must not mix with the answers: for all other code stdout becomes stderr.
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 

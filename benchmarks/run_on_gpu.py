@@ -63,7 +63,7 @@ def federation() -> FederatedDataModule:
 
 
 def run_on_gpu(options: Namespace) -> Table:
-    """One run; with ``--analysis`` it is also validated, tested, watched and logged as the config has it."""
+    """One run; with ``--analysis`` it is also validated, tested, watched and logged as in the config."""
     method = FedAvg(
         partial(ResNet18, norm="group"),
         loss=TruncatedCrossEntropy(),

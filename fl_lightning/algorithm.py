@@ -1,8 +1,8 @@
-"""FederatedAlgorithm: what a federated method does in a round, whoever runs it.
+"""FederatedAlgorithm: the steps of a federated method in a round, independent of who runs it.
 
-The hooks stand in the order in which a round calls them, those of a client in :class:`LocalTraining`, those of the server in
-:class:`FederatedAlgorithm`; with their defaults they are FedAvg. Nothing here knows a trainer: an engine runs clients through
-the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
+The hooks are in the order in which a round calls them, those of a client in :class:`LocalTraining`, those of the server in
+:class:`FederatedAlgorithm`; with their defaults they are FedAvg. Nothing here depends on a trainer: an engine runs clients
+through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,27 +42,26 @@ from fl_lightning.protocol import (
 from fl_lightning.protocol.hooks import follow_keywords, overridden
 
 ServerWeighting = Literal["n_weighted", "uniform"]
-_MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each
+_MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each step
 
 
 class LocalTraining(FederatedNet):
-    """What a federated method does at a client.
+    """The part of a federated method that runs at a client.
 
     Args:
-        net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
-        loss: what clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
+        net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data.
+        loss: the loss that clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
         optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
         local_steps: local steps of a visit.
-        local_epochs: or passes over the client's shard; one of the two, by default one epoch.
+        local_epochs: passes over the client's shard instead of ``local_steps``; by default one epoch.
         learning_rate_decay: factor on the clients' rate from one round to the next.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
-        batch_norm_buffers: what becomes of running statistics of BatchNorm: ``averaged`` with the weights; ``local``, they stay
-            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts from those, and they
-            are averaged.
-        seed: of initial weights and of layers that draw; ``seed_everything`` on the command line.
-        tasks: how the tasks of ``data.tasks`` are learned, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default there
-            are none.
+        batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
+            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with the initial
+            ones, and they are averaged.
+        seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
+        tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
 
     Raises:
         ValueError: if a value is out of range, or ``tasks`` does not combine with the method.
@@ -101,7 +100,7 @@ class LocalTraining(FederatedNet):
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
         self.round = 0  # the present one
-        self.present_cohort: list[Visit] = []  # until the next round, as cohort may say otherwise after the server's step
+        self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
         self.federation: Site | None = None  # none where trained weights are used elsewhere
         _check_settings(self)
         self.tasks = Learner() if tasks is None else tasks
@@ -119,14 +118,14 @@ class LocalTraining(FederatedNet):
         return self.learning_rate_decay ** (round - 1)
 
     def resting(self, client: int, step: int) -> Collection[str]:
-        """Names of the weights that a local step, counted from 0, leaves as they are, and what the optimizer knows of them.
+        """Names of the weights that a local step, counted from 0, does not change, nor the optimizer's state for them.
 
-        For visits in phases. The step may go by what is known before it: the client's index and the number of the step.
+        For visits in phases. The result can depend on the client's index and the number of the step.
         """
         return ()
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        """One value a sample, (B,); the mean over the batch is not a method's business."""
+        """One value per sample, (B,); the engine takes the mean over the batch."""
         return self.tasks.client_loss(net, batch, client)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
@@ -149,7 +148,7 @@ class LocalTraining(FederatedNet):
         return loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        """What a client sends: the weights that are trained and buffers, weighted by its training samples.
+        """A client's upload: the trained weights and the buffers, weighted by its training samples.
 
         The tensors are those of the net: the engine reduces them before the net is used again.
         """
@@ -160,11 +159,11 @@ class LocalTraining(FederatedNet):
         }
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        """What is read off a client's model before the net is reused; gathered for the server, never counted as bytes."""
+        """Values computed from a client's model before the net is reused; gathered for the server, never counted as bytes."""
         return {}
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """What stays with a client after a visit, of ``client.state``, its weights, its optimizer's moments and its tasks."""
+        """The part of a client's state that it keeps after a visit: method state, weights, optimizer's moments and tasks."""
         return state
 
     # Of a client's model and samples --------------------------------------------------------------------------------
@@ -174,26 +173,28 @@ class LocalTraining(FederatedNet):
 
         Args:
             shared: the newest global ones or, as a visit ends, those in the client's net.
-            state: what the client keeps, nothing before its first visit.
+            state: the client's state, empty before its first visit.
         """
         return {**shared, **state.weights}
 
     def newcomer_model(self, shared: State) -> State:
-        """What a client that joins after the last round fine-tunes; by default its personal model before any visit."""
+        """The model that a client fine-tunes if it joins after the last round; by default its personal model before any
+        visit."""
         return self.personal_model(shared, ClientState())
 
     def pseudo_data(self, client: Client) -> State:
-        """Samples that a client made to rehearse, ``inputs`` (M, ...) and soft ``labels`` (M, C); only of methods with some."""
+        """Samples that a client made to rehearse, ``inputs`` (M, ...) and soft ``labels`` (M, C), for methods that make
+        some."""
         return {}
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
-        """What of clients' samples enters a round in addition to the gradients of ``client_loss``, which get DP-SGD's noise."""
+        """What else depends on clients' samples in a round; only the gradients of ``client_loss`` get DP-SGD's noise."""
         of_loss = ("the label counts in the loss",) if self.loss.uses_label_counts else ()
         return (*of_loss, *self.tasks.released_without_noise)
 
     def observed_change(self, upload: Upload, client: Client) -> State:
-        """How far a client's trained weights moved from those it received, as the server can tell from its upload."""
+        """The change of a client's trained weights from those it received, as the server can compute it from the upload."""
         sent, trained = upload["weights"].tensors, self.trained_weights(self.net)
         return {name: client.received_state[name] - sent[name].detach() for name in trained if name in sent}
 
@@ -210,7 +211,7 @@ class LocalTraining(FederatedNet):
         return (self.local_epochs or 1) * self.data.steps_per_epoch(client)
 
     def expected_work(self, client: int) -> float:
-        """Samples that a visit goes through, by which clients are split among processes."""
+        """Samples that a visit processes; clients are split among processes by this number."""
         return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
 
     # What hooks ask for ---------------------------------------------------------------------------------------------
@@ -220,18 +221,18 @@ class LocalTraining(FederatedNet):
         """The federation.
 
         Raises:
-            ValueError: if there is none yet.
+            ValueError: if it is not known yet.
         """
         return joined(self)
 
     def gradients_of_model(self, model: State, net: nn.Module, batch: Batch, client: Client) -> tuple[State, Tensor]:
         """Gradients of the mean of ``client_loss`` at another model, by the names of its weights, and that mean.
 
-        Under DP-SGD they are clipped sample by sample, with noise.
+        Under DP-SGD they are clipped per sample, with noise.
 
         Args:
-            model: trained weights and buffers by name, as in ``client.state``; running statistics in it move on, in the place
-                of the net's. Names that are missing are the net's.
+            model: trained weights and buffers by name, as in ``client.state``; running statistics in it are updated instead of
+                the net's. Missing names are taken from the net.
         """
         weights, present = self.trained_weights(net), dict(net.named_buffers())
         buffers = {name: tensor for name, tensor in model.items() if name in present}
@@ -260,10 +261,10 @@ class FederatedAlgorithm(LocalTraining):
     # Before the first round -----------------------------------------------------------------------------------------
 
     def join(self, federation: Site) -> None:
-        """Take part in a federation or at a site, without a trainer: build the net for its data, and check that they fit.
+        """Join a federation or a site without a trainer: build the net for its data, and check that they fit.
 
         Raises:
-            ValueError: if they do not fit, or the federation lacks what only some methods need: public samples, or tasks.
+            ValueError: if they do not fit, or the federation lacks public samples or tasks that the method needs.
         """
         of_data = {
             "public": self.needs.data.public_samples,
@@ -297,17 +298,17 @@ class FederatedAlgorithm(LocalTraining):
         self.tasks.configure()
 
     def adapt_net(self) -> None:
-        """Change the net once it is built, before anything is made of it."""
+        """Change the net once it is built, before it is used."""
 
     def begin_with(self, stored: State) -> State:
-        """What the net begins with where a run takes over the global net of a checkpoint, by name; by default that net.
+        """Initial weights of the net, by name, if a run takes over the global net of a checkpoint; by default that net.
 
-        A method whose :meth:`adapt_net` adds to the net says here what the addition begins with.
+        A method with an :meth:`adapt_net` that adds to the net sets the initial weights of the addition here.
         """
         return stored
 
     def check_data(self) -> None:
-        """Refuse by name data that the method cannot do with, before the first round.
+        """Refuse by name, before the first round, data that the method cannot use.
 
         Raises:
             ValueError: with the cure.
@@ -325,24 +326,24 @@ class FederatedAlgorithm(LocalTraining):
         return self.present_cohort
 
     def start_round(self, round: int) -> None:
-        """Work at the server before a round (counted from 1), such as where one task has ended and the next one begins.
+        """Work at the server before a round (counted from 1), for example between two tasks.
 
-        Unlike :meth:`after_server_step` it comes after the evaluation of the round before.
+        Unlike :meth:`after_server_step` it runs after the evaluation of the previous round.
         """
 
     def cohort(self, round: int) -> list[Visit]:
-        """Who takes part in a round (counted from 1); by default the data module's sample, all receive and send."""
+        """The cohort of a round (counted from 1); by default the data module's sample, all receive and send."""
         return [Visit(client) for client in self.sampled_clients(round)]
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        """What goes down to a client in addition to the weights, tensors by name or by group and name.
+        """Tensors sent down to a client in addition to the weights, by name or by group and name.
 
         Counted as bytes, read as ``client.broadcast``.
         """
         return {}
 
     def aggregate(self, reduced: Reduction) -> Update:
-        """From the clients' weighted means to what the server does."""
+        """The server's update from the clients' weighted means."""
         weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
         gradient = less_mean(weights, reduced.mean("weights"))
         return Update(gradient, reduced.mean("buffers"))
@@ -350,8 +351,8 @@ class FederatedAlgorithm(LocalTraining):
     def server_step(self, update: Update | None) -> None:
         """Step the server's optimizer with the pseudo-gradient and take over the buffers.
 
-        None, a round without a finite update, steps without gradients: it counts, and nothing moves. A round that is undone
-        comes here a second time, with None.
+        None is a round without a finite update: the step counts, without gradients, and nothing moves. An undone round calls
+        this hook a second time, with None.
         """
         gradients = update.pseudo_gradient if update is not None else {}
         for name, parameter in self.net.named_parameters():
@@ -363,16 +364,16 @@ class FederatedAlgorithm(LocalTraining):
 
     @torch.no_grad()
     def step_server_optimizer(self) -> None:
-        """Move the global weights along ``.grad``: here by all of it, which is FedAvg."""
+        """Move the global weights along ``.grad``; by default by all of it, which is FedAvg."""
         for weight in self.net.parameters():
             if weight.grad is not None:
                 weight.sub_(weight.grad)
 
     def after_server_step(self, probes: list[dict[str, Tensor]]) -> None:
-        """Work at the server once the new global weights stand; ``probes`` in the order of the cohort."""
+        """Work at the server after the global weights are updated; ``probes`` in the order of the cohort."""
 
     def after_undo(self) -> None:
-        """Put back what the server holds outside of weights, buffers and its optimizer, which are as before the round again."""
+        """Restore state of the server outside of weights, buffers and its optimizer, which are already restored."""
 
     # What hooks and evaluation ask for ------------------------------------------------------------------------------
 
@@ -383,7 +384,7 @@ class FederatedAlgorithm(LocalTraining):
 
     @property
     def keeps_models(self) -> bool:
-        """Whether clients use personal models, or parts of one, that they keep; those of task streams are not meant."""
+        """Whether clients keep personal models, or parts of one, that they use; models of task streams do not count."""
         keeps_some = self.needs.client_weights or bool(overridden(self, FederatedAlgorithm.personal_model))
         return not self.needs.data.task_streams and (keeps_some or not self.has_global_model)
 
@@ -392,7 +393,7 @@ def joined(method: LocalTraining) -> Any:
     """A method's federation.
 
     Raises:
-        ValueError: if there is none yet.
+        ValueError: if it is not known yet.
     """
     if method.federation is None:
         raise ValueError(f"{type(method).__name__} has no data yet: call join(federation), or fit it with a trainer")

@@ -1,4 +1,4 @@
-"""A trained net with all that it needs, to be used without this library."""
+"""A trained net with the preparation of its inputs, for use without this library."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from fl_lightning.state.checkpoint import read_checkpoint
 
 
 class Classifier(nn.Module):
-    """Class probabilities of inputs as the data set stores them, by the net of a run.
+    """Class probabilities from the net of a run, for inputs as the data set stores them.
 
     Args:
         net: takes prepared inputs and gives logits (n, classes).
         changes: ``data.augment`` of the run, here in their form for evaluation.
-        inputs: what the net was trained on.
+        inputs: the preparation of the inputs in training.
     """
 
     def __init__(self, net: nn.Module, changes: Sequence[Augmentation], inputs: InputRecord) -> None:
@@ -69,7 +69,7 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
 def export(classifier: Classifier, path: Path) -> None:
     """Write a ``torch.export`` program of any number of inputs, with ``classes.json`` as an extra file.
 
-    The program is read again and must give what the classifier gives.
+    The program is read back and must give the same results as the classifier.
 
     Raises:
         OSError: if the file cannot be written.
@@ -78,7 +78,7 @@ def export(classifier: Classifier, path: Path) -> None:
     examples, net = _examples(classifier.inputs), type(classifier.net).__name__
     try:
         program = torch.export.export(classifier, (examples,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
-    except Exception as error:  # torch raises many kinds for what it cannot trace
+    except Exception as error:  # torch raises many kinds of errors for code that it cannot trace
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"model.net {net} cannot be exported by torch.export: {reason}") from error
     content = BytesIO()  # torch aborts the process where it writes to a disk that is full

@@ -1,7 +1,7 @@
-"""What a client minimises: the ``loss=`` argument of every method.
+"""Losses that clients minimise: the ``loss=`` argument of every method.
 
-A loss is called as ``loss(logits, target, label_counts)`` with shapes (B, C), (B,) and (C,), and gives one value a sample,
-(B,). The formulas stand in :mod:`fl_lightning.functional`.
+A loss is called as ``loss(logits, target, label_counts)`` with shapes (B, C), (B,) and (C,), and returns one value per sample,
+(B,). The formulas are in :mod:`fl_lightning.functional`.
 """
 
 import copy
@@ -23,7 +23,7 @@ TorchLosses = nn.CrossEntropyLoss | nn.NLLLoss
 
 
 class Loss(ABC):
-    """One value a sample from logits, targets and the client's label counts."""
+    """One value per sample from logits, targets and the client's label counts."""
 
     uses_label_counts: bool = True
     """Whether the label counts play a part, which then are part of what an update gives away."""
@@ -67,11 +67,11 @@ class MaskedCrossEntropy(Loss):
 
 
 class TorchLoss(Loss):
-    """A loss of torch, such as ``torch.nn.CrossEntropyLoss(label_smoothing=0.1)``, with one value a sample; no label counts.
+    """A loss of torch, such as ``torch.nn.CrossEntropyLoss(label_smoothing=0.1)``, with one value per sample; no label counts.
 
     Args:
-        loss: ``CrossEntropyLoss`` or ``NLLLoss`` with its mean over samples: no weights of classes, which make it another mean,
-            and no label that is left out.
+        loss: ``CrossEntropyLoss`` or ``NLLLoss`` with its plain mean over samples, without class weights and without an ignored
+            label.
 
     Raises:
         ValueError: if it is any other.
@@ -112,5 +112,5 @@ class TorchLoss(Loss):
 
 
 def as_loss(loss: Loss | TorchLosses) -> Loss:
-    """A loss of ours as it is, one of torch as :class:`TorchLoss`."""
+    """A loss of this module unchanged, a loss of torch as :class:`TorchLoss`."""
     return loss if isinstance(loss, Loss) else TorchLoss(loss)

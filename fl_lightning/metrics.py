@@ -20,10 +20,10 @@ class Scores(NamedTuple):
 
 
 class PersonalScores(NamedTuple):
-    """Of N clients, the personal model of each on its samples."""
+    """Scores of N clients' personal models, each on its client's samples."""
 
     accuracy: Tensor  # (N,), NaN for clients without samples
-    loss: Tensor  # (N,), mean cross entropy, likewise
+    loss: Tensor  # (N,), mean cross entropy, NaN in the same way
     samples: Tensor  # (N,)
 
     @classmethod
@@ -34,7 +34,7 @@ class PersonalScores(NamedTuple):
 
 
 class ClassScores(Metric):
-    """Accuracy, mean cross entropy and accuracy per class, from counts alone: exact over any split of the samples.
+    """Accuracy, mean cross entropy and accuracy per class, computed from counts: exact over any split of the samples.
 
     Args:
         num_classes: C.
@@ -74,7 +74,7 @@ class LearnedTasks(NamedTuple):
 
 
 class TaskScores(Metric):
-    """What is known of tasks that are learned in turn, from counts alone: exact over any split of the samples.
+    """Scores of tasks that are learned in turn, computed from counts: exact over any split of the samples.
 
     The scalars are those of :mod:`fl_lightning.functional.tasks`.
 

@@ -1,6 +1,6 @@
 """FederatedModule: a communication round is a training step.
 
-The round reads top to bottom in :meth:`FederatedModule.training_step`; the hooks that a method may override stand in
+The round reads top to bottom in :meth:`FederatedModule.training_step`; the hooks that a method can override are in
 :class:`fl_lightning.algorithm.FederatedAlgorithm`, which this class runs under Lightning.
 """
 
@@ -61,17 +61,17 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     """A federated method under Lightning's trainer. With its defaults it is FedAvg (McMahan et al., AISTATS 2017).
 
     Args:
-        net: the network, or what builds it from ``(input_shape, num_classes)`` of the data.
-        server_optimizer: builds the server's optimizer, which sees the pseudo-gradient, the global weights less the mean of the
-            clients' weights; or its name. SGD with rate 1 is FedAvg, with momentum FedAvgM.
+        net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data.
+        server_optimizer: builds the server's optimizer, or its name. Its gradient is the pseudo-gradient, the global weights
+            less the mean of the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
-            a step; ``captured``, a visit as one compiled program. ``auto`` goes by a fixed rule, ``tune`` measures.
-        client_state: where what clients keep between visits lies: ``memory``, or ``disk`` for large populations.
+            per step; ``captured``, a visit as one compiled program. ``auto`` follows a fixed rule, ``tune`` measures.
+        client_state: where client states are stored between visits: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
-        initial_weights: path of a checkpoint whose global net a new run begins with, weights and buffers; nothing else of that
-            run goes on. By default the net is drawn, or as given.
-        common: of :class:`fl_lightning.algorithm.LocalTraining`.
+        initial_weights: path of a checkpoint; a new run starts with the weights and buffers of its global net, and with nothing
+            else of that run. By default the net is drawn, or as given.
+        common: arguments of :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:
         ValueError: if a value is out of range.
@@ -110,7 +110,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         _check_settings(self)
 
     def write_to(self, folder: Path) -> None:
-        """Name the folder that this run alone writes to, as the command line does; by default that of its logger."""
+        """Name the folder of this run, as the command line does; by default that of its logger. No other run writes to it."""
         self.run_folder = folder
 
     @property
@@ -122,7 +122,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
 
     def training_step(self, round: int, batch_idx: int) -> None:
         """One communication round."""
-        visits = self.begin_round(round)  # possibly nobody, where cohorts are drawn by coin
+        visits = self.begin_round(round)  # possibly empty, where each client is drawn independently
         watchers = round_callbacks(self.trainer)
         for watcher in watchers:
             watcher.on_round_start(self.trainer, self, round)
@@ -142,8 +142,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         for watcher in watchers:
             watcher.on_aggregate_end(self.trainer, self, round)
         scalars = training_scalars(report)
-        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more, which rounds of
-        # tiny clients would wait for.
+        # What callbacks such as EarlyStopping monitor, on the host. LightningModule.log does more and would slow rounds of
+        # tiny clients.
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in scalars.items()})
         if is_logged(self.trainer, round, self.evaluation.follows(self.trainer, round)):
             self.log_round(scalars, round)
@@ -193,7 +193,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         return self.net(batch.inputs).softmax(dim=-1)
 
     def configure_callbacks(self) -> list:
-        """The first hook that Lightning calls: checks the trainer, and has its checkpoints and its record written well.
+        """The first hook that Lightning calls: checks the trainer and prepares its checkpoints and its record.
 
         Raises:
             TypeError: if the trainer was given no data module, or one of another kind.
@@ -223,7 +223,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_outputs(self.net, data)
 
     def configure_optimizers(self) -> Any:
-        """The server's optimizer, the only one that Lightning knows, and its schedule."""
+        """The server's optimizer, the only one registered with Lightning, and its schedule."""
         trainable = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
         if not trainable:
             raise ValueError("model.net has no weight that requires a gradient: unfreeze some")
@@ -268,7 +268,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add clients' states, how far rounds and evaluations are, and what a fit that goes on is held to."""
+        """Add clients' states, the counts of rounds and evaluations, and the settings that a resumed fit must match."""
         checkpoint["federated"] = {
             "layout": LAYOUT,
             "client_states": self.stored.saved(self.trainer),
@@ -303,7 +303,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.began_from = saved["began_from"]
 
     def check_goes_on(self, trainer: Trainer, data: FederatedDataModule, ckpt_path: str) -> None:
-        """Whether a fit from a checkpoint would be more of the run that wrote it, without one.
+        """Whether a fit from a checkpoint would continue the run that wrote it, without starting one.
 
         Raises:
             ValueError: naming each setting that differs.
@@ -323,7 +323,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         Args:
             checkpoint_path: a checkpoint of a run.
             map_location: the device of the method, as ``Module.to`` takes it.
-            arguments: those of the class, ``net`` among them; none: the method is built by the config that the run left.
+            arguments: those of the class, including ``net``; if none are given, the run's config builds the method.
 
         Raises:
             FileNotFoundError: if there is no checkpoint, or without arguments no ``config.yaml`` of its run.
@@ -338,7 +338,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
 
 
 def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None:
-    """Have a method take over the global weights of a checkpoint without a trainer, in evaluation mode.
+    """Load the global weights of a checkpoint into a method without a trainer, in evaluation mode.
 
     Raises:
         ValueError: if the checkpoint is of another net, or clients keep separate models.
@@ -354,7 +354,7 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
             f"the clients of {type(method).__name__} keep parts of the net: a checkpoint has no single one; test evaluates"
             " theirs"
         )
-    # A learner of tasks goes on in a run alone.
+    # A learner of tasks continues only in a run.
     of_tasks = {name: tensor for name, tensor in method.state_dict().items() if name.startswith("tasks.")}
     checkpoint["state_dict"] = {**without_part(checkpoint["state_dict"], "tasks"), **of_tasks}
     method.on_load_checkpoint(checkpoint)

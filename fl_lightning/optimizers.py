@@ -1,4 +1,4 @@
-"""Server optimizers that torch does not have.
+"""Server optimizers that are missing from torch.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan: Adaptive Federated Optimization.
 ICLR 2021. arXiv 2003.00295. Algorithm 2: no bias correction, tau outside the root, v starts at tau^2. The third of the paper,
@@ -24,7 +24,7 @@ __all__ = ["FedAdam", "FedYogi"]
 OptimizerBuilder = Callable[[Iterable], torch.optim.Optimizer]  # from weights to an optimizer of them
 _ARGUMENTS = {"learning rate": "lr", "beta": "betas", "epsilon": "eps"}  # of torch's optimizers, by their name in its messages
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-# Of torch's optimizers, whose messages do not say it.
+# Of torch's optimizers; their messages do not name it.
 _RANGES = {
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum", "lr_decay"), "at least 0"),
     "betas": "at least 0 and below 1 each",
@@ -32,13 +32,13 @@ _RANGES = {
 
 
 def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuilder:
-    """What builds an optimizer from weights: ``given`` itself, or the class that it names, of torch or of this module.
+    """A function that builds an optimizer from weights: ``given`` itself, or the class of torch or this module that it names.
 
     Args:
-        key: of the config, for messages.
+        key: key of the config, for messages.
 
     Raises:
-        ValueError: if there is no such class, or ``given`` is no function, such as an optimizer that is built already.
+        ValueError: if there is no such class, or ``given`` is not a function, such as an optimizer that is already built.
     """
     if callable(given):
         return partial(_build, key, given)
@@ -54,7 +54,7 @@ def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuild
 
 
 def fused(build: OptimizerBuilder) -> OptimizerBuilder:
-    """A builder of the same optimizer with fused steps, where torch has them and nothing else was asked for."""
+    """A builder of the same optimizer with fused steps, if torch has them and no other form was requested."""
 
     @functools.wraps(build)
     def fusing(parameters: Any) -> torch.optim.Optimizer:
@@ -69,7 +69,7 @@ def fused(build: OptimizerBuilder) -> OptimizerBuilder:
 
 
 def step_schedules(schedulers: Any) -> None:
-    """Step the schedules of a Lightning module once: what its ``lr_schedulers()`` gives, none, one or several."""
+    """Step the schedules of a Lightning module once: none, one or several from its ``lr_schedulers()``."""
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
         scheduler.step()
 
@@ -78,10 +78,10 @@ def check_schedule(scheduler: Any) -> None:
     """Check a schedule of the server's optimizer, which steps once a round.
 
     Args:
-        scheduler: of torch's.
+        scheduler: a scheduler of torch.
 
     Raises:
-        ValueError: if it wants a metric, or no checkpoint can hold its state.
+        ValueError: if it needs a metric, or no checkpoint can hold its state.
     """
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
@@ -146,7 +146,7 @@ class _Adaptive(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step by the present gradients; gives what the closure, which may compute them anew, returns."""
+        """One step with the present gradients; returns the result of the closure, which can recompute them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -167,7 +167,7 @@ class _Adaptive(torch.optim.Optimizer):
     @staticmethod
     @abstractmethod
     def renew(v: Tensor, square: Tensor, beta2: float) -> None:
-        """Bring v up to date, in place, with the squared gradient."""
+        """Update v in place with the squared gradient."""
 
 
 class FedAdam(_Adaptive):
@@ -179,7 +179,7 @@ class FedAdam(_Adaptive):
 
 
 class FedYogi(_Adaptive):
-    """``v = v - (1 - beta2) g^2 sign(v - g^2)``: v grows and shrinks by what was seen last."""
+    """``v = v - (1 - beta2) g^2 sign(v - g^2)``: v grows and shrinks by the last gradient's square."""
 
     @staticmethod
     def renew(v: Tensor, square: Tensor, beta2: float) -> None:

@@ -14,7 +14,7 @@ from fl_lightning.run.trainer_settings import refuse_float16
 
 
 class Trainer(pl.Trainer):
-    """Lightning's Trainer for rounds: a training step is one, and ``max_steps`` is their number.
+    """Lightning's Trainer for rounds: a training step is a round, and ``max_steps`` is the number of rounds.
 
     It shows :class:`~fl_lightning.callbacks.RoundProgressBar` and, at the end, the table of
     :class:`~fl_lightning.callbacks.RunSummary`, unless a callback of that kind is given; ``enable_progress_bar=False`` leaves
@@ -23,11 +23,11 @@ class Trainer(pl.Trainer):
     Args:
         max_steps: rounds.
         val_check_interval: rounds between evaluations, or a time.
-        callbacks: what watches the run.
+        callbacks: callbacks that watch the run.
         float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
-            ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It plays no part on a
-            processor.
-        given: of Lightning's Trainer.
+            ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It has no effect on a
+            CPU.
+        given: arguments of Lightning's Trainer.
 
     Raises:
         ValueError: if ``precision`` is float16, for which local steps have no gradient scaler.
@@ -70,7 +70,7 @@ class Trainer(pl.Trainer):
 
 
 def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
-    """The callbacks with the bar, unless they have one, and behind them the table at the end."""
+    """The callbacks with the bar, unless they have one, followed by the final table."""
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     has_summary = any(isinstance(one, RunSummary) for one in callbacks)
     return [*callbacks, *([RoundProgressBar()] if shows_bar and not has_bar else []), *([] if has_summary else [RunSummary()])]

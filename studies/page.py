@@ -1,4 +1,4 @@
-"""The page of a study, ``report.md``: the claim, the paper's sentence, the commands, and what the results file says."""
+"""The page of a study, ``report.md``: the claim, the paper's sentence, the commands, and the contents of the results file."""
 
 import textwrap
 from collections.abc import Sequence

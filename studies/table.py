@@ -17,7 +17,7 @@ _VALIDATION = "val_accuracy"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of a study that differ in the seed alone."""
+    """Runs of a study that differ only in the seed."""
 
     setting: dict[str, str]  # the sweep's name and what the study varies
     runs: tuple[Result, ...]

@@ -11,7 +11,7 @@ from method_pages import documented_methods
 
 import fl_lightning
 
-# Public without a list of names: what stands in them.
+# Public without a list of names: their contents.
 _WITHOUT_LIST = (
     *(
         "fl_lightning.models.federated_net",

@@ -1,4 +1,4 @@
-"""Puts the site's sources together: the repository's pages where they lie there, pages written from the code, and the contents.
+"""Puts the site's sources together: the repository's pages under the same paths, pages written from the code, and the contents.
 
 The pages of the repository are taken as they are, so that their links lead to the same files in the repository and on the site.
 """
@@ -57,7 +57,7 @@ def _linked_rows(text: str, pages: Container[str]) -> str:
 
 
 def _with_files(path: Path, original: Path, root: Path) -> str:
-    """The text of a page; a file of the repository that is no page is copied to be downloaded, a folder is its name alone."""
+    """The text of a page; another file of the repository is copied for download, a folder becomes just its name."""
 
     def keep(link: re.Match[str]) -> str:
         target, there = path.parent / link[2], original.parent / link[2]

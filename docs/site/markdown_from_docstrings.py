@@ -1,4 +1,4 @@
-"""Markdown of the pages that are written from the code: tables, and what docstrings say."""
+"""Markdown of the pages that are written from the code: tables, and the text of docstrings."""
 
 import inspect
 import re

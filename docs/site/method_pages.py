@@ -32,7 +32,7 @@ def method_pages(root: Path) -> dict[str, str]:
 
 
 def documented_methods() -> dict[str, type[FederatedModule]]:
-    """By name: all of fl_lightning.methods, and of fl_lightning.tasks those that stand in a file."""
+    """By name: all of fl_lightning.methods, and of fl_lightning.tasks those with a file."""
     names = {name: getattr(module, name) for module in (methods, tasks) for name in module.__all__}
     return {name: value for name, value in sorted(names.items(), key=lambda item: item[0].lower()) if _is_method(value)}
 
@@ -151,7 +151,7 @@ def _results(name: str, root: Path) -> Iterator[str]:
         yield "[Results](../results.md) has the commands, and more runs.\n"
         return
     elsewhere = dict.fromkeys(_measured_on(name, root))
-    text = f"Its numbers stand in {', '.join(elsewhere)}." if elsewhere else _NO_RUN
+    text = f"Its numbers are in {', '.join(elsewhere)}." if elsewhere else _NO_RUN
     declared = ", ".join(f"[{study.name}]({link})" for study, link in _declared(name, root))
     yield f"## Results\n\n{text}{f' Declared to run it: {declared}.' if declared else ''}\n"
 

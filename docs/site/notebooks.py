@@ -1,4 +1,4 @@
-"""Executes the notebooks of docs/notebooks/, which lie in the repository without outputs."""
+"""Executes the notebooks of docs/notebooks/, which the repository stores without outputs."""
 
 import os
 import sys

@@ -72,7 +72,7 @@ def under_keys(keys: Mapping[str, str]) -> Iterator[None]:
 def in_code_of(key: str, given: object) -> Iterator[None]:
     """An error in the block that names no key is noted to come from the code of what a key was given.
 
-    A note stands at the end of the command line's message, and under a traceback.
+    A note appears at the end of the command line's message, and under a traceback.
 
     Args:
         key: of the command line.

@@ -15,7 +15,7 @@ from fl_lightning.config_files.bundled import bundled_files, bundled_folder
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, load_yaml
 
 _LONGEST_CHAIN = 50  # of files that are each based on the next
-# Where seed_everything arrives; what stands there is overwritten.
+# Where seed_everything arrives; a value there is overwritten.
 SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
 SEEDED = "seed_everything is the seed of every random choice: give that instead"
 
@@ -93,7 +93,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[st
 def _found(name: str, key: str, folder: Path) -> Path:
     """The file that a name means: in ``folder``, in the working folder, or bundled.
 
-    A bundled config is based on bundled ones, whatever lies in the working folder.
+    A bundled config is based on bundled ones, whatever files are in the working folder.
 
     Raises:
         FileNotFoundError: if there is none, with the nearest one.

@@ -36,7 +36,7 @@ _STREAMS = 4  # visits that a GPU works at side by side
 
 
 class _Whole(NamedTuple):
-    """A visit that one program does from the global weights to the sum over clients."""
+    """A visit that one program runs from the global weights to the sum over clients."""
 
     position: int
     request: Request
@@ -46,7 +46,7 @@ class _Whole(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What a visit asks of a program."""
+    """A visit's inputs for a program."""
 
     key: str  # equal for visits that one program can run
     inputs: Inputs
@@ -56,13 +56,13 @@ class _Kind(NamedTuple):
 class CapturedEngine(SequentialEngine):
     """Runs a client's visit as a :class:`VisitProgram`, and keeps a program for each kind of visit.
 
-    Where the method reads nothing off single models and the client begins with the global weights, the program is the whole
-    visit, and on a GPU several visits run side by side, each with weights and a stream for itself. Elsewhere it is the local
-    steps, between what the method's hooks do. Batches all have one shape, short ones being filled up with samples that do not
+    If the method reads nothing from single models and the client starts with the global weights, the program is the whole
+    visit, and on a GPU several visits run side by side, each with its own weights and stream. Otherwise the program is the
+    local steps, between the method's hooks. All batches have one shape, and short ones are padded with samples that do not
     count, unless the net mixes samples: then every size has a program.
 
     Raises:
-        ValueError: if the net draws: filled batches and compiled layers draw otherwise.
+        ValueError: if the net draws: padded batches and compiled layers draw differently.
     """
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
@@ -70,13 +70,13 @@ class CapturedEngine(SequentialEngine):
         if self.behaviour.draws:
             raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
         self.full_batches = not self.behaviour.mixes_samples
-        # Every combination of shapes, of clients with and without state and of what hooks ask of the round is a graph.
+        # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
         step = LocalStep(method, self.net, context.protection.estimate)
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)
-        # With fullgraph a break in the graph is an error, not a part of the step that runs uncaptured without a word.
+        # With fullgraph a break in the graph is an error, not a part of the step that silently runs uncaptured.
         # Without the casts between operations half precision would end further from other engines than rounding does.
         is_half = self._is_half()
         self._local_step = torch.compile(step, fullgraph=True, options={"emulate_precision_casts": True} if is_half else None)
@@ -105,10 +105,10 @@ class CapturedEngine(SequentialEngine):
             return self.dtype == torch.bfloat16 or torch.is_autocast_enabled(self.context.device.type)
 
     def _planned(self, clients: Sequence[int], round: int, num_steps: Sequence[int]) -> list[list[PlannedStep]]:
-        """What visits will see."""
+        """The inputs of visits."""
         return self.samples.planned(clients, round, num_steps, self.full_batches) if clients else []
 
-    # The local steps alone, in the working copy -----------------------------------------------------------------------
+    # Only the local steps, in the working copy ------------------------------------------------------------------------
 
     def _fit(self, client: Client, num_steps: int) -> tuple[Client, Tensor]:
         (steps,) = self._planned([client.index], client.round, [num_steps])
@@ -137,7 +137,7 @@ class CapturedEngine(SequentialEngine):
         alike: Counter[Any] = Counter()
         for number, (position, request, client, numbers, steps) in enumerate(members):
             kind = self._kind(client, steps, rows[number], whole=True)
-            used.append(kind.inputs)  # no other queue may be given its memory before this one has read it
+            used.append(kind.inputs)  # no other queue can get its memory before this one has read it
             lane = self._lane(kind, alike[kind.key], lanes)
             alike[kind.key] += 1
             with lane.stream.present(), self.drawing(client, "layers"):
@@ -152,9 +152,9 @@ class CapturedEngine(SequentialEngine):
         share.measure([member.position for member in members], results)
 
     def _lane(self, kind: _Kind, alike: int, begun: dict[int, VisitMemory]) -> VisitMemory:
-        """Where a visit goes: to the lane of its kind, which has its program, or a next one after others of that kind.
+        """The lane of a visit: that of its kind, which has its program, or a next one after others of that kind.
 
-        Earlier rounds play no part, so that a resumed run adds up in the same order.
+        Earlier rounds have no effect, so a resumed run adds up in the same order.
 
         Args:
             alike: visits of its kind that came before it in this round.

@@ -1,4 +1,4 @@
-"""The books of a round: how replies are counted and noted, and the report that the books of all processes make."""
+"""The books of a round: replies are counted and noted, and the books of all processes become a report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What M visits leave behind for the sums, as rows (M, ...) in the engine's memory: counted before it goes on."""
+    """Results of M visits for the sums, as rows (M, ...) in the engine's memory: counted before it continues."""
 
     kept: Sequence[Tensor]  # has to be finite and is not summed
     sent: dict[str, State]  # is summed, by name of the upload
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
         return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, reply.norm)
 
     def count(self, reduced: Sums) -> Tensor:
-        """Add the finite ones to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
+        """Add the finite rows to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
         finite = are_finite(self.kept, len(self.losses), self.losses.device)
         if self.sent:
             finite = reduced.add_weighted(self.sent, self.weights, finite)
@@ -60,13 +60,13 @@ class Rows(NamedTuple):
 
 
 class Share:
-    """Books what this process's part of a cohort leaves behind; the dicts are by position in the cohort.
+    """Books the results of this process's part of a cohort; the dicts are by position in the cohort.
 
     Args:
         num_visits: of the whole cohort.
         device: where clients are trained.
-        keep_state: gets a client and what it keeps, whose tensors change afterwards.
-        keeps_models: whether the clients' models are asked for.
+        keep_state: gets a client and its state, and must copy it, because the tensors change afterwards.
+        keeps_models: whether the clients' models are requested.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Share:
         self.probes: dict[int, State] = {}
         self.models: dict[int, State] | None = {} if keeps_models else None
         self._num_visits, self._device, self._keep_state = num_visits, device, keep_state
-        self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # what the host knows of visits by itself
+        self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # facts of visits that the host has without a transfer
         self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), as of ``Rows.count``
 
     def book(self, position: int, reply: Reply, model: Callable[[], State]) -> None:
-        """Book a reply; ``model`` gives the client's model, where it is asked for."""
+        """Book a reply; ``model`` gives the client's model, if it is requested."""
         self.measure([position], Rows.of(reply).count(self.reduced))
         self.note(position, reply, model)
 
     def measure(self, positions: Sequence[int], measured: Tensor) -> None:
-        """Take over what counting the rows of some visits gave."""
+        """Take over the counts of the rows of some visits."""
         self._measured[tuple(positions)] = measured
 
     def note(self, position: int, reply: Reply, model: Callable[[], State]) -> None:
-        """Book all of a reply but what its row has; what lasts is copied."""
+        """Book all of a reply except its row; lasting values are copied."""
         if reply.state:
             self._keep_state(reply.client, reply.state)
         if gathered := _gathered(reply):
@@ -132,7 +132,7 @@ class Share:
 
 @dataclass(frozen=True)
 class _Books:
-    """What a process has for all others, in addition to its sums."""
+    """A process's results for all others, in addition to its sums."""
 
     layouts: dict[str, State] = field(default_factory=dict[str, State])  # of its sums
     probes: dict[int, State] = field(default_factory=dict[int, State])  # by position
@@ -144,10 +144,10 @@ def _gathered(reply: Reply) -> dict[str, State]:
 
 
 def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome], can_be_lost: bool = True) -> RoundReport:
-    """What a cohort's visits came to.
+    """The result of a cohort's visits.
 
     Args:
-        can_be_lost: whether no update counts where more than half of those that are sent are not finite.
+        can_be_lost: whether no update counts if more than half of the sent ones are not finite.
     """
     pairs = list(zip(visits, outcomes, strict=True))
     sent = [outcome for visit, outcome in pairs if visit.sends]

@@ -1,4 +1,4 @@
-"""CohortStates: what a cohort's clients keep, on its way to the engine that fits them and back."""
+"""CohortStates: the states of a cohort's clients, on their way to the engine that fits them and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class _States:
 class CohortStates:
     """States of clients, for the engine of one process.
 
-    Where not every process reads them all, a client's state lies with its owner, process ``client % processes``: it comes here
+    If not every process reads them all, a client's state is stored by its owner, process ``client % processes``: it comes here
     before the cohort's fits and goes back after them.
 
     Args:
-        states: where they lie.
+        states: the store.
         ranks: the processes.
         device: where clients are trained.
     """
@@ -38,7 +38,7 @@ class CohortStates:
     def fetch(self, clients: Sequence[Sequence[int]]) -> None:
         """Before the fits: bring the states of this process's clients here; ``clients`` are those of each process.
 
-        Where no client has ever kept something, the processes have nothing to say to each other.
+        If no client has ever kept anything, the processes exchange nothing.
         """
         if not self._move:
             return
@@ -52,19 +52,19 @@ class CohortStates:
         self._received = self._exchange([{client: self._states.read(client) for client in part} for part in owned])
 
     def read(self, client: int) -> ClientState:
-        """What a client keeps before its fit, on the device."""
+        """A client's state before its fit, on the device."""
         state = self._received.get(client, ClientState()) if self._move else self._states.read(client)
         return state.map(lambda tensor: to_device(tensor, self._device))
 
     def write(self, round: int, client: int, state: ClientState) -> None:
-        """Copy what a client keeps after its fit."""
+        """Copy a client's state after its fit."""
         if self._move:
             self._made[client] = state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
         else:
             self._states.write(client, round, state)
 
     def send(self, round: int, keeps_any: bool) -> None:
-        """After the fits: have the owners write the states that were made here, if any process made some."""
+        """After the fits: let the owners write the states that were made here, if any process made some."""
         self._received = {}
         if not self._move or not keeps_any:
             return
@@ -76,7 +76,7 @@ class CohortStates:
             self._states.write(client, round, state)
 
     def _exchange(self, outgoing: Sequence[dict[int, ClientState]]) -> dict[int, ClientState]:
-        """Send the states of some clients to each process; what all sent here, by client."""
+        """Send the states of some clients to each process; returns the states sent here, by client."""
         parts = self._ranks.exchange([pack(_States(states)) if states else {} for states in outgoing])
         return {client: state for part in parts if part for client, state in unpack(_States, part).by_client.items()}
 

@@ -1,4 +1,4 @@
-"""What a GPU is asked once and then does again and again: a function's kernels as one CUDA graph, on a stream."""
+"""A function's kernels, recorded once as one CUDA graph and replayed on a stream."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +15,8 @@ class Stream:
     https://github.com/pytorch/pytorch/issues/193402.
 
     Args:
-        device: that works.
-        parallel: whether it works beside the present queue; else it is that one.
+        device: the device of the work.
+        parallel: whether it works in parallel to the present queue; else it is that queue.
     """
 
     def __init__(self, device: torch.device, parallel: bool) -> None:
@@ -26,27 +26,27 @@ class Stream:
         self._device = device
 
     def present(self) -> AbstractContextManager[object]:
-        """A block whose work goes into this queue."""
+        """Put the work of a block into this queue."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def begin(self) -> None:
-        """Have it wait for all that was asked of the present queue."""
+        """Make it wait for all work in the present queue."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def end(self) -> None:
-        """Have the present queue wait for all that was asked of it."""
+        """Make the present queue wait for all its work."""
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def recorded(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """The function as one CUDA graph, which gives its result in the same memory every time.
+        """The function as one CUDA graph, with its result in the same memory every time.
 
-        It has to have run before, as compilers and libraries set themselves up when they are first called. What it asks of the
-        host is asked now, for all replays. Graphs of one queue share memory: a replay may overwrite the results of others.
+        It must have run before, as compilers and libraries set themselves up in the first call. Its host code runs now,
+        once for all replays. Graphs of one queue share memory: a replay can overwrite the results of others.
 
         Args:
-            function: works on memory that stays where it is.
+            function: works on memory with fixed addresses.
         """
         assert self._recording is not None, "there are no graphs without a GPU"
         graph, (stream, pool) = torch.cuda.CUDAGraph(), self._recording

@@ -1,4 +1,4 @@
-"""What all engines share: who fits whom, and what a visit starts from and leaves behind."""
+"""The common part of all engines: the distribution of clients, and the start and the results of a visit."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -44,11 +44,11 @@ from fl_lightning.protocol.cohort import Inputs
 class Engine(ABC):
     """Runs a cohort through a method's hooks.
 
-    The working copy of the net, its optimizer and their memory live as long as the engine; a visit overwrites them in place,
-    but for the weights that are constant, which are those of the server from the start.
+    The working copy of the net, its optimizer and their memory live as long as the engine. A visit overwrites them in place,
+    except for constant weights, which are those of the server from the start.
 
     Args:
-        method: whose hooks are called; its ``net`` holds the global weights and is never changed here.
+        method: the method with the hooks; its ``net`` holds the global weights and is never changed here.
         context: the run.
     """
 
@@ -67,12 +67,12 @@ class Engine(ABC):
             for tensors in (_tensors(self.net), self.global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
-        # Of what clients send new values of.
+        # Tensors of which clients send new values.
         self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self.global_state)
         self._weight_names = [name for name, _ in method.net.named_parameters()]
         self._scope = Scope(self.net)
         self._reset = fresh_statistics(method.net) if method.batch_norm_buffers == "reset" else {}
-        # Where the server's tensor takes the place of a client's that receives.
+        # Where the server's tensor replaces that of a receiving client.
         self._replaced = {name for name in self.sent_down if not (self.needs.nothing_replaced or method.is_personal(name))}
         self._shared = {name: t for name, t in self.sent_down.items() if name in self._replaced and name not in self._reset}
         buffers = dict(method.net.named_buffers())
@@ -89,15 +89,15 @@ class Engine(ABC):
 
     @cached_property
     def frozen(self) -> Scope:
-        """A copy of the net for ``client.evaluate``, made where it is asked for."""
+        """A copy of the net for ``client.evaluate``, made at the first use."""
         return Scope(copy.deepcopy(self.method.net).eval().requires_grad_(False))
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        """Fit these visits, by position in the cohort, and put what they leave behind into ``share``.
+        """Fit these visits, by position in the cohort, and put their results into ``share``.
 
         Args:
-            max_steps: at most so many local steps of each; None: all.
+            max_steps: maximum number of local steps of each; None: all.
         """
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
@@ -125,9 +125,9 @@ class Engine(ABC):
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
     def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
-        """Fit some visits and forget it; returns the largest state that a client would keep, in bytes.
+        """Fit some visits and discard the results; returns the largest state that a client would keep, in bytes.
 
-        What cannot work under this engine shows here, before the first round.
+        Errors under this engine show here, before the first round.
         """
         sizes = [0]
         share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
@@ -136,7 +136,7 @@ class Engine(ABC):
         return max(sizes)
 
     def fit_and_forget(self, round: int, visits: Sequence[Visit]) -> tuple[list[State], State]:
-        """Fit some visits; returns the weights and buffers that each leaves behind, and what the server would make of them."""
+        """Fit some visits; returns the weights and buffers after each, and the server's result from them."""
         share = Share(len(visits), self.context.device, lambda *_: None, keeps_models=True)
         with self.context.precision():
             self.fit_share(round, dict(enumerate(visits)), share)
@@ -146,11 +146,11 @@ class Engine(ABC):
     # A visit --------------------------------------------------------------------------------------------------------
 
     def request(self, round: int, visit: Visit, max_steps: int | None = None) -> Request:
-        """What goes down to a client, in the memory of the server.
+        """The request to a client, in the memory of the server.
 
         Args:
             round: counted from 1.
-            max_steps: at most so many local steps; None: all.
+            max_steps: maximum number of local steps; None: all.
 
         Raises:
             ValueError: if the client does not receive, and its method does not declare that it keeps weights.
@@ -176,9 +176,9 @@ class Engine(ABC):
         )
 
     def receive(self, request: Request, counts: Sequence[Tensor] | None = None) -> tuple[Client, State]:
-        """A client with what it knows before its fit, and by name what it starts from in place of the server's tensors.
+        """A client with its facts before its fit, and by name the tensors that replace the server's at its start.
 
-        The method's net takes over what a server in another process sent.
+        The method's net takes over the tensors from a server in another process.
 
         Args:
             counts: the client's rows of the tables of label counts; None: they are looked up.
@@ -216,7 +216,7 @@ class Engine(ABC):
         return client, local | self._reset
 
     def used_model(self, tensors: State, state: ClientState) -> State:
-        """A copy of the model that a client uses, from what its net holds and what it keeps."""
+        """A copy of the model that a client uses, from its net and its state."""
         method = self.method
         model = method.personal_model(tensors, state) if method.keeps_models else method.tasks.model_after_fit(tensors)
         return {name: tensor.detach().clone() for name, tensor in model.items()}
@@ -235,7 +235,7 @@ class Engine(ABC):
         return CohortModels([visit.client for visit in visits], predict or {}, received, self.context.ranks.sum, predict_before)
 
     def start(self, client: Client, local: State) -> Client:
-        """Bring the working copy to the client, with ``local`` in place of the server's tensors, and let it prepare."""
+        """Load the client into the working copy, with ``local`` instead of the server's tensors, and let it prepare."""
         self.load({**self.sent_down, **local})
         if local:
             client.received_state.update({name: tensor.clone() for name, tensor in self.working_state.items()})
@@ -243,7 +243,7 @@ class Engine(ABC):
             return client.having(carry=self.hooks.begin_visit(self.net, client))
 
     def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
-        """What the client in the working copy leaves behind, in the memory of that: what it sends, keeps and shows.
+        """The reply of the client in the working copy, in its memory: upload, state and probe.
 
         Args:
             loss: (1,), mean over its local steps.
@@ -268,12 +268,12 @@ class Engine(ABC):
         )
 
     def rows(self, tensors: State, state: dict[str, Any], weights: Tensor | float, losses: Tensor, sends: bool = True) -> Rows:
-        """What :meth:`reply` gives of M clients, where a method ends visits as FedAvg does.
+        """The results of :meth:`reply` for M clients, if a method ends visits as FedAvg does.
 
         Args:
             tensors: weights and buffers of their nets, (M, ...) by name.
             state: ``client.state`` of each, (M, ...).
-            weights: in the mean over clients, (M,) on the device; a number: of all.
+            weights: weights in the mean over clients, (M,) on the device, or one number for all.
             losses: (M,).
             sends: whether they send, all or none.
         """
@@ -295,7 +295,7 @@ class Engine(ABC):
         """``update_weight``, checked.
 
         Raises:
-            ValueError: if it is no weight.
+            ValueError: if it is not a valid weight.
         """
         weight = self.method.update_weight(client)
         check_weight(
@@ -304,7 +304,7 @@ class Engine(ABC):
         return weight
 
     def upload(self, client: Client) -> Upload:
-        """What the client in the working copy sends, bounded where privacy asks for it."""
+        """The upload of the client in the working copy, bounded if privacy requires it."""
         with self.context.precision(), self.drawing(client, "client_result"):
             upload = self.hooks.end_visit(self.net, client)
         return upload if self.context.protection.bound is None else self.context.protection.bound(upload, client.received_state)
@@ -331,22 +331,22 @@ class Engine(ABC):
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """``client.apply`` on the working copy."""
-        raise RuntimeError("client.apply is for client_step alone")
+        raise RuntimeError("client.apply is only for client_step")
 
     def load(self, state: State) -> None:
-        """Copy weights and buffers into the working copy, in place; names that are missing stay as they are."""
+        """Copy weights and buffers into the working copy, in place; missing names do not change."""
         if state:
             copy_all([self.working_state[name] for name in state], list(state.values()))
             # Autocast keeps half-precision copies of weights and does not notice that they changed in place.
             torch.clear_autocast_cache()
 
     def kept_weights(self, tensors: State) -> State:
-        """What of a client's weights and buffers stays with it until its next visit; not copied."""
+        """The weights and buffers that stay with a client until its next visit; not copied."""
         return {name: tensors[name] for name in self._kept}
 
     @contextmanager
     def drawing(self, client: Client, purpose: str) -> Iterator[None]:
-        """Seed what a client's hook draws, and let an error in it say whose it was."""
+        """Seed the draws of a client's hook, and add the client to an error in it."""
         try:
             with seeded_layers(self.seed, client.round, client.index, purpose, self.context.device):
                 yield
@@ -356,18 +356,18 @@ class Engine(ABC):
 
 
 def _tensors(net: nn.Module) -> State:
-    """All weights and buffers, those that a state dict leaves out too; shares memory with the net."""
+    """All weights and buffers, including those that a state dict leaves out; shares memory with the net."""
     return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:
-    """Positions in the cohort for each of so many processes."""
+    """Positions in the cohort for each process."""
     if size == 1:
         return [list(range(len(visits)))]
     return split_by_work([method.expected_work(visit.client) for visit in visits], size)
 
 
 def _predict(engine: Engine, model: State, inputs: Inputs) -> Tensor:
-    """What a client's model says of samples, in an engine's working copy."""
+    """The outputs of a client's model for samples, in an engine's working copy."""
     engine.load(model)
     return predict_in_batches(engine.net, engine.data.eval_batch_size, inputs)

@@ -1,4 +1,4 @@
-"""Which engine runs the clients: the one that was asked for, a fixed rule, or what measures fastest."""
+"""The choice of the engine: the requested one, a fixed rule, or the fastest one measured."""
 
 import copy
 import time
@@ -28,15 +28,15 @@ _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, Captur
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 """By the value of ``model.engine``."""
 
-# Weights times samples of a local step up to which stacking is known to be faster: benchmarks/RESULTS.md.
+# Weights times samples of a local step up to which stacking is faster: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7
-# How far a captured visit may end from the same visit under sequential, as a part of how far the visit goes: rounding in
-# another order is below, a step that is missing or a wrong rate above.
+# Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:
+# rounding in another order is below, a missing step or a wrong rate above.
 _TRUSTED = 0.05
 
 
 class Choice(NamedTuple):
-    """An engine's name, and why it is this one."""
+    """An engine's name, and the reason for it."""
 
     name: str
     why: str
@@ -51,7 +51,7 @@ class StartedEngine(NamedTuple):
 
 
 def first_visits(method: FederatedAlgorithm, rounds: Iterable[int]) -> list[Visit]:
-    """The first cohort of these rounds that has a client; empty where none has, as when all tasks are learned."""
+    """The first cohort of these rounds that has a client; empty if none has, as when all tasks are learned."""
     return next((visits for round in rounds if (visits := method.tasks.visits(method.cohort(round)))), [])
 
 
@@ -63,12 +63,12 @@ def choose_engine(
     visits: Sequence[Visit],
     rounds: range,
 ) -> Choice:
-    """The engine for what ``model.engine`` asks for.
+    """The engine for a value of ``model.engine``.
 
     Args:
-        tuned: what was measured as the fastest when the run began; None: that is still to be done.
-        visits: to measure with, of the first cohort.
-        rounds: those to come.
+        tuned: the fastest engine, measured when the run began; None: not measured yet.
+        visits: visits of the first cohort to measure with.
+        rounds: the remaining rounds.
     """
     if asked == "auto":
         return by_rule(method, context, range(1, rounds.stop))
@@ -82,13 +82,13 @@ def choose_engine(
 def start_engine(
     method: FederatedAlgorithm, context: RunContext, asked: str, choice: Choice, round: int, visits: Sequence[Visit]
 ) -> StartedEngine:
-    """The engine of a choice, after a rehearsal of what the method's hooks do under it.
+    """The engine of a choice, after a rehearsal of the method's hooks under it.
 
     Args:
-        asked: the value of ``model.engine``; where it is ``auto``, ``sequential`` replaces an engine that cannot run it, and
-            ``captured`` where two visits end elsewhere than under ``sequential``. The first process decides for all.
-        round: the first one.
-        visits: of clients to rehearse with.
+        asked: the value of ``model.engine``; if it is ``auto``, ``sequential`` replaces an engine that cannot run the method,
+            and ``captured`` if two visits end differently than under ``sequential``. The first process decides for all.
+        round: the first round.
+        visits: visits of clients to rehearse with.
 
     Raises:
         ValueError: if the method cannot run under the engine that was asked for.
@@ -128,12 +128,12 @@ def _rehearsed(
 
 
 def _compare(engine: Engine, reference: Engine, round: int, visits: Sequence[Visit]) -> None:
-    """Check that visits end where they end under another engine.
+    """Check that visits end as they do under another engine.
 
     Raises:
         RuntimeError: if one does not, or is not finite.
     """
-    # What is compared at the end runs where others have been: the same clients with other batches, then the other client.
+    # The compared visit runs in used memory: after the same clients with other batches, then the other client.
     engine.fit_and_forget(round + 1, visits)
     engine.fit_and_forget(round, visits[::-1])
     (found, found_mean), (expected, expected_mean) = (runs.fit_and_forget(round, visits) for runs in (engine, reference))
@@ -154,10 +154,10 @@ def _distance(one: State, other: State) -> float:
 
 
 def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[int]) -> Choice:
-    """What ``auto`` means for a method, and why: the same answer for the same command on the same kind of device.
+    """The engine of ``auto`` for a method, with the reason: the same for the same command on the same kind of device.
 
     Args:
-        rounds: of the run, from 1 on.
+        rounds: rounds of the run, from 1 on.
     """
     if context.protection.one_by_one is not None:
         return Choice("sequential", context.protection.one_by_one)
@@ -176,7 +176,7 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
 
 
 def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer], rounds: Iterable[int]) -> Choice:
-    """The rule of a CPU, and of a GPU where ``captured`` is out of the question."""
+    """The rule for a CPU, and for a GPU on which ``captured`` is impossible."""
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     if layers:
         return Choice("sequential", f"the net has {len(layers)} convolutions")
@@ -190,9 +190,9 @@ def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer],
 
 
 def _kinds_of_visits(method: FederatedAlgorithm) -> int:
-    """How many programs visits need; counting ends beyond ``MOST_PROGRAMS``.
+    """The number of programs that visits need; counting ends beyond ``MOST_PROGRAMS``.
 
-    One for every number of steps and of samples, and two where what a client knows or keeps may look otherwise the first time.
+    One for every number of steps and of samples, and two if a client's facts or state can look different at its first visit.
     """
     data, base = method.data, FederatedAlgorithm
     kinds: set[tuple[int, int]] = set()
@@ -203,7 +203,7 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     mixes = mixes_samples(copy.deepcopy(method.net).train(), data.first_inputs(2))
     for client in range(data.num_clients):
         steps, last = method.num_local_steps(client), data.num_train(client)
-        if data.batch_size is not None:  # short batches are filled up unless the net mixes samples
+        if data.batch_size is not None:  # short batches are padded unless the net mixes samples
             of_epoch = data.steps_per_epoch(client)
             last = last - (of_epoch - 1) * data.batch_size if mixes and steps >= of_epoch else data.batch_size
         kinds.add((steps, last))
@@ -213,20 +213,20 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
 
 
 def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
-    """What ``tune`` means: the engine whose second try at a round is the fastest. The first process decides for all.
+    """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all.
 
-    Nothing that is measured is kept: no state, no step of the server.
+    The measurement leaves nothing behind: no state, no step of the server.
 
     Args:
-        round: the first one.
-        visits: of the cohort to measure with.
+        round: the first round.
+        visits: visits of the cohort to measure with.
     """
     seconds, reasons = {}, {}
     for name in ENGINES:
         try:
             seconds[name] = _seconds(ENGINES[name](method, context), round, visits)
             reasons[name] = f"{name} {seconds[name]:.4g} s a round"
-        except Exception as error:  # an engine that cannot run this method is out, whatever the reason, which is shown
+        except Exception as error:  # an engine that cannot run this method is out, for any reason, which is shown
             reasons[name] = f"{name} cannot run this: {_error_text(error)}"
     seconds, reasons = context.ranks.broadcast((seconds, reasons))
     return Choice(min(seconds, key=seconds.__getitem__, default="sequential"), ", ".join(reasons.values()))

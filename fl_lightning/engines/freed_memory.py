@@ -1,4 +1,4 @@
-"""Keep freed memory: on glibc, gradients would go back to the system after every step and be faulted in again."""
+"""Keep freed memory: glibc would return gradients to the system after every step and fault them in again."""
 
 import ctypes
 import platform
@@ -10,7 +10,7 @@ _KEPT_BYTES = 1 << 30
 def keep_freed_memory() -> None:
     """Raise glibc's thresholds for giving memory back, for this process; does nothing on other platforms.
 
-    Each page that is given back costs a page fault when a later step takes it again. Results stay the same.
+    Each returned page costs a page fault when a later step uses it again. Results do not change.
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt

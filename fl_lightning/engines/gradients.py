@@ -1,8 +1,8 @@
 """Gradients in a local step that is a function of tensors: by a transform of torch's, or by autograd below a stack.
 
-``torch.func.grad`` under ``torch.vmap`` takes apart what has no rule for stacks: GroupNorm's backward pass becomes thirty small
-operations. Below the stack ``torch.vmap`` sees the forward pass alone, and autograd what it makes of it, whose backward passes
-are one operation each. Sums come out in another order.
+``torch.func.grad`` under ``torch.vmap`` splits operations without a rule for stacks: GroupNorm's backward pass becomes thirty
+small operations. Below the stack ``torch.vmap`` sees only the forward pass, and autograd sees its stacked operations, with one
+operation for each backward pass. Sums are taken in another order.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +24,8 @@ def by_transform(evaluate: Evaluate, weights: State, held: State) -> tuple[State
     """Gradients by name, then the value and the further tensors.
 
     Args:
-        evaluate: weights and what else is held, by name, to what is minimised, a scalar, and further tensors.
-        weights: to differentiate by.
+        evaluate: maps weights and held tensors, by name, to the objective, a scalar, and further tensors.
+        weights: weights to differentiate by.
         held: the second argument of ``evaluate``.
     """
     return grad_and_value(evaluate, has_aux=True)(weights, held)
@@ -34,7 +34,7 @@ def by_transform(evaluate: Evaluate, weights: State, held: State) -> tuple[State
 def below_the_stack(evaluate: Evaluate, weights: State, held: State) -> tuple[State, tuple[Tensor, Any]]:
     """As :func:`by_transform`, for one client of a stack.
 
-    Where the weights are the same for all clients, or another transform is at work within the stack, it is that function.
+    If the weights are the same for all clients, or another transform is active within the stack, it is that function.
     """
     level = _functorch.current_level()
     if not all(_functorch.is_batchedtensor(row) and _functorch.maybe_get_level(row) == level for row in weights.values()):
@@ -50,7 +50,7 @@ def below_the_stack(evaluate: Evaluate, weights: State, held: State) -> tuple[St
 
 
 def better_below_the_stack(net: nn.Module) -> bool:
-    """Whether the net has a layer whose backward pass a transform would take apart."""
+    """Whether the net has a layer with a backward pass that a transform would split."""
     return any(isinstance(layer, nn.GroupNorm) for layer in net.modules())
 
 

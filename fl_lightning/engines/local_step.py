@@ -1,4 +1,4 @@
-"""A local step as a function of tensors: what ``torch.vmap`` stacks and ``torch.compile`` captures."""
+"""A local step as a function of tensors, for ``torch.vmap`` to stack and ``torch.compile`` to capture."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from fl_lightning.protocol.client import GradientEstimator
 
 
 class StepResult(NamedTuple):
-    """What a local step leaves behind; the local optimizer has not stepped yet."""
+    """The results of a local step; the local optimizer has not stepped yet."""
 
-    gradients: tuple[Tensor, ...]  # what the local optimizer gets
+    gradients: tuple[Tensor, ...]  # gradients for the local optimizer
     loss: Tensor
     untrained: State  # buffers, and frozen weights that tasks draw
     state: dict[str, Any]  # the client's
@@ -28,10 +28,10 @@ class LocalStep:
     """A method's ``client_step`` without side effects.
 
     Args:
-        method: whose hooks are called.
-        net: what they are given, with other tensors in it during the call.
-        estimate: how a gradient is made of a batch's samples.
-        differentiate: how a function is differentiated: as :func:`by_transform` does.
+        method: the method with the hooks.
+        net: the net for the hooks, with other tensors in it during the call.
+        estimate: the way a gradient is computed from a batch's samples.
+        differentiate: the way a function is differentiated, such as :func:`by_transform`.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class LocalStep:
             batch: inputs (B, ...) and targets (B,).
             round: counted from 1.
             step: of the visit, counted from 0.
-            facts: what the hooks can know of the client, tensors on the device by the names of a ``Client``.
-            resting: weights that this step leaves as they are.
+            facts: the client's facts for the hooks, tensors on the device by the names of a ``Client``.
+            resting: weights that this step does not change.
 
         Raises:
             RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.
@@ -73,7 +73,7 @@ class LocalStep:
         newest = {name: tensor.clone() for name, tensor in untrained.items()}
         applied: list[Sequence[Tensor]] = []
 
-        # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
+        # The functions in here have no type hints: the compiler would have to evaluate them, and cannot.
         def differentiate(objective, at=None, buffers=None):
             nonlocal newest
             weights = trained if at is None else dict(zip(trained, at, strict=True))
@@ -112,7 +112,7 @@ class LocalStep:
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """Other dicts with the same tensors: what a hook puts into its state stays out of the caller's."""
+    """New dicts with the same tensors: a hook's additions to its state do not change the caller's."""
     return {name: _copied(part) if isinstance(part, dict) else part for name, part in state.items()}
 
 
@@ -125,7 +125,7 @@ class Scope(nn.Module):
         self._slots = tensor_slots(self)
 
     def call(self, tensors: State, watched: Sequence[str], function: Callable[[], Any]) -> tuple[Any, State]:
-        """The function's result, and what the net holds under the ``watched`` names after it."""
+        """The function's result, and the net's tensors under the ``watched`` names after it."""
         return call_with(self, self._slots, {f"net.{name}": tensor for name, tensor in tensors.items()}, (function, watched))
 
     @torch.no_grad()

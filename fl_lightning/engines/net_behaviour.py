@@ -1,4 +1,4 @@
-"""What a net does with a batch, found by giving it one."""
+"""A net's behaviour on a batch, found by running it on one."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from fl_lightning.functional.random_streams import seeded_layers
 
 
 class NetBehaviour:
-    """What a net in train mode does with samples, found when it is asked for.
+    """A net's behaviour on samples in train mode, found at the first use.
 
     Args:
         net: in train mode.
@@ -33,12 +33,12 @@ class NetBehaviour:
 
     @cached_property
     def activation_bytes(self) -> int:
-        """Bytes a sample that a step keeps for its backward pass."""
+        """Bytes per sample that a step keeps for its backward pass."""
         return activation_bytes(self._net, self._two())
 
 
 def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:
-    """Whether, in train mode, what the net gives for a sample or keeps in its buffers depends on the rest of the batch.
+    """Whether, in train mode, the net's output for a sample or its buffers depend on the rest of the batch.
 
     Args:
         net: in train mode.
@@ -66,7 +66,7 @@ def draws(net: nn.Module, inputs: Tensor) -> bool:
 
 
 def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
-    """Bytes a sample that a forward pass keeps for the backward pass, in addition to the weights."""
+    """Bytes per sample that a forward pass keeps for the backward pass, in addition to the weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in net.parameters()}
     kept: dict[int, int] = {}
 
@@ -90,14 +90,14 @@ def _another(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _forward(net: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The first sample's outputs and the buffers after it; the same buffers and draws to begin with every time."""
+    """The first sample's outputs and the buffers after it; each run starts with the same buffers and draws."""
     with _always_the_same_draws(inputs.device):
         return _outputs_and_buffers(net, inputs)
 
 
 @torch.no_grad()
 def _outputs_and_buffers(net: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The first sample's outputs and the buffers after it, which are put back."""
+    """The first sample's outputs and the buffers after it, which are restored."""
     before = [buffer.clone() for buffer in net.buffers()]
     outputs = net(inputs)[0]
     after = [buffer.clone() for buffer in net.buffers()]

@@ -1,4 +1,4 @@
-"""How processes share a round: what moves between them, and who fits whom."""
+"""The distribution of a round over processes, and the exchange between them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,38 +9,38 @@ from fl_lightning.protocol import Packed
 
 
 class Ranks(Protocol):
-    """The processes that share a run's cohorts, and what moves between them.
+    """The processes that share a run's cohorts, and the exchange between them.
 
-    All processes call the same methods in the same order. ``processes.process_group`` answers by torch.distributed, and a
-    federation's sites by whatever joins them.
+    All processes call the same methods in the same order. ``processes.process_group`` implements it with torch.distributed; a
+    federation's sites can use their own connection.
 
     Attributes:
-        rank: of this process, from 0.
-        size: how many there are.
+        rank: rank of this process, from 0.
+        size: number of processes.
     """
 
     rank: int
     size: int
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Of a tensor over all processes, in all of them; may change the tensor."""
+        """Sum of a tensor over all processes, in all of them; can change the tensor."""
         ...
 
     def gather(self, part: Packed) -> list[Packed]:
-        """What every process has, in every process, in their order; tensors of other processes are on the host."""
+        """The values of all processes, in every process, in rank order; tensors of other processes are on the host."""
         ...
 
     def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
-        """Send ``outgoing[r]`` to process r; returns what each sent here, in their order, as :meth:`gather` does."""
+        """Send ``outgoing[r]`` to process r; returns the values sent here, in rank order, as :meth:`gather` does."""
         ...
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has, in every process."""
+        """The value of the first process, in every process."""
         ...
 
 
 class OneProcess(Ranks):
-    """The ranks of a run in this process alone."""
+    """The ranks of a run in only this process."""
 
     rank, size = 0, 1
 

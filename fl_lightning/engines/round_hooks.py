@@ -1,4 +1,4 @@
-"""RoundHooks: a method's hooks as a round calls them, each together with that of the method's learner of tasks."""
+"""RoundHooks: a method's hooks as a round calls them, each combined with that of the method's learner of tasks."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fl_lightning.protocol.hooks import overridden
 
 
 class RoundHooks:
-    """What engines and servers call, in the order of a round.
+    """The hooks that engines and servers call, in the order of a round.
 
     Args:
         method: the method.
@@ -27,7 +27,7 @@ class RoundHooks:
 
     @property
     def reads_models(self) -> bool:
-        """Whether a visit ends with a look at the client's model, for what FedAvg has not."""
+        """Whether a visit ends with an evaluation of the client's model, which FedAvg does not have."""
         ours = LocalTraining
         return self.tasks.reads_models or bool(overridden(self.method, ours.client_result, ours.kept_state, ours.probe))
 
@@ -36,34 +36,34 @@ class RoundHooks:
         return self.tasks.rate_factor(client) * self.method.client_learning_rate(round, client)
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        """What goes down to a client besides the weights."""
+        """Tensors sent down to a client in addition to the weights."""
         return {**self.method.broadcast(client), **self.tasks.broadcast(client)}
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        """What a client carries through its fit."""
+        """A client's carry, constant during its fit."""
         client = client.having(carry=self.tasks.begin_visit(net, client))
         return {**self.method.client_start(net, client), **client.carry}
 
     def end_visit(self, net: nn.Module, client: Client) -> Upload:
-        """What a client sends, once the learner of tasks has looked at the model."""
+        """A client's upload, after the learner of tasks has evaluated the model."""
         self.tasks.end_visit(net, client)
         return {**self.method.client_result(net, client), **self.tasks.upload(net, client)}
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        """What the server is told of a visit."""
+        """Values of a visit for the server."""
         return {**self.method.probe(net, client), **self.tasks.probe(net, client)}
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """What stays with a client after a visit."""
+        """A client's state after a visit."""
         return self.tasks.kept_state(client, self.method.kept_state(client, state))
 
     def aggregate(self, reduced: Reduction) -> Update:
-        """From the clients' weighted means to what the server does."""
+        """The server's update from the clients' weighted means."""
         self.tasks.receive(reduced)
         return self.method.aggregate(reduced)
 
     def end_round(self, probes: list[State]) -> None:
-        """End a round, once the new global weights stand.
+        """End a round, after the global weights are updated.
 
         Args:
             probes: in the order of the cohort.
@@ -72,6 +72,6 @@ class RoundHooks:
         self.tasks.end_round(probes)
 
     def after_undo(self) -> None:
-        """Follow the weights and the buffers, which are as before the round again."""
+        """Follow the weights and the buffers, which were restored to their values before the round."""
         self.method.after_undo()
         self.tasks.after_undo()

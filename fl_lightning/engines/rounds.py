@@ -1,4 +1,4 @@
-"""A round with no trainer around it."""
+"""A round without a trainer."""
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.engine import Engine
@@ -7,10 +7,10 @@ from fl_lightning.protocol import RoundReport
 
 
 def run_round(method: FederatedAlgorithm, engine: Engine, round: int) -> RoundReport:
-    """One communication round: the cohort's local fits, the server's step, and what clients keep.
+    """One communication round: the cohort's local fits, the server's step, and the clients' new states.
 
-    The weights are those of a fit, to rounding where the net has convolutions, whose memory order a fit changes. Undoing a step
-    that makes the model non-finite is left to the caller.
+    The weights are those of a fit; with convolutions they agree to rounding, because a fit changes their memory order. The
+    caller must undo a step that makes the model non-finite.
 
     Args:
         method: has joined a federation.

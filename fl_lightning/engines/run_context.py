@@ -1,4 +1,4 @@
-"""RunContext: what an engine knows of the run around it."""
+"""RunContext: an engine's view of its run."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,16 +14,16 @@ from fl_lightning.state.client_states import ClientStates, MemoryStates
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run, without the trainer that it may have.
+    """A run, independent of a trainer.
 
     Args:
-        device: where clients are trained.
-        states: where what they keep lies.
-        ranks: the processes that share cohorts, and what moves between them.
-        protection: of the clients' samples.
-        precision: in which hooks run, such as autocast.
-        batch_size: samples of a local step; None: as many as the federation has it.
-        seed: of what layers and hooks draw in a round; None: the method's.
+        device: the device on which clients are trained.
+        states: store of the clients' states.
+        ranks: the processes that share cohorts, and the exchange between them.
+        protection: protection of the clients' samples.
+        precision: context in which hooks run, such as autocast.
+        batch_size: samples of a local step; None: that of the federation.
+        seed: seed of the draws of layers and hooks in a round; None: the method's.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

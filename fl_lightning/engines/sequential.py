@@ -23,7 +23,7 @@ class SequentialEngine(Engine):
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
         self.optimizer = method.optimizer(list(self.trained.values()))
-        # Most optimizers start empty; those that do not (Adagrad) are built anew for every visit.
+        # Most optimizers start empty; those that do not (Adagrad) are built again for every visit.
         self._starts_empty = not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._resting: Sequence[str] = ()
@@ -33,13 +33,13 @@ class SequentialEngine(Engine):
             self.book(position, self.visit(self.request(round, visit, max_steps)), share)
 
     def visit(self, request: Request) -> Reply:
-        """One client's visit, from its request alone; the reply is in the memory of the working copy."""
+        """One client's visit, from only its request; the reply is in the memory of the working copy."""
         client, loss = self.fit(request)
         with self.context.precision():
             return self.reply(request, client, loss)
 
     def fit(self, request: Request) -> tuple[Client, Tensor]:
-        """Fit one client, whose model is then in the working copy; returns it and the mean loss over its steps, (1,)."""
+        """Fit one client and leave its model in the working copy; returns it and the mean loss over its steps, (1,)."""
         with self.context.precision():
             client = self.start(*self.receive(request))
             return self._fit(client, min(client.num_steps, request.max_steps or client.num_steps))
@@ -60,9 +60,9 @@ class SequentialEngine(Engine):
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
-        """A fresh optimizer, or with what the client kept of its last, at this visit's rate.
+        """An optimizer at this visit's rate, fresh or with the client's stored state.
 
-        Returns the rate (that of the first group, where there are several).
+        Returns the rate (that of the first group, if there are several).
         """
         if self._starts_empty:
             self.optimizer.state.clear()
@@ -76,13 +76,13 @@ class SequentialEngine(Engine):
         return self.optimizer.param_groups[0]["lr"]
 
     def _moments(self) -> dict[int, State]:
-        """What the optimizer would go on with; SGD without momentum has None instead."""
+        """The optimizer's state to keep; SGD without momentum has None instead."""
         states = self.optimizer.state_dict()["state"].items()
         moments = {i: {name: v.clone() for name, v in state.items() if isinstance(v, Tensor)} for i, state in states}
         return {i: state for i, state in moments.items() if state}
 
     def _rests(self, client: Client, step: int) -> Sequence[str]:
-        """The weights that a local step leaves as they are, for the hooks of that step and for ``_apply`` at its end."""
+        """The weights that a local step does not change, for the hooks of that step and for ``_apply`` at its end."""
         self._resting = tuple(self.method.resting(client.index, step))
         return self._resting
 

@@ -1,4 +1,4 @@
-"""Weighted sums of what clients send, taken as each client finishes, so that no process ever holds all models."""
+"""Weighted sums of clients' uploads, taken as each client finishes, so that no process ever holds all models."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,13 +14,13 @@ from fl_lightning.protocol import Reduction
 
 
 class Shape(NamedTuple):
-    """A tensor's shape, and in which order its values lie in memory."""
+    """A tensor's shape, and the order of its values in memory."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]  # of dimensions, the one with the largest stride first
 
     def columns(self, stacked: Tensor) -> Tensor:
-        """The values of M tensors, (M, ...), in this order, (M, values): no copy of what lies so."""
+        """The values of M tensors, (M, ...), in this order, (M, values): no copy if they are in this order."""
         if self.order != tuple(range(len(self.order))):
             stacked = stacked.permute(0, *(dim + 1 for dim in self.order))
         return stacked.reshape(len(stacked), -1)
@@ -36,7 +36,7 @@ Layout = dict[str, Shape]  # one upload name's tensors
 _SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
 # Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
 _CPU_BLOCK = 1 << 18
-# Values that are joined on a GPU, at most and about: a copy of all that many clients send may be more than there is memory for.
+# Approximate limit of values joined on a GPU: a copy of all uploads of many clients can exceed the memory.
 _JOINED = 1 << 26
 
 
@@ -45,7 +45,7 @@ def check_weight(what: str, weight: float) -> None:
 
     Args:
         what: ``... has the weight``, which begins the message.
-        weight: of one client.
+        weight: weight of one client.
 
     Raises:
         ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
@@ -77,7 +77,7 @@ class _Total:
         return self.flat[-1]
 
     def tensors(self, values: Tensor) -> State:
-        """The tensors of values that lie as the sums do, sharing their memory."""
+        """The tensors of values in the memory order of the sums, sharing their memory."""
         parts = values.split([math.prod(shape.sizes) for shape in self.layout.values()])
         return {name: shape.tensor(part) for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
 
@@ -92,8 +92,7 @@ class _Total:
 class Sums(Reduction):
     """Sums ``weight * tensor`` and ``weight`` over clients for every name of an upload, in float64.
 
-    An upload with a value that is not finite counts with weight 0 throughout. That is decided on the device: nothing here
-    waits for it.
+    An upload with a non-finite value counts with weight 0 throughout. The device decides this: nothing here waits for it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -106,12 +105,12 @@ class Sums(Reduction):
         return self._totals.keys()
 
     def add_weighted(self, uploads: dict[str, State], weights: Sequence[Tensor | float], admissible: Tensor) -> Tensor:
-        """Count the uploads of M clients where they are finite; gives who was counted, (M,) booleans.
+        """Count the finite uploads of M clients; returns which were counted, (M,) booleans.
 
         Args:
             uploads: by name, tensors (M, ...).
-            weights: of each name, that :func:`check_weight` lets pass: a number, or (M,) float64 on the device.
-            admissible: (M,) booleans: who may be counted.
+            weights: weight of each name, valid for :func:`check_weight`: a number, or (M,) float64 on the device.
+            admissible: (M,) booleans: which clients can be counted.
         """
         self.reserve(uploads)
         sent: dict[str, list[Tensor]] = {}
@@ -131,7 +130,7 @@ class Sums(Reduction):
         return counted
 
     def keep(self, client: int, gathered: dict[str, State]) -> None:
-        """Copy what a client sent that is gathered, by name."""
+        """Copy a client's gathered uploads, by name."""
         self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
 
     def _reserve(self, layouts: dict[str, Layout]) -> None:
@@ -139,21 +138,21 @@ class Sums(Reduction):
         self._totals |= {name: _Total(layout, self._device) for name, layout in layouts.items()}
 
     def reserve(self, uploads: dict[str, State]) -> None:
-        """Allocate sums for the tensors of M clients, (M, ...) by name, where there are none."""
+        """Allocate missing sums for the tensors of M clients, (M, ...) by name."""
         self._reserve({name: _layout(tensors) for name, tensors in uploads.items() if name not in self._totals})
 
     @property
     def sums(self) -> list[Tensor]:
-        """All sums of tensors and weights; what is added changes them in place."""
+        """All sums of tensors and weights; additions change them in place."""
         return [total.flat for total in self._totals.values()]
 
     def clear(self) -> None:
-        """Begin anew, in the same memory."""
+        """Reset to 0, in the same memory."""
         for sums in self.sums:
             sums.zero_()
 
     def take(self, other: "Sums") -> None:
-        """Add what another one of the same device has summed."""
+        """Add the sums of another object on the same device."""
         self._reserve({name: total.layout for name, total in other._totals.items() if name not in self._totals})
         for name, total in other._totals.items():
             self._totals[name].lay_out(total.layout)
@@ -168,7 +167,7 @@ class Sums(Reduction):
         }
 
     def agree(self, layouts: Sequence[dict[str, State]]) -> None:
-        """Lay the sums out alike in all processes; ``layouts`` are those of each, in the same order everywhere."""
+        """Give the sums the same layout in all processes; ``layouts`` are those of each, in the same order everywhere."""
         agreed = {name: layout for of_one in reversed(layouts) for name, layout in of_one.items()}
         for name, stored in agreed.items():
             layout = {key: Shape(*(tuple(row) for row in shape.tolist())) for key, shape in stored.items()}
@@ -201,13 +200,13 @@ def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device
     Args:
         tensors: (M, ...) each.
         num_clients: M.
-        device: of the answer where there is no tensor.
+        device: device of the result if there are no tensors.
     """
     return finite_rows(tensors, num_clients, device).all(dim=0)
 
 
 def are_known_to_count(counted: Tensor) -> bool:
-    """Whether the host sees at once that all of (M,) clients count: on a processor, where it has nothing to wait for."""
+    """Whether the host sees at once that all of (M,) clients count: on a CPU, where it need not wait."""
     return counted.is_cpu and bool(counted.all())
 
 
@@ -223,7 +222,7 @@ def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, shown: Tensor
     """Add M clients' values, (M, values), times their factors, (M,), to ``total`` in place.
 
     Args:
-        shown: whose values count, (M, 1); None: everybody's.
+        shown: clients with values that count, (M, 1); None: all.
     """
     width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
     for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):

@@ -10,7 +10,7 @@ from fl_lightning.protocol.client_state import num_bytes
 
 
 class Traffic:
-    """Counts what would be sent.
+    """Counts the bytes of a real exchange.
 
     Args:
         shared: the server's tensors that go down to a client that receives, by name.
@@ -22,14 +22,14 @@ class Traffic:
         self._whole = num_bytes(shared)
 
     def down(self, request: Request) -> int:
-        """What goes down: the weights that are shared and the broadcast; 0 where the client receives nothing."""
+        """Bytes down: the shared weights and the broadcast; 0 if the client receives nothing."""
         if not request.receives:
             return 0
         weights = self.sent(self._shared) if self._nonzeros_alone else self._whole
         return weights + self.sent(request.broadcast)
 
     def sent(self, tensors: dict[str, Any]) -> int:
-        """What some tensors, by name or by group and name, take when sent: all their values, or those that are not 0."""
+        """Bytes of some tensors, by name or by group and name, when sent: all their values, or those that are not 0."""
         if self._nonzeros_alone:
             return sum(int(tensor.count_nonzero()) * tensor.element_size() for tensor in tree_leaves(tensors))
         return num_bytes(tensors)

@@ -1,8 +1,8 @@
-"""How far clients' updates go, which tells who blew up a server's step.
+"""Norms of clients' updates, which show the client that made a server's step non-finite.
 
-Squares are added up in float64, in which those of float32 values do not overflow, and nothing waits for the device. What an
-update changes: by the names of an upload, ``origins`` has the global tensors that clients send new values of. What has none
-there is a change as it is, and integers, as counters are, do not count.
+Squares are added up in float64, in which those of float32 values do not overflow, and nothing waits for the device. By the
+names of an upload, ``origins`` has the global tensors for which clients send new values. A tensor without an origin is itself a
+change. Integers, such as counters, do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ _CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the 
 
 @torch.no_grad()
 def update_norm(sent: Mapping[str, State], origins: Mapping[str, State], device: torch.device | None = None) -> Tensor:
-    """Euclidean norm of what one client's update changes, (1,) float64; 0 on ``device`` where nothing can change."""
+    """Euclidean norm of one client's update, (1,) float64; 0 on ``device`` if nothing can change."""
     pairs = [pair for name, tensors in sent.items() for pair in _pairs(tensors, origins.get(name, {}))]
     large = [pair for pair in pairs if _is_large(pair[0])]
     changes = _changes([pair for pair in pairs if not _is_large(pair[0])])
-    # One call for all, which counts where visits are short.
+    # One call for all, which matters if visits are short.
     norms = torch._foreach_norm(changes, 2, torch.float64) if changes else []  # pyright: ignore[reportPrivateImportUsage]
     norms = [*norms, *(norm for new, old in large for norm in _norms_of_blocks(new, old))]
     if not norms:
@@ -34,7 +34,7 @@ def update_norm(sent: Mapping[str, State], origins: Mapping[str, State], device:
 def update_norms(
     sent: Mapping[str, State], origins: Mapping[str, State], num_clients: int, device: torch.device | None = None
 ) -> Tensor:
-    """Norms of M clients' updates, (M,) float64, from tensors (M, ...); 0 on ``device`` where nothing can change."""
+    """Norms of M clients' updates, (M,) float64, from tensors (M, ...); 0 on ``device`` if nothing can change."""
     pairs = [pair for name, tensors in sent.items() for pair in _pairs(tensors, origins.get(name, {}))]
     changes = [change.reshape(num_clients, -1) for change in _changes(pairs)]
     if not changes:
@@ -45,7 +45,7 @@ def update_norms(
 
 
 def _pairs(tensors: State, origin: State) -> list[tuple[Tensor, Tensor | None]]:
-    """New values and those before, None of what is a change as it is."""
+    """New values and those before; None for tensors that are themselves a change."""
     floats = {key: tensor for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel() > 0}
     return [(tensor, origin.get(key)) for key, tensor in floats.items()]
 
@@ -63,7 +63,7 @@ def _is_large(tensor: Tensor) -> bool:
 
 
 def _norms_of_blocks(new: Tensor, old: Tensor | None) -> list[Tensor]:
-    """Norms of parts of a change, whose values are taken in the order in which the new ones lie in memory."""
+    """Norms of parts of a change, with values in the memory order of the new ones."""
     order = sorted(range(new.ndim), key=new.stride, reverse=True)
     parts = (tensor.permute(order).reshape(-1).split(_CPU_BLOCK) for tensor in (new, old) if tensor is not None)
     return [_norm(now, *before) for now, *before in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Many clients a step: their weights stacked, the local step under ``torch.vmap``."""
+"""Many clients per step: their weights stacked, the local step under ``torch.vmap``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from fl_lightning.protocol import Batch, Client, ClientState, Request, Visit
 from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.protocol.hooks import overridden
 
-# Optimizers that treat every entry of a weight by itself: stacked weights are stepped as if by an optimizer a client.
+# Optimizers that treat every entry of a weight separately: stacked weights step as with one optimizer per client.
 ELEMENTWISE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -52,9 +52,9 @@ class _Member:
 
 
 class VectorizedEngine(Engine):
-    """Runs clients side by side. Those that look alike are stacked: same rate, same names and shapes of what they know.
+    """Runs clients side by side. Similar clients are stacked: same rate, same names and shapes of their facts.
 
-    Clients with fewer local steps leave the stack when they are done. Short batches are filled up with samples that do not
+    Clients with fewer local steps leave the stack when they are done. Short batches are padded with samples that do not
     count, unless the net mixes samples (BatchNorm in train mode): then only clients with batches of equal sizes are stacked.
 
     Raises:
@@ -74,7 +74,7 @@ class VectorizedEngine(Engine):
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
-        # Stacked clients need not be taken apart for what FedAvg does.
+        # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares
         self._has_phases = bool(overridden(method, FederatedAlgorithm.resting))
         self._one_by_one = self.hooks.reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
@@ -82,7 +82,7 @@ class VectorizedEngine(Engine):
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         clients = on_device([visit.client for visit in visits.values()], self.context.device, torch.int64)
-        # One look-up for all: a stack costs no operation a client.
+        # One look-up for all: a stack costs no operation per client.
         counts = zip(self.data.label_counts[clients].unbind(), self.data.train_label_counts[clients].unbind(), strict=True)
         pairs = zip(visits.items(), counts, strict=True)
         members = [self._member(position, self.request(round, visit, max_steps), of) for (position, visit), of in pairs]
@@ -94,7 +94,7 @@ class VectorizedEngine(Engine):
                 self._fit_stack(round, group[first : first + capacity], share)
 
     def _member(self, position: int, request: Request, counts: Sequence[Tensor]) -> _Member:
-        """Someone received and prepared."""
+        """A client received and prepared."""
         client, local = self.receive(request, counts)
         start = None
         if local or self._prepares:
@@ -113,11 +113,11 @@ class VectorizedEngine(Engine):
         return repr((member.rate, member.start is None, shapes, batches, phases, sends))
 
     def _resting(self, client: Client, step: int) -> Sequence[str]:
-        """The weights that a local step leaves as they are."""
+        """The weights that a local step does not change."""
         return tuple(self.method.resting(client.index, step))
 
     def _capacity(self, num_samples: int) -> int:
-        """Clients to a stack: a fixed amount of memory, so that the same run is always stacked alike."""
+        """Clients per stack: a fixed amount of memory, so that the same run always has the same stacks."""
         batch = min(num_samples, self.data.batch_size or num_samples)
         # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
         each = 5 * num_bytes(self.working_state) + 2 * batch * self.behaviour.activation_bytes
@@ -141,7 +141,7 @@ class VectorizedEngine(Engine):
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
         losses /= num_steps if max_steps is None else num_steps.clamp(max=max_steps)
-        # Tasks and moments are no part of a stack: clients with some are taken apart.
+        # Tasks and moments are not part of a stack: clients with some are separated.
         if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
@@ -153,7 +153,7 @@ class VectorizedEngine(Engine):
     def _stack(self, members: Sequence[_Member]) -> "_Stack":
         """The members' weights and buffers side by side, in memory that all stacks use in turn."""
         tensors = {name: self._memory_of(name, len(members)) for name in self.working_state}
-        starts = [member.start for member in members if member.start is not None]  # of all or of none: they look alike
+        starts = [member.start for member in members if member.start is not None]  # of all or of none: they are similar
         for name, tensor in tensors.items():
             if starts:
                 torch.stack([start[name] for start in starts], out=tensor)
@@ -167,14 +167,14 @@ class VectorizedEngine(Engine):
         return _Stack(tensors, weights, optimizer, *facts)
 
     def _memory_of(self, name: str, size: int) -> Tensor:
-        """Memory for ``size`` copies of a weight or buffer; what is in it may be anything."""
+        """Uninitialised memory for ``size`` copies of a weight or buffer."""
         tensor = self.sent_down[name]
         if name not in self._memory or len(self._memory[name]) < size:
             self._memory[name] = torch.empty(size, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return self._memory[name][:size]
 
     def _facts(self, clients: Sequence[Client], learning_rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What hooks can know of the clients, stacked, and which of it is: 0 where it is, None where all share one."""
+        """The clients' facts for hooks, stacked, and their dimension: 0 if stacked, None if all share one."""
         numbers = [[getattr(client, name) for client in clients] for name in ("index", "num_train", "num_steps")]
         indices, num_train, num_steps = on_device(numbers, self.context.device)
         facts: dict[str, Any] = {
@@ -192,7 +192,7 @@ class VectorizedEngine(Engine):
         return facts, dims
 
     def _leave_together(self, members: Sequence[_Member], stack: "_Stack", losses: Tensor, share: Share) -> None:
-        """Book all members at once, where the method reads nothing off single models."""
+        """Book all members at once, if the method reads nothing from single models."""
         sends = members[0].request.sends
         weights = [self.weight(member.client) if sends else 0.0 for member in members]
         # A number is part of a launch; more need a copy to the device.
@@ -212,9 +212,9 @@ class _Stack:
 
     Args:
         tensors: weights and buffers of all of them, (M, ...) by name; changed in place.
-        weights: of those that still have a step left, the weights that are trained; share the memory of ``tensors``.
+        weights: trained weights of the clients with steps left; share the memory of ``tensors``.
         optimizer: steps ``weights``.
-        facts: what the hooks may know, for all of them.
+        facts: facts for the hooks, for all of them.
         dims: which of the facts are stacked.
     """
 
@@ -253,7 +253,7 @@ class _Stack:
         return result.loss
 
     def _shrink(self, active: int) -> None:
-        """Go on with the first ``active`` clients; the others keep what they have in ``tensors``."""
+        """Continue with the first ``active`` clients; the others keep their values in ``tensors``."""
         for weight in self.weights.values():
             weight.grad = None
             for name, moment in self.optimizer.state[weight].items():
@@ -288,7 +288,7 @@ def _shapes(tensors: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _row(stacked: Any, row: int) -> Any:
-    """What one client has of stacked tensors."""
+    """One client's part of stacked tensors."""
     return tree_map(lambda tensor: tensor[row], stacked)
 
 

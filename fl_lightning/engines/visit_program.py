@@ -1,4 +1,4 @@
-"""A client's whole visit as a program on memory that stays where it is."""
+"""A client's whole visit as a program on memory with fixed addresses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fl_lightning.functional.many_tensors import copy_all, set_gradients
 from fl_lightning.protocol import Client, Learner, PlannedStep
 from fl_lightning.protocol.hooks import overridden
 
-# What a step adds to a weight is proportional to their rate, and their state does not depend on it.
+# Their step of a weight is proportional to their rate, and their state does not depend on it.
 PROPORTIONAL = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -35,7 +35,7 @@ MOST_PROGRAMS = 32  # that are kept for each queue of work
 
 
 def rates_change(method: FederatedAlgorithm) -> bool:
-    """Whether the factor on the local optimizer's rate may be another in another visit."""
+    """Whether the factor on the local optimizer's rate can differ between visits."""
     decays = method.learning_rate_decay != 1 or overridden(method.tasks, Learner.rate_factor)
     return bool(decays or overridden(method, FederatedAlgorithm.client_learning_rate))
 
@@ -53,7 +53,7 @@ class Numbers(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What differs from visit to visit."""
+    """The inputs that differ from visit to visit."""
 
     numbers: Tensor  # (7,)
     steps: list[PlannedStep]
@@ -68,16 +68,16 @@ def known_of(client: Client) -> dict[str, Any]:
 
 
 class Phases(NamedTuple):
-    """What a program is made for, beside the shapes of its inputs."""
+    """The key of a program, in addition to the shapes of its inputs."""
 
-    resting: tuple[Sequence[str], ...]  # weights that rest, by step
+    resting: tuple[Sequence[str], ...]  # fixed weights, by step
     factor: float | None  # on the optimizer's rate; None: the one in the numbers, which changes from visit to visit
-    whole: bool  # from the global weights to the sum over clients; else the local steps alone
+    whole: bool  # from the global weights to the sum over clients; else only the local steps
 
 
 @dataclass
 class VisitMemory:
-    """Weights and buffers of one client at a time, what is summed over those who were here, and their queue of work."""
+    """Weights and buffers of one client at a time, the sums over its clients, and the queue of work."""
 
     tensors: State
     reduced: Sums
@@ -85,9 +85,9 @@ class VisitMemory:
     programs: dict[Any, "VisitProgram"] = field(default_factory=dict[Any, "VisitProgram"])
 
     def program(self, key: Any, build: Callable[[], "VisitProgram"]) -> "VisitProgram":
-        """The program under a key, built where it is not there; one too many runs once and is not recorded.
+        """The program under a key, built if missing; beyond the limit a program runs once and is not recorded.
 
-        None makes room: to delete a graph frees memory that others of its queue may use.
+        No program makes room: deleting a graph frees memory that others of its queue can use.
         """
         if key in self.programs:
             return self.programs[key]
@@ -100,14 +100,14 @@ class VisitMemory:
 
 
 class VisitProgram:
-    """Load the global weights, take the local steps, look whether all is finite, add to the sum.
+    """Load the global weights, take the local steps, check that all is finite, add to the sum.
 
     Args:
-        engine: that it is a part of.
+        engine: the engine of the program.
         local_step: a compiled ``LocalStep``.
-        memory: where the client is.
-        phases: what this program is made for.
-        inputs: of the first visit; those of others have the same structure.
+        memory: the client's memory.
+        phases: the key of this program.
+        inputs: inputs of the first visit; those of others have the same structure.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class VisitProgram:
         self._replay: Callable[[], Tensor] | None = None
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        """Run a visit; returns its mean loss, (1,), or of a whole visit what ``Rows.count`` gives, (1, 3)."""
+        """Run a visit; returns its mean loss, (1,), or for a whole visit the result of ``Rows.count``, (1, 3)."""
         self._feed(inputs)
         if self.device.type != "cuda" or self.runs_once:
             return self._visit()
         if self._replay is None:
             sums = self._sums()
             before = [tensor.clone() for tensor in (*self.memory.tensors.values(), *sums)]
-            self._visit()  # compiles, and may not count
+            self._visit()  # compiles, and must not count
             after = [*self.memory.tensors.values(), *sums]
             copy_all(after, before)
             self._feed(inputs)
@@ -139,7 +139,7 @@ class VisitProgram:
         return self._replay()
 
     def _feed(self, inputs: Inputs) -> None:
-        """Bring what differs from visit to visit to where the program looks for it."""
+        """Copy the inputs that differ from visit to visit to the program's memory."""
         new = tree_flatten(inputs)[0]
         pairs = [pair for *pair, changes in zip(self._leaves, new, self._changing, strict=True) if changes]
         held, values = zip(*pairs, strict=True)
@@ -150,7 +150,7 @@ class VisitProgram:
             self.memory.reduced.reserve(self._rows(torch.zeros(1, device=self.device), torch.zeros(1, device=self.device)).sent)
         return self.memory.reduced.sums
 
-    # The program, which asks nothing of the host that is not the same in all visits ----------------------------------
+    # The program; its host code is the same in all visits -----------------------------------------------------------
 
     def _visit(self) -> Tensor:
         numbers, steps, known, moments = tree_unflatten(self._leaves, self._structure)
@@ -193,7 +193,7 @@ class VisitProgram:
         return optimizer
 
     def _step_optimizer(self, weights: list[Tensor], factor: Tensor) -> None:
-        """A step, at a rate that the host does not know where the factor is a number of the visit."""
+        """A step; the host does not have its rate if the factor is a number of the visit."""
         if self.phases.factor is not None:
             self.optimizer.step()
         else:
@@ -204,15 +204,15 @@ class VisitProgram:
         torch.clear_autocast_cache()
 
     def _rows(self, weight: Tensor, loss: Tensor) -> Rows:
-        """What the visit leaves behind."""
+        """The results of the visit."""
         tensors, state = tree_map(lambda tensor: tensor[None], (self.memory.tensors, self.state))
         return self.engine.rows(tensors, state, weight, loss)
 
 
 def changing(leaves: Sequence[Any], global_state: State) -> list[bool]:
-    """Whether the tensors of some inputs may be others in the next visit.
+    """Whether the tensors of some inputs can be others in the next visit.
 
-    Those of the server change in place. Where one of them stands twice it is copied: torch 2.14 fails to say why another
+    Those of the server change in place. A tensor that occurs twice is copied: torch 2.14 fails to explain why another
     structure of facts is another graph, and looks for names that are gone.
     """
     same = {id(tensor) for tensor in global_state.values()}

@@ -1,4 +1,4 @@
-"""How the global model and personal models are evaluated."""
+"""Evaluation of the global model and of personal models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
@@ -18,16 +18,16 @@ from fl_lightning.run.stored_states import StoredStates
 
 
 class Evaluation(Callback):
-    """Counts what Lightning's validation and test show a method's models, logs their scores and keeps the newest.
+    """Scores a method's models on the batches of Lightning's validation and test, logs the scores and keeps the newest.
 
-    Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. Where clients
-    keep personal models, accuracy and loss are the means over clients of these, each on its client's samples. The global
-    model's are then called ``global_accuracy`` and ``global_loss``, and are absent where there is no global model.
+    Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. If clients keep
+    personal models, accuracy and loss are means over clients of these models, each on its client's samples. The global model's
+    are then called ``global_accuracy`` and ``global_loss``, and are absent if there is no global model.
 
     Args:
-        method: whose models these are.
-        stored: what its clients keep.
-        log: scalars by name, for a round.
+        method: the method of these models.
+        stored: states of its clients.
+        log: logs scalars by name, for a round.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Evaluation(Callback):
 
     @property
     def names(self) -> list[EvaluationName]:
-        """What was evaluated last, of ``val`` and ``test``."""
+        """The last evaluated one of ``val`` and ``test``."""
         return list({**self.scores, **self.personal})
 
     def follows(self, trainer: Trainer, round: int) -> bool:
-        """Whether ``trainer.val_check_interval`` has models evaluated after a round, and there is something to do so on."""
+        """Whether ``trainer.val_check_interval`` asks for an evaluation after a round, and there are samples for it."""
         every = trainer.val_check_batch
         return isinstance(every, int) and round % every == 0 and _has_evaluations(trainer)
 
     def is_missing(self, trainer: Trainer) -> bool:
-        """Whether a fit starts at a round whose evaluation is due and not done: 0, or one that a checkpoint was before."""
+        """Whether a fit starts at a round with an evaluation that is due: 0, or that of a checkpoint written before it."""
         round = trainer.global_step
         return (round == 0 or self.follows(trainer, round)) and self.round < round
 
@@ -64,7 +64,7 @@ class Evaluation(Callback):
 
     @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
     def count(self, name: EvaluationName, inputs: Tensor, targets: Tensor) -> None:
-        """Count a batch of a part, where there is a global model."""
+        """Count a batch of a part, if there is a global model."""
         if self._method.has_global_model:
             self._counts[name].update(self._method.net(inputs), targets)
 
@@ -80,7 +80,7 @@ class Evaluation(Callback):
 
         Args:
             names: of the parts.
-            clients: whose models are asked; the others count as without samples. None: all.
+            clients: clients to evaluate; the others count as without samples. None: all.
             adapt: changes a copy of a client's model first, such as :class:`~fl_lightning.evaluation.fine_tuning.FineTuning`.
         """
         data, ranks = _data(trainer), ProcessGroup.of(trainer)
@@ -118,13 +118,13 @@ class Evaluation(Callback):
 
     @saying_what_to_change("the samples of data.source", "set data.storage: stream")
     def place_data(self, trainer: Trainer) -> None:
-        """Move the data to where the net is, and what clients keep to where it is read from."""
+        """Move the data to the net's device, and client states to the place where they are read."""
         weight = next(self._method.net.parameters())
         _data(trainer).to(weight.device, weight.dtype)
         self._stored.open_for_evaluation(trainer)
 
     def _begin(self, trainer: Trainer) -> None:
-        """Count anew, and an empty batch first: a process that has no batch still takes part in the sum."""
+        """Reset the counts, and count an empty batch first: a process without batches still takes part in the sum."""
         self.place_data(trainer)
         num_classes, device = len(_data(trainer).classes), next(self._method.net.parameters()).device
         if not self._counts:

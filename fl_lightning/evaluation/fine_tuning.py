@@ -1,4 +1,4 @@
-"""Fine-tuning: what a client makes of a model with some steps on its training samples."""
+"""Fine-tuning: some steps of a client on its training samples."""
 
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
 
-_BEFORE_ALL_ROUNDS = 0  # rounds count from 1: what is drawn here is drawn nowhere else
+_BEFORE_ALL_ROUNDS = 0  # rounds count from 1: no other draw has this address
 
 
 @dataclass(frozen=True)
 class FineTuning:
     """Plain local training, with the method's loss and its local optimizer at the rate of a round.
 
-    Personal running statistics of a client that never took part are those of its training samples before the first step, by one
-    pass without gradients: the initial ones are of no data at all.
+    For a client that never took part, one pass without gradients over its training samples sets its personal running statistics
+    before the first step: the initial ones come from no data at all.
 
     Args:
-        method: says which weights are trained: its own choice, and the names in ``fine_tuned``.
-        data: who has which samples.
-        round: whose learning rate it is.
+        method: decides which weights are trained: its own choice, and the names in ``fine_tuned``.
+        data: the clients' samples.
+        round: the round that sets the learning rate.
         epochs: passes over a client's training samples.
-        steps: or local steps; None: the epochs count.
+        steps: local steps instead of epochs; None: the epochs count.
         new: clients that never took part.
     """
 
@@ -39,7 +39,7 @@ class FineTuning:
     new: Set[int] = field(default_factory=frozenset)
 
     def __call__(self, net: nn.Module, client: int) -> None:
-        """Fine-tune a client's model in place. A batch of one sample, which BatchNorm cannot take, is left out there."""
+        """Fine-tune a client's model in place. With BatchNorm, which cannot take one sample, such a batch is left out."""
         if client in self.new:
             self._welcome(net)
             self._estimate_statistics(net, client)
@@ -53,13 +53,13 @@ class FineTuning:
 
     @torch.no_grad()
     def _estimate_statistics(self, net: nn.Module, client: int) -> None:
-        """Of BatchNorm layers whose statistics stay with clients; a single sample has none."""
+        """Estimate statistics of BatchNorm layers that stay with clients; a single sample has none."""
         tracking = [(name, layer) for name, layer in _norms(net) if layer.track_running_stats]
         layers = [layer for name, layer in tracking if self.method.is_personal(f"{name}.running_mean")]
         momenta = [layer.momentum for layer in layers]
         net.eval()
         for layer in layers:
-            layer.get_buffer("num_batches_tracked").zero_()  # the first batch takes the place of what was there
+            layer.get_buffer("num_batches_tracked").zero_()  # the first batch replaces the previous values
             layer.momentum = None  # a plain mean over batches
             layer.train()
         for batch in self.data.client_batches().client_samples(client):

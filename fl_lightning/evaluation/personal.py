@@ -1,4 +1,4 @@
-"""How clients' personal models do on their clients' samples."""
+"""Scores of clients' personal models on their clients' samples."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ class PersonalModels:
     """Clients' personal models, one after another in one copy of the net.
 
     Args:
-        method: whose clients they are; its net holds the newest global weights.
-        data: of the clients.
-        states: what they keep, those of ``client % world_size == rank`` at least.
-        rank, world_size: of this process.
+        method: the clients' method; its net holds the newest global weights.
+        data: the clients' samples.
+        states: the clients' states, at least those with ``client % world_size == rank``.
+        rank, world_size: those of this process.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PersonalModels:
         return counts
 
     def _with_one_model(self, clients: Sequence[int], together: bool) -> list[list[int]]:
-        """This process's clients, those that keep nothing, and use the same model, together if that is asked for."""
+        """This process's clients; those without state, which use the same model, together if requested."""
         here = [client for client in clients if client % self._world_size == self._rank]
         kept = set(self._states.clients()) if together else set(here)
         others = [client for client in here if client not in kept]
@@ -77,7 +77,7 @@ class PersonalModels:
 
 
 def _in_fast_layout(inputs: Tensor) -> Tensor:
-    """The same values; images on a processor with their channels last, where convolutions of few samples are quicker."""
+    """The same values; images on a CPU with their channels last, because convolutions of few samples are faster so."""
     if inputs.ndim == 4 and inputs.device.type == "cpu":
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs

@@ -1,4 +1,4 @@
-"""Clients fitted once more for whoever watches a run, of which nothing changes."""
+"""Clients fitted once more for callbacks, without a change to the run."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,12 +18,12 @@ def refit(
     """Fit clients one after another as in a round, and keep nothing of it.
 
     Args:
-        context: of the run.
-        round: from whose batches and draws they learn.
-        max_steps: local steps of each client at most.
+        context: context of the run.
+        round: the round of the batches and draws.
+        max_steps: maximum number of local steps of each client.
 
     Yields:
-        Each client after its fit, and its model, which the next one's takes the place of.
+        Each client after its fit, and its model, which the next client's fit overwrites.
     """
     engine = SequentialEngine(method, context)
     for visit in visits:

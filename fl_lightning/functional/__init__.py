@@ -1,4 +1,4 @@
-"""The mathematics: pure functions on tensors, one module a topic."""
+"""The mathematics: pure functions on tensors, one module per topic."""
 
 from fl_lightning.functional.accuracy_curves import final_accuracy, rounds_to_target
 from fl_lightning.functional.aggregation import weighted_average

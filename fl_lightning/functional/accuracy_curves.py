@@ -1,4 +1,4 @@
-"""One number for a curve of accuracies over rounds: how a run ends, and how fast it gets somewhere."""
+"""One number for a curve of accuracies over rounds: the final accuracy, and the rounds to a target."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,9 +10,10 @@ FINAL_IS = "mean over the evaluations of the last 100 rounds, in a run of fewer 
 
 
 def late_evaluations(accuracy: Mapping[int, float]) -> dict[int, float]:
-    """The evaluations that tell how a run ends: those after round ``max(R - 100, R / 2)``, R the last evaluated round.
+    """The evaluations that define a run's final accuracy: those after round ``max(R - 100, R / 2)``, R the last evaluated
+    round.
 
-    The first half of a run, in which the model still learns, is in no mean over its end.
+    The first half of a run, in which the model still learns, is not included.
 
     Args:
         accuracy: after each evaluated round, in any order; round 0 is the untrained model.
@@ -30,7 +31,7 @@ def late_evaluations(accuracy: Mapping[int, float]) -> dict[int, float]:
 
 
 def final_accuracy(accuracy: Mapping[int, float]) -> float:
-    """The number that runs are compared by: the mean of :func:`late_evaluations`.
+    """The final accuracy, with which runs are compared: the mean of :func:`late_evaluations`.
 
     Raises:
         ValueError: if nothing after round 0 is evaluated.

@@ -1,4 +1,4 @@
-"""Weighted means of what clients send."""
+"""Weighted means of clients' uploads."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     """Weighted mean of state dicts, name by name: the server's step in FedAvg (McMahan et al., AISTATS 2017, Algorithm 1).
 
     ``sum_k weights[k] * states[k] / sum_k weights[k]``, accumulated in float64 and cast back to each tensor's dtype. Integer
-    tensors (BatchNorm's ``num_batches_tracked``) are averaged alike and truncated.
+    tensors (BatchNorm's ``num_batches_tracked``) are averaged in the same way and truncated.
 
     Args:
         states: at least one dict; all with the same names and shapes.
@@ -45,9 +45,9 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
 
 
 def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 mean in the dtype of what was averaged; integers are truncated.
+    """A float64 mean in the dtype of the averaged tensors; integers are truncated.
 
-    A mean that misses an integer by rounding alone is that integer: ten counters of 7 average to 7, not to 6.
+    A mean that misses an integer only by rounding is that integer: ten counters of 7 average to 7, not to 6.
 
     Example::
 

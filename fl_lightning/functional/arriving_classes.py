@@ -1,8 +1,8 @@
-"""What one model knows of classes that arrived task by task, from counts of its predictions.
+"""Scores of one model on classes that arrived task by task, from counts of its predictions.
 
 ``counts`` is (C, C), the samples of class c (row) that are predicted as class c' (column) after a task, over the classes seen;
-classes not seen have rows and columns of zeros. ``class_task`` is (C,), the task that each class is of, from 0. Accuracy after
-each task on each, (T, T), goes into :mod:`fl_lightning.functional.tasks`: Chaudhry et al., "Riemannian Walk for Incremental
+classes not seen have rows and columns of zeros. ``class_task`` is (C,), the task of each class, from 0. The accuracy after each
+task on each task, (T, T), goes into :mod:`fl_lightning.functional.tasks`: Chaudhry et al., "Riemannian Walk for Incremental
 Learning", ECCV 2018.
 """
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def confusion_counts(predicted: Tensor, targets: Tensor, num_classes: int) -> Tensor:
-    """(C, C) int64, how many samples of each class (row) are predicted as each class (column).
+    """(C, C) int64, the number of samples of each class (row) that are predicted as each class (column).
 
     Args:
         predicted, targets: (n,) class indices.
@@ -43,9 +43,9 @@ def task_confusion(counts: Tensor, class_task: Tensor, num_tasks: int) -> Tensor
 
 
 def tasks_found(counts: Tensor, class_task: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of the samples whose predicted class is of the sample's task, and the accuracy among those; scalars.
+    """Share of the samples predicted as a class of their own task, and the accuracy among those; scalars.
 
-    Their product is the accuracy. The second is NaN where no sample's task is found, both are NaN without samples.
+    Their product is the accuracy. The second is NaN if no sample's task is found; both are NaN without samples.
 
     Example::
 
@@ -74,7 +74,7 @@ def old_and_new_accuracy(counts: Tensor, num_old: int) -> tuple[Tensor, Tensor]:
 def forgetting_by_class(accuracy: Tensor, class_task: Tensor) -> Tensor:
     """Drop of each earlier class from its best accuracy to the last one, mean over the classes of a task, then over tasks.
 
-    Forgetting of Chaudhry et al. with classes in the place of tasks, as TARGET (Zhang et al., ICCV 2023) reports it. A scalar;
+    Forgetting of Chaudhry et al. with classes instead of tasks, as TARGET (Zhang et al., ICCV 2023) reports it. A scalar;
     classes of the last task, and those that were never measured, are left out; 0 for a single task.
 
     Args:

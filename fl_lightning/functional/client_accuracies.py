@@ -6,7 +6,7 @@ from torch import Tensor
 def worst_decile(accuracy: Tensor) -> Tensor:
     """Mean of the ``ceil(N / 10)`` lowest of N clients' accuracies.
 
-    Defined for few clients too, where the mean of the lowest ``floor(N / 10)``, the ``bottom10%`` of pFL-Bench's code, is not.
+    It is also defined for few clients, unlike the mean of the lowest ``floor(N / 10)``, the ``bottom10%`` of pFL-Bench's code.
 
     Args:
         accuracy: (N,), N at least 1.
@@ -15,7 +15,7 @@ def worst_decile(accuracy: Tensor) -> Tensor:
         Scalar.
 
     Raises:
-        ValueError: if there is no client.
+        ValueError: if there are no clients.
 
     Example::
 

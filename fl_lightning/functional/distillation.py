@@ -1,7 +1,7 @@
-"""Losses that hold a model to what other models say.
+"""Losses that hold a model to the predictions of other models.
 
 Logits have shape (B, C). Half-precision logits are computed and returned in float32, as autocast does for cross entropy.
-Teachers' logits get no gradient only where the caller detached them.
+Teachers' logits get a gradient unless the caller detached them.
 """
 
 import torch
@@ -21,7 +21,7 @@ def not_true_distillation(
     """``tau^2 KL(p || q)`` between teacher p and student q over the classes that are *not* the true one.
 
     Lee, Jeong, Shin, Bae, Yun, "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", NeurIPS
-    2022, equation 4, without the factor beta. The true class is taken out before the softmax; its logit gets a gradient of
+    2022, equation 4, without the factor beta. The true class is removed before the softmax; its logit gets a gradient of
     exactly 0.
 
     Args:
@@ -79,7 +79,7 @@ def soft_cross_entropy(
 def model_contrastive_loss(
     z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5, reduction: LossReduction = "mean"
 ) -> Tensor:
-    """How much nearer a sample's features are to those of the previous local model than to those of the global one.
+    """A loss that is large if a sample's features are nearer to the previous local model's than to the global model's.
 
     ``-log(exp(s_g / T) / (exp(s_g / T) + exp(s_p / T)))`` with cosine similarities ``s_g = cos(z, z_global)`` and
     ``s_p = cos(z, z_previous)``: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
@@ -111,7 +111,7 @@ def ensemble_distillation(
 
     Args:
         student_logits: (B, C).
-        teacher_logits: (K, B, C), whose mean over teachers is the ensemble.
+        teacher_logits: (K, B, C); the mean over teachers is the ensemble.
         temperature: T, above 0.
         reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
 
@@ -132,7 +132,7 @@ def ensemble_distillation(
 
 
 def label_count_weights(student_counts: Tensor, teacher_counts: Tensor) -> Tensor:
-    """``alpha_i^c = mu_i^c / (nu^c + sum_j mu_j^c)``, with 0/0 = 0: what each teacher's word on each class weighs (Flashback).
+    """``alpha_i^c = mu_i^c / (nu^c + sum_j mu_j^c)``, with 0/0 = 0: each teacher's weight for each class (Flashback).
 
     Args:
         student_counts: nu, (C,) label counts behind the student.
@@ -179,13 +179,13 @@ def dynamic_distillation(
 
 
 def update_global_label_counts(global_counts: Tensor, client_counts: Tensor, rounds_participated: int, gamma: float) -> Tensor:
-    """Flashback's pi after a client took part: more by ``gamma * mu`` until it has been counted whole.
+    """Flashback's pi after a client took part: it grows by ``gamma * mu`` until the client is fully counted.
 
     Args:
         global_counts: pi, (C,).
         client_counts: mu of the client, (C,).
         rounds_participated: of the client, this round included.
-        gamma: share that a round counts, in (0, 1]: ``pi + gamma mu`` as long as ``gamma * rounds_participated <= 1``.
+        gamma: share counted per round, in (0, 1]: ``pi + gamma mu`` as long as ``gamma * rounds_participated <= 1``.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Which few samples stand for many."""
+"""The choice of a few samples that represent many."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,17 @@ _TIE = 1e-5  # distances of means of unit vectors: engines' rounding is below it
 
 
 def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
-    """A uniform sample of everything met so far, after some more was offered: algorithm R (Vitter, 1985).
+    """A uniform sample of all items met so far, after further ones are offered: algorithm R (Vitter, 1985).
 
-    The k-th thing met, counted from 0, is appended while ``k < capacity``; later it takes slot j, drawn from 0 to k, where
+    The k-th item met, counted from 0, is appended while ``k < capacity``; later it takes slot j, drawn from 0 to k, if
     ``j < capacity``.
 
     Args:
-        kept: at most ``capacity`` of the ``met`` things so far.
-        met: how many there were before.
-        offered: in their order.
+        kept: at most ``capacity`` of the ``met`` items so far.
+        met: number of items met before.
+        offered: further items, in order.
         capacity: at least 0.
-        rng: for one draw each once the memory is full.
+        rng: used for one draw per item once the memory is full.
 
     Example::
 
@@ -38,12 +38,12 @@ def reservoir(kept: Sequence[int], met: int, offered: Sequence[int], capacity: i
 
 
 def herding(features: Tensor, count: int) -> Tensor:
-    """Indices of samples, in order, whose running mean stays nearest to the mean of all: iCaRL, Algorithm 4.
+    """Indices of samples in an order that keeps their running mean nearest to the mean of all: iCaRL, Algorithm 4.
 
     Rebuffi, Kolesnikov, Sperl, Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017. Features are
     scaled to length 1; the k-th choice, among those not chosen, minimises ``||mu - (f + sum of the chosen) / k||``. The first
-    ones of a longer herding are a shorter one. Of samples that tie, within 1e-5, or in half precision within what it resolves
-    at 1, the first is chosen.
+    choices of a longer herding are a shorter herding. Of samples that tie, within 1e-5 or, in half precision, within its
+    resolution at 1, the first is chosen.
 
     Args:
         features: (n, d).

@@ -1,4 +1,4 @@
-"""Which tensors are finite, without a copy of their values and without a transfer from the device."""
+"""Checks that tensors are finite, without a copy of their values and without a transfer from the device."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,12 +9,12 @@ from torch import Tensor
 def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device | None = None) -> Tensor:
     """Whether all values in each row of each tensor are finite, (tensors, rows) booleans on their device.
 
-    Integers and empty tensors, in which nothing can be otherwise, are left out.
+    Integers and empty tensors, which are always finite, are left out.
 
     Args:
         tensors: (rows, ...) each.
-        num_rows: of each.
-        device: of the answer where there is no tensor.
+        num_rows: rows of each tensor.
+        device: device of the result if there are no tensors.
 
     Example::
 
@@ -35,5 +35,5 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
 
 
 def _over_rows(reduce: Callable[..., Tensor], values: Tensor) -> Tensor:
-    """Over all other dimensions at once, which reads the values in the order in which they lie."""
+    """Over all other dimensions at once, which reads the values in memory order."""
     return values if values.ndim == 1 else reduce(values, dim=tuple(range(1, values.ndim)))

@@ -1,4 +1,4 @@
-"""How much each weight matters to some data."""
+"""The importance of each weight for some data."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from torch.nn.grad import conv2d_weight
 from fl_lightning.functional.stateless import call_with, tensor_slots
 
 _GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: enough to fill a call
-# Libraries of convolutions for processors take channels by eight; other numbers leave part of that idle.
+# CPU libraries of convolutions process channels by eight; other numbers leave part of that idle.
 _CHANNELS_AT_A_TIME = 8
 _Loss = Callable[[Tensor, Tensor], Tensor]
 _Layers = dict[str, nn.Linear | nn.Conv2d]
@@ -25,11 +25,11 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
     """Diagonal of the empirical Fisher information: the mean over samples of the squared gradient of a sample's loss.
 
     Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels instead of
-    drawn ones. The net is put into evaluation mode meanwhile.
+    drawn ones. The net is in evaluation mode meanwhile.
 
     Args:
-        net: whose trainable weights.
-        loss: logits (B, C) and targets to one value a sample, (B,).
+        net: the net with the trainable weights.
+        loss: maps logits (B, C) and targets to one value per sample, (B,).
         batches: inputs (B, ...) and targets, (B,) or, for soft labels, (B, C).
 
     Returns:
@@ -62,7 +62,7 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
 
 
 def _plain_layers(net: nn.Module) -> _Layers:
-    """Layers whose gradient of one sample is a product of what they got and their outputs' gradient."""
+    """Layers with a gradient per sample that is a product of their inputs and their outputs' gradient."""
     return {
         name: layer
         for name, layer in net.named_modules()
@@ -88,7 +88,7 @@ def _recorded(layers: _Layers) -> Iterator[dict[str, list[_Call]]]:
     def recorder(name: str) -> Callable[..., None]:
         def record(layer: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
             if output.requires_grad:
-                # Not the output itself, which what follows may change in place.
+                # Not the output itself, which later operations can change in place.
                 calls[name].append(_Call((*arguments, *named.values())[0].detach(), get_gradient_edge(output)))
 
         return record
@@ -103,9 +103,9 @@ def _recorded(layers: _Layers) -> Iterator[dict[str, list[_Call]]]:
 
 
 def _called_once(net: nn.Module, layers: _Layers, one: Tensor) -> _Layers:
-    """Those of some layers that a single sample, (1, ...), goes through once and as a single row.
+    """The layers that a single sample, (1, ...), passes once and as a single row.
 
-    Where it is several rows, such as its tokens, as many samples as rows would pass for a row a sample each.
+    If it is several rows, such as tokens, the same number of samples would look like one row per sample.
     """
     with _recorded(layers) as calls:
         net(one)
@@ -115,8 +115,8 @@ def _called_once(net: nn.Module, layers: _Layers, one: Tensor) -> _Layers:
 def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of these layers' weights, from one backward pass.
 
-    Layers that are called several times, not on one row a sample, or in vain, are left out, and so are those whose weights are
-    used elsewhere too.
+    Layers that are called several times, not on one row per sample, or without effect are left out, and so are layers that
+    share their weights with other uses.
     """
     with _recorded(layers) as calls:
         value = loss(net(inputs), targets).sum()
@@ -142,7 +142,7 @@ def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Ten
 
 
 def _num_uses(value: Tensor) -> Counter[int]:
-    """In how many operations each weight, by its ``id``, is used to compute a value."""
+    """The number of operations that use each weight, by its ``id``, to compute a value."""
     uses: Counter[int] = Counter()
     seen, left = {value.grad_fn}, [value.grad_fn] if value.grad_fn is not None else []
     while left:
@@ -164,7 +164,7 @@ def _squares_of_layer(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
         received: (B, ...), what the layer got.
         gradient: (B, ...), of the summed loss by what it gave.
     """
-    if isinstance(layer, nn.Linear) and received.ndim == 2:  # an outer product, whose squares are one too
+    if isinstance(layer, nn.Linear) and received.ndim == 2:  # an outer product; its squares are one too
         squares = {"weight": gradient.square().T @ received.square(), "bias": gradient.square().sum(dim=0)}
     else:
         at_a_time = max(_GRADIENT_VALUES // layer.weight.numel(), 1)
@@ -183,13 +183,13 @@ def _weight_gradients(layer: nn.Linear | nn.Conv2d, received: Tensor, gradient: 
     if isinstance(layer, nn.Linear):
         return _at_positions(layer, gradient) @ _at_positions(layer, received).transpose(1, 2)
     samples, (outputs, inputs, *window) = len(received), layer.weight.shape
-    groups = samples * layer.groups  # convolutions that know nothing of each other, side by side
+    groups = samples * layer.groups  # independent convolutions, side by side
     if inputs % _CHANNELS_AT_A_TIME == 0:
         images, by_outputs = (part.flatten(0, 1)[None] for part in (received, gradient))
         shape = (samples * outputs, inputs, *window)
-        how: list[Any] = [layer.stride, layer.padding, layer.dilation, groups]  # torch's defaults are taken for types
+        how: list[Any] = [layer.stride, layer.padding, layer.dilation, groups]  # torch's defaults are taken as types
         return conv2d_weight(images, shape, by_outputs, *how).unflatten(0, (samples, outputs))
-    # What a layer got, convolved with its outputs' gradients, where strides and gaps swap roles.
+    # The layer's inputs convolved with its outputs' gradients, where strides and gaps swap roles.
     images = received.reshape(groups, inputs, *received.shape[2:]).transpose(0, 1)
     kernels = gradient.reshape(samples * outputs, 1, *gradient.shape[2:])
     products = F.conv2d(images, kernels, None, layer.dilation, layer.padding, layer.stride, groups)

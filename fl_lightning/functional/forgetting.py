@@ -1,4 +1,4 @@
-"""How much a model forgets: across clients within a round, and from round to round."""
+"""Measures of forgetting: across clients within a round, and from round to round."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,11 +17,11 @@ class ClientForgettingScores(NamedTuple):
 
 
 def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
-    """Change in accuracy on every client's data when each client's model has been trained locally.
+    """Change in accuracy on every client's data by the local training of each client's model.
 
     ``F[i, k] = Acc_k(w_t^i) - Acc_k(w_{t-1})`` (Legate, Caccia, Belilovsky, section 2, "Local client forgetting"). The paper
-    averages over models where its heatmaps average over data sets; both are given, the diagonal left out of both. Clients
-    without data are NaN and are left out of the means; with a single client the means are NaN.
+    averages over models, its heatmaps over data sets; the function returns both, without the diagonal. Clients without data are
+    NaN and are left out of the means; with a single client the means are NaN.
 
     Args:
         before: (K,) accuracy of the global model on client k's data; or (K, K) ``before[i, k]`` of the model that client i used
@@ -107,7 +107,7 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
 
 
 def mean_over_rounds(values: Mapping[int, float]) -> float:
-    """Mean of what was measured of forgetting, without round 1: what the untrained model happened to know is nothing to lose.
+    """Mean of measured forgetting without round 1, because the untrained model has nothing to forget.
 
     Args:
         values: by round, at least one; if none is later, that of round 1 counts.

@@ -1,4 +1,4 @@
-"""What makes generated images stand for samples that nobody has any more.
+"""Losses with which generated images replace samples that no client has any more.
 
 S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Approach to Mitigate Catastrophic Forgetting in
 Federated Class Incremental Learning for Vision Tasks (MFCL). NeurIPS 2023. arXiv 2311.07784.
@@ -14,7 +14,7 @@ _SMOOTH = 5  # pixels of the kernel's side
 
 
 def class_imbalance(logits: Tensor) -> Tensor:
-    """``1 + (1/log K) sum_c p_c log p_c`` of the mean softmax p over a batch: 0 where all K classes are as likely, 1 for one.
+    """``1 + (1/log K) sum_c p_c log p_c`` of the mean softmax p over a batch: 0 if all K classes are equally likely, 1 for one.
 
     Args:
         logits: (B, K), K at least 2.
@@ -31,7 +31,7 @@ def class_imbalance(logits: Tensor) -> Tensor:
 
 
 def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
-    """``KL(N(other) || N(this))``, mean over channels: how far moments of a batch are from the running ones of BatchNorm.
+    """``KL(N(other) || N(this))``, mean over channels: the distance of a batch's moments from the running ones of BatchNorm.
 
     Args:
         mean, variance: (channels,), of the batch; variances above 0.
@@ -50,8 +50,8 @@ def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, othe
 def roughness(images: Tensor) -> Tensor:
     """Mean squared difference of images (B, channels, height, width) from themselves smoothed, a scalar.
 
-    The kernel is 5x5, ``exp(-((u - 2) / 2)^2)`` along each axis, with sum 1, borders mirrored or, where images are too small
-    for that, repeated.
+    The kernel is 5x5, ``exp(-((u - 2) / 2)^2)`` along each axis, with sum 1, borders mirrored or, if images are too small for
+    that, repeated.
 
     Example::
 

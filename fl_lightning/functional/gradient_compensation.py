@@ -1,14 +1,15 @@
-"""How much samples of classes old and new weigh, where a model knows some better than others."""
+"""Weights of samples of old and new classes, for a model that has learned some better than others."""
 
 import torch
 from torch import Tensor
 
 
 def gradient_compensation(logits: Tensor, target: Tensor, learned: Tensor, real: Tensor | None = None) -> Tensor:
-    """``g_b / mean g`` with ``g_b = |sigmoid(z_by) - 1|``, by means over the samples of learned classes and over the others.
+    """``g_b / mean g`` with ``g_b = |sigmoid(z_by) - 1|``, with separate means over the samples of learned classes and over the
+    others.
 
     The class-aware gradient compensation of J. Dong et al.: Federated Class-Incremental Learning, CVPR 2022, arXiv 2203.11473:
-    both kinds weigh 1 on average, within them samples more that the model knows less.
+    both kinds weigh 1 on average; within a kind, samples that the model predicts worse weigh more.
 
     Args:
         logits: (B, C).

@@ -1,4 +1,4 @@
-"""Parts of gradient inversion: how far two gradients are apart, how rough images are, which labels a gradient betrays."""
+"""Parts of gradient inversion: the distance of two gradients, the roughness of images, the labels behind a gradient."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ _TINY = 1e-30  # keeps a gradient of zero from being divided by
 
 
 def squared_distance(gradient: Iterable[Tensor], observed: Iterable[Tensor]) -> Tensor:
-    """``sum_j ||g_j - g*_j||^2`` over all tensors: what Deep Leakage from Gradients minimises.
+    """``sum_j ||g_j - g*_j||^2`` over all tensors, which Deep Leakage from Gradients minimises.
 
     L. Zhu, Z. Liu, S. Han: Deep Leakage from Gradients. NeurIPS 2019. arXiv 1906.08935. Equation 4.
 
@@ -60,16 +60,16 @@ def total_variation(images: Tensor) -> Tensor:
 
 
 def label_counts_from_bias(bias_gradient: Tensor, probabilities: Tensor, num_images: int) -> Tensor:
-    """How many images of each class a batch has, from the gradient of its mean cross entropy by the last layer's bias.
+    """The number of images of each class in a batch, from the gradient of its mean cross entropy by the last layer's bias.
 
     That gradient is ``mean_i p_ic - n_c / n``, and no probability is negative. So a class has at least ``-n g_c`` images, which
-    for one image is the sign rule of B. Zhao, K. Mopuri, H. Bilen: iDLG, arXiv 2001.02610. What these leave open goes, one
-    image after another, to the class that ``n (p_c - g_c)`` says is shortest of images, where p stands for the unknown mean
-    probabilities, as in J. Geng et al.: Towards General Deep Leakage in Federated Learning, arXiv 2110.09074.
+    for one image is the sign rule of B. Zhao, K. Mopuri, H. Bilen: iDLG, arXiv 2001.02610. Each remaining image goes to the
+    class that lacks most images by ``n (p_c - g_c)``, where p is an estimate of the unknown mean probabilities, as in J. Geng
+    et al.: Towards General Deep Leakage in Federated Learning, arXiv 2110.09074.
 
     Args:
         bias_gradient: (C,).
-        probabilities: (C,), what the net says on average; of any images.
+        probabilities: (C,), the net's mean probabilities, on any images.
         num_images: n.
 
     Returns:
@@ -85,7 +85,7 @@ def label_counts_from_bias(bias_gradient: Tensor, probabilities: Tensor, num_ima
     counts = torch.zeros_like(bias_gradient, dtype=torch.int64)
     for _ in range(num_images):
         certain = surely - counts
-        # A rounding error is no image: a class that the client does not have may get a gradient of -1e-9.
+        # A rounding error is not an image: a class that the client does not have can get a gradient of -1e-9.
         left = certain if certain.max() > 1e-3 else probably - counts
         counts[left.argmax()] += 1
     return counts

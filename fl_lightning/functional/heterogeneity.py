@@ -1,4 +1,4 @@
-"""How uneven a partition is."""
+"""Measures of how uneven a partition is."""
 
 from typing import NamedTuple
 
@@ -18,10 +18,10 @@ class Heterogeneity(NamedTuple):
 
 
 def heterogeneity(label_counts: ArrayLike) -> Heterogeneity:
-    """How much clients differ in what they hold.
+    """Differences between the clients' samples.
 
-    ``distance`` is the mean of ``1/2 * sum_c |p_k(c) - p(c)|``: 0 where all clients are alike, ``1 - 1/C`` where each has
-    one of C even classes.
+    ``distance`` is the mean of ``1/2 * sum_c |p_k(c) - p(c)|``: 0 if all clients are alike, ``1 - 1/C`` if each has one of C
+    even classes.
 
     Args:
         label_counts: (N, C) samples of each class at each client, at least one in all.

@@ -1,4 +1,4 @@
-"""What losses have in common: their precision, and how values of samples become one."""
+"""The common part of losses: their precision, and the reduction of values per sample."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ LossReduction = Literal["mean", "sum", "none"]
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Half-precision values as float32, others as they are.
+    """Half-precision values as float32, others unchanged.
 
     Example::
 

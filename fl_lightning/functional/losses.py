@@ -1,8 +1,8 @@
-"""Cross entropies that know which classes a client holds.
+"""Cross entropies that use the client's label counts.
 
 All of them take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), and agree with
-ordinary cross entropy where the client holds every class equally often. Half-precision logits are computed and returned in
-float32, as autocast does for cross entropy. None of them is for evaluation: a global model is judged on its plain logits.
+ordinary cross entropy if the client holds every class equally often. Half-precision logits are computed and returned in
+float32, as autocast does for cross entropy. None of them is for evaluation: a global model is evaluated on its plain logits.
 """
 
 import torch
@@ -13,7 +13,7 @@ from fl_lightning.functional.loss_reductions import LossReduction, at_least_floa
 
 
 def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:
-    """Cross entropy whose softmax runs over the client's classes only.
+    """Cross entropy with a softmax over only the client's classes.
 
     ``logsumexp_{c in C_k} f_c - f_y`` with ``C_k = {c : label_counts[c] > 0}``: equation (3) of Legate, Caccia, Belilovsky,
     "Reducing Forgetting in Federated Learning with Truncated Cross-Entropy". Absent classes get a gradient of exactly 0; a
@@ -45,9 +45,9 @@ def reweighted_softmax_cross_entropy(
     """Cross entropy of the re-weighted softmax (WSM): each class counts by its share of the client's samples.
 
     ``logsumexp_c (f_c + log a_c) - f_y`` with ``a = label_counts / sum(label_counts)``: Legate's thesis, equation of the
-    re-weighted softmax. ``log a`` stands in the log-sum-exp only, as the thesis prints it; its code adds it to the true logit
-    too, which changes the value and not the gradient. With equal counts this is cross entropy less ``log C``. Values may be
-    negative and do not compare across clients.
+    re-weighted softmax. ``log a`` is only in the log-sum-exp, as the thesis prints it; its code also adds it to the true logit,
+    which changes the value and not the gradient. With equal counts this is cross entropy less ``log C``. Values can be negative
+    and are not comparable across clients.
 
     Args:
         logits: (B, C), any float dtype.
@@ -74,8 +74,8 @@ def reweighted_softmax_cross_entropy(
 def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, reduction: LossReduction = "mean") -> Tensor:
     """Cross entropy with the logits of absent classes replaced by 0, the form of HeteroFL.
 
-    ``log(sum_{c in C_k} exp f_c + |absent|) - f_y``: Diao, Ding, Tarokh, "HeteroFL", ICLR 2021, whose code fills with zero
-    where its text says "mask". Absent logits get no gradient, yet the number of absent classes stays in the denominator;
+    ``log(sum_{c in C_k} exp f_c + |absent|) - f_y``: Diao, Ding, Tarokh, "HeteroFL", ICLR 2021. Its text says "mask", its code
+    fills with zero. Absent logits get no gradient, but the number of absent classes stays in the denominator;
     :func:`truncated_cross_entropy` is the form without it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Operations on many tensors at once, for which a GPU needs one launch where types and memory formats allow it."""
+"""Operations on many tensors at once, in one launch of a GPU if types and memory formats allow it."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors into others of their shapes, in place; one call on a GPU for all of the same types that lie alike.
+    """Copy tensors into others of their shapes, in place; one call on a GPU for all of the same types and memory order.
 
     Example::
 
@@ -19,7 +19,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """
     groups: dict[object, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        # Lists of several kinds are copied one by one. On a processor all are.
+        # Lists of several kinds are copied one by one. On a CPU all are.
         kind = None if target.is_cpu else (target.dtype, source.dtype, lie_alike(target, source))
         held, new = groups.setdefault(kind, ([], []))
         held.append(target)
@@ -29,7 +29,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def lie_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape have their values in the same order, where strides of dimensions of size 1 say nothing.
+    """Whether two tensors of one shape have the same memory order; strides of dimensions of size 1 do not matter.
 
     Example::
 
@@ -49,12 +49,12 @@ def lie_alike(one: Tensor, other: Tensor) -> bool:
 def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
     """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
 
-    Weights that rest get none: a gradient of zeros would still move them by momentum and weight decay.
+    Fixed weights get none: momentum and weight decay would still move them with a gradient of zeros.
 
     Args:
         weights: by name.
         gradients: in the order of ``weights``.
-        resting: names of weights that rest.
+        resting: names of fixed weights.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""A test set dealt to clients after what they train on."""
+"""A test set dealt to clients in proportion to their training samples."""
 
 import numpy as np
 import torch
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list[Tensor]:
-    """Share a test set out among clients, each class in proportion to how many training samples of it a client has.
+    """Deal a test set to clients, each class in proportion to the clients' training samples of it.
 
-    As the codes of FedRep, LG-FedAvg and FedBABU deal it. A client's part has the class shares of its training samples where
-    the test set has equal shares of all classes' training samples, to one sample a class. No sample is dealt twice; those of
+    The codes of FedRep, LG-FedAvg and FedBABU deal it so. If the test set has the same share of every class's training samples,
+    a client's part has the class shares of its training samples, to one sample per class. No sample is dealt twice; samples of
     classes that no client has are left over.
 
     Args:
@@ -19,7 +19,7 @@ def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list
         seed: any non-negative integer.
 
     Returns:
-        Indices into ``labels`` of each client; a small client may have none.
+        Indices into ``labels`` of each client; a small client can have none.
 
     Example::
 

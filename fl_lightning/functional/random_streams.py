@@ -1,9 +1,9 @@
 """Random streams with an address.
 
-Nothing in a run reads a global generator: every draw comes from a stream named by what it is for, so the same run gives
-the same draws in one process or several, resumed or not, whatever was drawn before. What a local step draws comes from
-:func:`random_bits`, which has no state at all: it runs on the device, for many clients at once, also under ``torch.vmap``, and
-gives the same bits on every device.
+Nothing in a run reads a global generator: every draw comes from a stream named by its purpose, so the same run gives the same
+draws in one process or several, resumed or not, whatever was drawn before. A local step draws with :func:`random_bits`, which
+has no state at all: it runs on the device, for many clients at once, also under ``torch.vmap``, and gives the same bits on
+every device.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _GOLDEN_GAMMA, _MIX_1, _MIX_2 = (value - (1 << 64) for value in (0x9E3779B97F4A7
 
 
 def stream_seed(seed: int, round: int, client: int, purpose: str) -> int:
-    """A 63-bit seed from the address (seed, round, client, purpose); -1 stands for "none" in round and client."""
+    """A 63-bit seed from the address (seed, round, client, purpose); -1 means "none" in round and client."""
     digest = blake2b(f"{seed}/{round}/{client}/{purpose}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -41,9 +41,9 @@ def random_bits(keys: Tensor, counters: Tensor) -> Tensor:
 
     Args:
         keys: int64, from :func:`stream_seed`; any shape that broadcasts with ``counters``.
-        counters: int64, at least 0; two draws of a stream that are to differ need different ones.
+        counters: int64, at least 0; different draws of a stream need different ones.
     """
-    bits = keys + (counters + 1) * _GOLDEN_GAMMA  # int64 arithmetic wraps, as the generator wants it
+    bits = keys + (counters + 1) * _GOLDEN_GAMMA  # int64 arithmetic wraps, as the generator requires
     bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
     bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
     return _shift_right(bits ^ _shift_right(bits, 31), 1)
@@ -56,9 +56,9 @@ def _shift_right(bits: Tensor, count: int) -> Tensor:
 
 @contextmanager
 def seeded_layers(seed: int, round: int, client: int, purpose: str, device: torch.device) -> Iterator[None]:
-    """Seed the global generators for a block and put them back after it.
+    """Seed the global generators for a block and restore them after it.
 
-    Layers such as dropout can draw from nothing else; within this block, and only there, their draws have an address too.
+    Layers such as dropout can draw only from these; within this block, and only there, their draws have an address too.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":

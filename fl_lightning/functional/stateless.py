@@ -33,12 +33,12 @@ def tensor_slots(net: nn.Module) -> Slots:
 
 
 def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], arguments: Sequence[Any]) -> Any:
-    """What a net gives with other weights and buffers in it, which it holds during the call alone.
+    """The output of a net with other weights and buffers in it, only during the call.
 
     Args:
         slots: :func:`tensor_slots` of the net.
-        tensors: by name; those that are left out stay as they are.
-        arguments: of the net.
+        tensors: by name; those that are left out do not change.
+        arguments: arguments of the net.
 
     Example::
 
@@ -62,10 +62,10 @@ class _Call(nn.Module):
 
 
 def call_holding(net: nn.Module, tensors: Mapping[str, Tensor], function: Callable[[], T]) -> T:
-    """What a function gives while a net holds other weights and buffers.
+    """The result of a function while a net holds other weights and buffers.
 
     Args:
-        tensors: by name; of a weight that two layers share, or a layer under two names, one name alone changes.
+        tensors: by name; if two layers share a weight, or a layer has two names, only the given name changes.
 
     Example::
 

@@ -1,8 +1,8 @@
-"""How well tasks that were learned one after another are known at the end.
+"""Scores of tasks that were learned one after another.
 
 Chaudhry et al., "Riemannian Walk for Incremental Learning", ECCV 2018, and Lopez-Paz, Ranzato, "Gradient Episodic Memory for
 Continual Learning", NeurIPS 2017, as the FedWeIT paper uses them. ``accuracy`` is (T, T): row t, column i is the accuracy on
-task i after task t was learned. Entries above the diagonal play no part and may be anything.
+task i after task t was learned. Entries above the diagonal are ignored.
 """
 
 import torch
@@ -45,7 +45,8 @@ def average_forgetting(accuracy: Tensor) -> Tensor:
 
 
 def backward_transfer(accuracy: Tensor) -> Tensor:
-    """What later tasks did to earlier ones, ``1/(T-1) sum_{i<T} (a_{T,i} - a_{i,i})``; negative is forgetting, 0 for one task.
+    """The effect of later tasks on earlier ones, ``1/(T-1) sum_{i<T} (a_{T,i} - a_{i,i})``; negative is forgetting, 0 for one
+    task.
 
     Raises:
         ValueError: if ``accuracy`` is not square.

@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 def on_device(values: Sequence[Any] | float, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of some numbers on a device, as ``torch.tensor(values, dtype=dtype, device=device)`` gives.
+    """A tensor of some numbers on a device, as from ``torch.tensor(values, dtype=dtype, device=device)``.
 
-    That one makes the host wait until a GPU has done all its work. Here the copy queues up behind that work, from pinned
+    That call makes the host wait until a GPU has done all its work. Here the copy queues up behind that work, from pinned
     memory, which torch keeps until the copy is made.
     """
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, likewise."""
+    """A tensor of the host on a device, copied in the same way."""
     crosses = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if crosses else tensor).to(device, non_blocking=True)
 
@@ -25,7 +25,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def to_host(tensor: Tensor) -> Tensor:
     """A copy on the host. One from a GPU has its values once the host has waited for the device, and not before.
 
-    It lies in pinned memory, of which a machine has little: :func:`kept` moves it on.
+    It is in pinned memory, which is scarce: :func:`kept` moves it on.
     """
     return tensor.detach().to("cpu", copy=True, non_blocking=True)
 

@@ -21,7 +21,7 @@ ShareSteps = Literal["visit", "step", "never"]
 
 
 class APFL(SecondModel):
-    """FedAvg, and with it weights v of each client, trained within ``share v + (1 - share) w``, the model that it uses.
+    """FedAvg, and weights v at each client, trained within ``share v + (1 - share) w``, the model that the client uses.
 
     ``v <- v - eta share g`` and ``share <- share - eta <v - w, g>``, clipped to [0, 1], with g at the mixture.
 
@@ -33,7 +33,7 @@ class APFL(SecondModel):
         the server has: a global model
 
     Args:
-        share: alpha that clients begin with, in [0, 1]; 1 is training alone, 0 FedAvg, where it stays so.
+        share: initial alpha of clients, in [0, 1]; 1 is local training only, 0 is FedAvg as long as the share does not move.
         share_steps: when the share moves: at the first local step of a ``visit``, as in the authors' code, at each ``step``, or
             ``never``.
 

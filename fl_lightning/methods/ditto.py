@@ -18,7 +18,7 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class Ditto(SecondModel):
-    """FedAvg, and with it each client's personal model v by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
+    """FedAvg, and a personal model v at each client, trained by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
 
     Round:
         clients: ``F_k(w)``; and for itself ``F_k(v) + lambda/2 |v - w_t|^2``
@@ -28,8 +28,8 @@ class Ditto(SecondModel):
         the server has: a global model
 
     Args:
-        penalty: lambda, at least 0; 0 is training alone, from the initial model.
-        personal_learning_rate: of v; None: that of the local optimizer.
+        penalty: lambda, at least 0; 0 is local training only, from the initial model.
+        personal_learning_rate: rate of v; by default that of the local optimizer.
 
     Raises:
         ValueError: if one of them is out of range.
@@ -39,7 +39,7 @@ class Ditto(SecondModel):
         self, net: Net, penalty: float = 1.0, personal_learning_rate: float | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(net, **common)
-        check_range("model.penalty", penalty, at_least=0, hint="0 trains personal models alone")
+        check_range("model.penalty", penalty, at_least=0, hint="0 is local training only")
         if personal_learning_rate is not None:
             check_range("model.personal_learning_rate", personal_learning_rate, above=0, hint="null is that of model.optimizer")
         self.penalty, self.personal_learning_rate = penalty, personal_learning_rate

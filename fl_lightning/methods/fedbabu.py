@@ -1,8 +1,8 @@
-"""FedBABU: the body alone is trained and averaged, and clients fine-tune the whole net once that is done.
+"""FedBABU: only the body is trained and averaged; clients fine-tune the whole net at the end.
 
 J. Oh, S. Kim, S.-Y. Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022. arXiv
 2106.06042. Departures: the model is that of the last round, where the authors' code chooses a checkpoint by test accuracy;
-fine-tuning goes on at the last learning rate, where that code has 0.001.
+fine-tuning continues at the last learning rate; that code has 0.001.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class FedBABU(FederatedModule):
         the server has: a global model
 
     Args:
-        head: name patterns (``fnmatch``) of the weights that stay as they are.
+        head: name patterns (``fnmatch``) of the weights that do not change.
 
     Raises:
         ValueError: if there is no pattern; as the net is built, if one fits no name, or no weight is left to train.

@@ -1,9 +1,9 @@
 """FedBN: batch normalisation stays with each client.
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR
-2021. arXiv 2102.07623. Departures: the layers are found by their kind, where the authors' code goes by names with ``bn`` in
-them, which misses some. That code has no rule for clients that never took part:
-:class:`~fl_lightning.callbacks.PersonalAccuracy` estimates their statistics on their training samples.
+2021. arXiv 2102.07623. Departures: the layers are found by their class; the authors' code looks for names with ``bn`` in them
+and misses some. That code has no rule for clients that never took part: :class:`~fl_lightning.callbacks.PersonalAccuracy`
+estimates their statistics on their training samples.
 """
 
 import warnings
@@ -15,9 +15,9 @@ from fl_lightning.module import FederatedModule
 
 
 class FedBN(FederatedModule):
-    """FedAvg of all but the BatchNorm layers, of which weights and running statistics stay with their client.
+    """FedAvg of everything except BatchNorm layers; their weights and running statistics stay with their client.
 
-    On a net without BatchNorm, of which a warning tells, it is FedAvg.
+    On a net without BatchNorm it is FedAvg, and a warning says so.
 
     Round:
         clients: F_k(w, personal BatchNorm)

@@ -1,8 +1,8 @@
 """FedCurv: weights that matter to other clients are hard to move.
 
 N. Shoham, T. Avidor, A. Keren, N. Israel, D. Benditkis, L. Mor-Yosef, I. Zeitak: Overcoming Forgetting in Federated Learning on
-Non-IID Data. 2019. arXiv 1910.07796. Equation 3. A client's term is left out of its penalty, as in the paper,
-where popular code keeps it.
+Non-IID Data. 2019. arXiv 1910.07796. Equation 3. As in the paper, a client's penalty leaves out its own term; popular code
+keeps it.
 """
 
 from typing import Any, Literal, Unpack
@@ -38,8 +38,8 @@ class FedCurv(FederatedModule):
 
     Args:
         penalty: lambda, at least 0; 0 is FedAvg.
-        remember: whose terms count: of the ``last_round`` alone, as the FedReg paper's code has it, or the latest of ``all``
-            clients that ever took part, as the paper has it.
+        remember: the terms that count: those of the ``last_round`` only, as in the FedReg paper's code, or the latest of
+            ``all`` clients that ever took part, as in the paper.
 
     Raises:
         ValueError: if ``penalty`` is negative or ``remember`` unknown.
@@ -70,12 +70,12 @@ class FedCurv(FederatedModule):
         return {kind: self.server_states.tensors(kind) for kind in _KINDS}
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        """The sums over the other clients; a client that does not receive knows of none."""
+        """The sums over the other clients; a client that does not receive has none."""
         others = self._others(client) if self.penalty > 0 else {}
         return {**super().client_start(net, client), **others}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
-        """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added as it is, which spares many passes."""
+        """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added directly, which saves many passes."""
         gradients, loss = super().client_gradients(net, batch, client)
         pulled = []
         fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
@@ -134,7 +134,7 @@ class FedCurv(FederatedModule):
         super().server_step(update)
 
     def _forget(self) -> None:
-        """A round is over: where the last one alone counts, those before it no longer do."""
+        """A round is over: if only the last one counts, drop the rounds before it."""
         if self.remember == "last_round":
             for kind in _KINDS:
                 for tensor in self.server_states.tensors(kind).values():

@@ -1,8 +1,8 @@
-"""FedDF: the server distils what its clients say together into the mean of their weights.
+"""FedDF: the server distils the ensemble of its clients' models into the mean of their weights.
 
 T. Lin, L. Kong, S. U. Stich, M. Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
-arXiv 2006.07242. Algorithm 1 for clients of one architecture. Departure: the paper stops early by a validation set; here a
-tenth of the public samples, which is not distilled on, decides by its distillation loss.
+arXiv 2006.07242. Algorithm 1 for clients of one architecture. Departure: the paper stops early with a validation set; here the
+distillation loss on a held-out tenth of the public samples decides.
 """
 
 import copy
@@ -22,16 +22,16 @@ from fl_lightning.run.arguments import CommonArguments
 class FedDF(FederatedModule):
     """After the mean, Adam steps on ``KL(softmax(mean_k z_k / T) || softmax(z / T))`` over public samples without labels.
 
-    Wants ``data.public_size``.
+    Needs ``data.public_size``.
 
     Round:
         clients: F_k(w)
         server: mean, then distillation from all models on public samples
 
     Args:
-        distillation_steps: at most so many; the rate falls along a cosine over them.
-        distillation_rate: of Adam.
-        distillation_batch_size: public samples a step.
+        distillation_steps: maximum number of steps; the rate falls along a cosine over them.
+        distillation_rate: learning rate of Adam.
+        distillation_batch_size: public samples per step.
         distillation_patience: steps without a lower loss on the held-out tenth after which it stops; the best weights are kept.
         temperature: T, above 0.
 

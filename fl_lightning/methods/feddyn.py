@@ -48,7 +48,7 @@ class FedDyn(FederatedModule):
         self.server_states.add("h", shared_zeros(self))
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
-        """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added as it is, which spares passes over all weights."""
+        """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added directly, which saves passes over all weights."""
         gradients, loss = super().client_gradients(net, batch, client)
         accumulated, pulled = client.state.get("g", {}), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):

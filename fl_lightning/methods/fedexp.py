@@ -3,7 +3,7 @@
 D. Jhunjhunwala, S. Wang, G. Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023. arXiv 2301.09604.
 Algorithm 1, with the weights p_k of the authors' code in both means. Departures: the paper reports the mean of the last two
 global models, as long steps make single ones oscillate; here the newest is evaluated and saved. The authors' code multiplies
-``eps`` by the number of sampled clients and has it fall with the square of the clients' rate; here it stays as it is given.
+``eps`` by the number of sampled clients and makes it fall with the square of the clients' rate; here it is constant.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class FedExP(FederatedModule):
         server: ``w_t + max(1, sum p_k |D_k|^2 / (2 (|D|^2 + eps))) D``, D the mean of D_k = w^k - w_t
 
     Args:
-        eps: keeps the step short once clients hardly move, above 0; the larger, the closer to FedAvg.
+        eps: keeps the step short when clients hardly move, above 0; the larger, the closer to FedAvg.
 
     Raises:
         ValueError: if ``eps`` is not above 0.

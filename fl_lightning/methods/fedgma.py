@@ -15,14 +15,14 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class FedGMA(FederatedModule):
-    """Each entry of the mean change is scaled by how far the clients' signs agree, where that is less than ``threshold``.
+    """Each entry of the mean change is scaled by the agreement of the clients' signs, if that is less than ``threshold``.
 
     Round:
         clients: F_k(w)
         server: mean, entries scaled by the agreement of signs
 
     Args:
-        threshold: of the agreement ``|mean of the signs|``, in [0, 1]; 0 is FedAvg.
+        threshold: agreement ``|mean of the signs|`` below which entries are scaled, in [0, 1]; 0 is FedAvg.
 
     Raises:
         ValueError: if ``threshold`` is outside.

@@ -2,8 +2,8 @@
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization. NeurIPS 2020. arXiv 2007.07481. Equation 8 with the accumulation of SGD, with and without momentum, and of SGD
-with FedProx's proximal term. Departure: momentum and the proximal term together, whose accumulation the paper does not give,
-are refused.
+with FedProx's proximal term. Departure: momentum and the proximal term together are refused, because the paper does not give
+their accumulation.
 """
 
 import math
@@ -23,8 +23,8 @@ from fl_lightning.run.arguments import CommonArguments
 class FedNova(FedProx):
     """The server moves by the mean number of local steps times the mean of the clients' *normalised* changes.
 
-    A client divides its change by ``a``, how often its gradients count in it: the number of local steps for plain SGD. With
-    equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
+    A client divides its change by ``a``, the number of times that its gradients count in it: the local steps for plain SGD.
+    With equal ``a`` everywhere this is FedAvg or, with ``mu``, FedProx.
 
     Round:
         clients: ``F_k(w)``, with ``mu`` plus ``mu/2 |w - w_t|^2``
@@ -32,7 +32,7 @@ class FedNova(FedProx):
         more up: 4 bytes
 
     Args:
-        mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 is without.
+        mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 leaves it out.
 
     Raises:
         ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
@@ -43,23 +43,21 @@ class FedNova(FedProx):
         super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:
-            raise ValueError(
-                f"model.optimizer is {type(optimizer).__name__}, but FedNova knows how SGD adds up gradients: use SGD"
-            )
+            raise ValueError(f"model.optimizer is {type(optimizer).__name__}, but FedNova supports only SGD: use SGD")
         for name in ("nesterov", "dampening"):
             if optimizer.defaults[name]:
                 raise ValueError(
-                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova knows plain momentum: leave it out"
+                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova takes only plain momentum: leave it out"
                 )
         self._momentum: float = optimizer.defaults["momentum"]
-        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova knows no other")
+        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
         self._check_pull(optimizer.defaults["lr"])
 
     def _check_pull(self, rate: float) -> None:
         if self.mu > 0 and self._momentum > 0:
             raise ValueError(
-                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova knows how gradients add up "
-                "with one of them: set the other to 0"
+                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova supports only one "
+                "of them: set the other to 0"
             )
         if self.mu * rate > 1:
             raise ValueError(

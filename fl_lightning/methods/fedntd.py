@@ -1,8 +1,8 @@
-"""FedNTD: clients keep what the global model knows of the classes that are not the true one.
+"""FedNTD: clients keep the global model's knowledge of the classes other than the true one.
 
 G. Lee, M. Jeong, Y. Shin, S. Bae, S.-Y. Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated
-Learning. NeurIPS 2022. arXiv 2106.03097. Equation 4. Departures: the teacher is in evaluation mode, which the authors' code
-leaves open.
+Learning. NeurIPS 2022. arXiv 2106.03097. Equation 4. Departures: the teacher is in evaluation mode; the authors' code leaves
+the mode open.
 """
 
 from typing import Unpack

@@ -1,8 +1,8 @@
 """FedPer: the last layers stay with each client.
 
 M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary: Federated Learning with Personalization Layers. 2019.
-arXiv 1912.00818. Departures: all clients begin with the same personal layers, those of the initial net; what the paper does
-there was not verified.
+arXiv 1912.00818. Departures: all clients start with the same personal layers, those of the initial net; we did not verify how
+the paper starts them.
 """
 
 from collections.abc import Sequence

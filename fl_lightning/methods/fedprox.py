@@ -24,7 +24,7 @@ class FedProx(FederatedModule):
         server: mean
 
     Args:
-        mu: strength of the pull, at least 0; 0 is FedAvg exactly. Papers that leave out the half give half of this.
+        mu: strength of the pull, at least 0; 0 is FedAvg exactly. Papers without the factor 1/2 give half of this.
 
     Raises:
         ValueError: if ``mu`` is negative.

@@ -1,10 +1,10 @@
-"""FedReg: clients rehearse what the global model knows on pseudo data that they make themselves.
+"""FedReg: clients rehearse the global model's knowledge on pseudo data that they make themselves.
 
 C. Xu, Z. Hong, M. Huang, T. Jiang: Acceleration of Federated Learning with Alleviated Forgetting in Local Training. ICLR 2022.
 arXiv 2203.02645. Cross entropies are the authors' code's, ``-sum_c q_c log(softmax_c + 1e-12)``. Departures: the clamp of the
 pseudo data, which the authors' code computes and drops, is left out; inner products are added up in float64, since near the
 received weights numerator and denominator are both of second order. Modified gradients take a sample's pseudo data from the
-pass before the fit, where augmentation may have shown it otherwise than now.
+pass before the fit, where its augmentation may have been different.
 """
 
 import math
@@ -34,27 +34,27 @@ _LOG_FLOOR = math.log(1e-12)
 class FedReg(FederatedModule):
     """Every local step is followed by two projections that keep the losses on pseudo and perturbed data from rising.
 
-    Pseudo data are a client's samples after ``num_perturbations`` steps up the received model's loss, with what that model says
-    of them as soft labels; perturbed data after much smaller steps, with the true labels. ``loss`` is what true labels are
-    compared by.
+    Pseudo data are a client's samples after ``num_perturbations`` steps up the received model's loss, with that model's
+    predictions as soft labels. Perturbed data are the samples after much smaller steps, with the true labels. ``loss`` is the
+    loss for true labels.
 
     Round:
         clients: two projections after each step, from pseudo and perturbed data
         server: uniform mean
 
     Args:
-        gamma: where the gradient is taken, ``gamma * w + (1 - gamma) * w_t``, in [0, 1].
+        gamma: position of the gradient, ``gamma * w + (1 - gamma) * w_t``, in [0, 1].
         pseudo_step: eta_s, length of a step towards pseudo data, above 0.
         perturbed_step: eta_p; by default a hundredth of ``pseudo_step``.
-        num_perturbations: E, steps.
-        modified_gradients: the MG variant, which takes out of every gradient on the batch what it has in common with one that
-            the images alone, and no label, could give: the gradient on the batch's pseudo data with uniform labels.
+        num_perturbations: E, number of these steps.
+        modified_gradients: the MG variant, which removes from every gradient on the batch its component along the gradient on
+            the batch's pseudo data with uniform labels, a gradient that needs only the images and no label.
         skip_flat: leave out the projection on pseudo data where the squared norm of their gradient g_s is below 1e-20. Such a
-            gradient is rounding, by which the projection may divide; the authors' code has no such check.
+            gradient is rounding, and the projection may divide by it; the authors' code has no such check.
 
     Raises:
         ValueError: if a value is out of range, the local optimizer is not plain SGD, the net draws or mixes samples, or inputs
-            are whole numbers that are no images.
+            are whole numbers that are not images.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class FedReg(FederatedModule):
         super().configure_model()
         if self.federation is not None and not self.data.first_inputs(1).is_floating_point():
             raise ValueError(
-                "data.source gives whole numbers that are no images, of which there are no gradients, but FedReg makes its "
-                "pseudo data with them: use another method, or give floats"
+                "data.source gives whole numbers that are not images and have no gradients, but FedReg makes its pseudo data "
+                "with gradients: use another method, or give floats"
             )
         for name, layer in self.net.named_modules():
             if (
@@ -99,8 +99,8 @@ class FedReg(FederatedModule):
                 and getattr(layer, "p", 1) > 0
             ):
                 raise ValueError(
-                    f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net that says the same of the "
-                    "same sample: use group norm or none, and no dropout"
+                    f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
+                    "depends only on the sample: use group norm or none, and no dropout"
                 )
 
     @property
@@ -115,7 +115,7 @@ class FedReg(FederatedModule):
         net.train()
         rehearsal = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         if self.modified_gradients:
-            # Where the pseudo data of each sample are, by its index in the shard: samples that only fill up come last.
+            # Where the pseudo data of each sample are, by its index in the shard: padding samples come last.
             indices = torch.where(rehearsal["real"], rehearsal.pop("sample_indices"), torch.iinfo(torch.int64).max)
             rehearsal["found_at"] = indices.flatten().argsort()
         return {**carry, "rehearsal": rehearsal}
@@ -132,7 +132,7 @@ class FedReg(FederatedModule):
         return row if batch.sample_indices is None else {**row, "sample_indices": batch.sample_indices}
 
     def _climb(self, net: nn.Module, batch: Batch, client: Client, length: float) -> Tensor:
-        """Inputs after steps of so much along the sign of the loss' gradient."""
+        """Inputs after steps of this length along the sign of the loss's gradient."""
         inputs = batch.inputs
         for _ in range(self.num_perturbations):
             inputs = inputs.detach().requires_grad_()
@@ -184,8 +184,8 @@ class FedReg(FederatedModule):
     ) -> list[Tensor]:
         """MG: ``g - <g, u> / ||u||^2 * u``, u the gradient on the batch's pseudo data with uniform labels.
 
-        Without augmentation a sample's pseudo data depend on it and the received weights alone, so those made when the visit
-        began are the batch's.
+        Without augmentation a sample's pseudo data depend only on the sample and the received weights, so those made when the
+        visit began are the batch's.
         """
         found_at = client.carry["rehearsal"]["found_at"].index_select(0, batch.sample_indices)
         pseudo = client.carry["rehearsal"]["pseudo"].flatten(0, 1).index_select(0, found_at)

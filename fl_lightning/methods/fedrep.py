@@ -1,9 +1,9 @@
 """FedRep: a client fits its head to the shared body first, then the body to its head.
 
 L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: Exploiting Shared Representations for Personalized Federated Learning.
-ICML 2021. arXiv 2102.07078. Algorithm 1. Departures: a client that comes late begins with the initial head, where the authors'
-code hands it the mean of others' heads; weights that rest stay as they are, bit for bit, also under momentum and weight decay.
-Running statistics belong to the body and move in both phases, as in the authors' code.
+ICML 2021. arXiv 2102.07078. Algorithm 1. Departures: a client starts with the initial head, whatever the round of its first
+visit; the authors' code gives it the mean of others' heads. Fixed weights do not change by a bit, even under momentum and
+weight decay. Running statistics belong to the body and move in both phases, as in the authors' code.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class FedRep(FedPer):
-    """First local steps on the head, ``personal``, while the body rests; then ``local_steps`` or ``local_epochs`` on the body.
+    """Local steps on the head, ``personal``, with the body fixed; then ``local_steps`` or ``local_epochs`` on the body.
 
     Round:
         clients: F_k first over the head, then over the body
@@ -29,7 +29,7 @@ class FedRep(FedPer):
 
     Args:
         head_epochs: passes over the client's shard on the head, at least 0.
-        head_steps: or local steps; by default the epochs count.
+        head_steps: local steps on the head instead of epochs; by default the epochs count.
         personal: name patterns (``fnmatch``) of the head; by default those of the class layer, ``classifier.*``.
 
     Raises:

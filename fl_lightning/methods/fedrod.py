@@ -1,8 +1,8 @@
-"""FedRoD: a generic head for all clients, and a personal one of each on top of it.
+"""FedRoD: a generic head for all clients, and a personal head of each client on top of it.
 
 H.-Y. Chen, W.-L. Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022. arXiv
-2107.00778. With linear personal heads; those that a shared network makes of class shares are not here. Departures: a client
-that comes late begins with the initial head. The paper's settings were not verified.
+2107.00778. Personal heads are linear; heads that a shared network makes from class shares are not implemented. Departures: a
+client starts with the initial head, whatever the round of its first visit. We did not verify the paper's settings.
 """
 
 import copy
@@ -17,10 +17,10 @@ from fl_lightning.protocol import Batch, Client, ClientState
 
 
 class FedRoD(FederatedModule):
-    """Body and generic head learn by a balanced softmax, and a client's head what to add to their logits for its samples.
+    """Body and generic head learn with a balanced softmax; a client's head learns what to add to their logits.
 
-    A client predicts by ``z + phi(f(x))``, with ``z = psi(f(x))`` what the global model says. ``loss`` is the one of these
-    logits; neither body nor generic head gets a gradient of it.
+    A client predicts with ``z + phi(f(x))``, where ``z = psi(f(x))`` are the global model's logits. ``loss`` applies to the
+    sum; neither the body nor the generic head gets a gradient of it.
 
     Round:
         clients: F_k of z weighted by the client's classes, over body and psi; F_k(z + phi) over the personal head phi

@@ -1,8 +1,8 @@
-"""FedRS: classes that a client has not are held back in its softmax.
+"""FedRS: classes that a client does not hold are restricted in its softmax.
 
 X.-C. Li, D.-C. Zhan: FedRS: Federated Learning with Label Distribution Skew in Multi-Class Classification Tasks. KDD 2021.
-Equation 5, the restricted softmax. Departures: the paper scales the inner products of features and class weights; here it is
-the logits, which are these where the class layer has no bias.
+Equation 5, the restricted softmax. Departures: the paper scales the inner products of features and class weights. Here the
+logits are scaled, which is the same if the class layer has no bias.
 """
 
 from typing import Unpack
@@ -17,10 +17,10 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class FedRS(FederatedModule):
-    """The loss of logits ``alpha_c z_c``, with ``alpha_c = alpha`` for the classes that the client has no sample of, else 1.
+    """The loss of logits ``alpha_c z_c``, with ``alpha_c = alpha`` for the classes that the client does not hold, else 1.
 
     Round:
-        clients: F_k(w) of logits of which those of absent classes are scaled by alpha
+        clients: F_k(w) with the logits of absent classes scaled by alpha
         server: mean
 
     Args:

@@ -11,7 +11,7 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class FedSGD(FederatedModule):
-    """One local step on a client's whole shard: wants ``data.batch_size: null``.
+    """One local step on a client's whole shard; needs ``data.batch_size: null``.
 
     Round:
         clients: one step on the whole shard

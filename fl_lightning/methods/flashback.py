@@ -1,8 +1,8 @@
-"""Flashback: label counts say whose word on which class to keep, at the clients and at the server.
+"""Flashback: label counts decide which teacher counts for which class, at the clients and at the server.
 
 "Flashback: Understanding and Mitigating Forgetting in Federated Learning", anonymous submission; Algorithm 1, equations 4 to 6.
-Algorithm 1 has one rate for clients (line 10) and server (line 21), so what decays at the clients decays at the server. The
-appendix with the rates is not known to us: their defaults are assumptions.
+Algorithm 1 has one rate for clients (line 10) and server (line 21), so a decay at the clients is also one at the server. We do
+not have the appendix with the rates, so their defaults are assumptions.
 """
 
 from typing import Literal, Unpack
@@ -24,8 +24,8 @@ DistillationSchedule = Literal["decayed", "constant"]
 class Flashback(FederatedModule):
     """Cross entropy plus dynamic distillation: from the received model at clients, from all clients' models at the server.
 
-    What a teacher's word on a class weighs is its label count there against those of the student and all teachers; the global
-    model is credited with the label counts of the clients that trained it. Wants ``data.public_size``, samples with labels.
+    A teacher's weight for a class is its label count relative to those of the student and all teachers. The global model is
+    credited with the label counts of the clients that trained it. Needs ``data.public_size``, samples with labels.
 
     Round:
         clients: F_k(w) + dynamic distillation from w_t
@@ -35,11 +35,11 @@ class Flashback(FederatedModule):
 
     Args:
         gamma: share of a client's label counts that each of its visits credits the global model with, in (0, 1].
-        distillation_epochs: passes over the public samples a round.
-        distillation_batch_size: public samples a step.
-        distillation_optimizer: builds the optimizer of these passes, anew every round.
+        distillation_epochs: passes over the public samples per round.
+        distillation_batch_size: public samples per step.
+        distillation_optimizer: builds the optimizer of these passes, a new one every round.
         distillation_schedule: ``decayed``: the rate of these passes falls from round to round as the clients' does, by
-            ``learning_rate_decay``; ``constant``: it stays.
+            ``learning_rate_decay``; ``constant``: it does not change.
 
     Raises:
         ValueError: if a value is out of range or there are no public samples.
@@ -127,7 +127,7 @@ class Flashback(FederatedModule):
             self.global_label_counts.copy_(credited)
 
     def _distil(self, teachers: Tensor, alpha: Tensor) -> None:
-        """Train the global model on the public samples and on what the teachers, (K, n, C), say of them."""
+        """Train the global model on the public samples and on the teachers' logits for them, (K, n, C)."""
         optimizer = self.distillation_optimizer(list(self.trained_weights(self.net).values()))
         if self.distillation_schedule == "decayed":
             for group in optimizer.param_groups:

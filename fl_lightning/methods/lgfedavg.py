@@ -1,8 +1,8 @@
 """LG-FedAvg: the lower layers stay with each client, the upper ones are shared.
 
 P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency: Think Locally, Act
-Globally: Federated Learning with Local and Global Representations. 2020. arXiv 2001.01523. Departures: a run begins with the
-initial net, where the authors' code begins with a checkpoint of FedAvg: give one as ``initial_weights``. New clients have no
+Globally: Federated Learning with Local and Global Representations. 2020. arXiv 2001.01523. Departures: a run starts with the
+initial net. The authors' code starts with a checkpoint of FedAvg: give one as ``initial_weights``. New clients have no
 ensemble.
 """
 
@@ -31,7 +31,7 @@ class LGFedAvg(FederatedModule):
         shared: name patterns (``fnmatch``) of the weights and buffers that are shared.
 
     Raises:
-        ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing is left to clients.
+        ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing stays with the clients.
     """
 
     def __init__(self, net: Net, shared: Sequence[str] = ("classifier.*",), **common: Unpack[CommonArguments]) -> None:

@@ -1,4 +1,4 @@
-"""Local training alone, the baseline without federation: nothing is sent."""
+"""Local training only, the baseline without federation: nothing is sent."""
 
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Needs, Visit
@@ -7,7 +7,7 @@ from fl_lightning.protocol import Needs, Visit
 class LocalOnly(FederatedModule):
     """Each client trains a personal model from the initial one, in the rounds in which it is sampled.
 
-    So the curves of a federated method and of this one have the same local steps in each round.
+    The curves of a federated method and of this one therefore have the same local steps in each round.
 
     Round:
         clients: F_k(v), from v of its last visit
@@ -15,7 +15,7 @@ class LocalOnly(FederatedModule):
         more down: -P
         more up: -P
         a client keeps: P
-        a client uses: a model that it trains alone
+        a client uses: a model that it trains by itself
         the server has: the initial net
     """
 

@@ -1,7 +1,7 @@
 """MOON: features stay near those of the global model, away from those of the client's previous one.
 
 Q. Li, B. He, D. Song: Model-Contrastive Federated Learning. CVPR 2021. arXiv 2103.16257. Equation 3. Departures: at a client's
-first visit its previous model is the global one, which adds a constant log 2 and no gradient; the authors' code takes a network
+first visit its previous model is the global one, which adds a constant log 2 and no gradient. The authors' code takes a network
 with random weights there.
 """
 
@@ -18,7 +18,7 @@ from fl_lightning.run.arguments import CommonArguments
 
 
 class MOON(FederatedModule):
-    """The loss plus ``mu`` times the model-contrastive loss of the net's features, what its ``classifier`` sees.
+    """The loss plus ``mu`` times the model-contrastive loss of the net's features, the inputs of its ``classifier``.
 
     Round:
         clients: F_k(w) + mu contrast(z; z_global, z_previous)
@@ -26,7 +26,7 @@ class MOON(FederatedModule):
         a client keeps: P
 
     Args:
-        net: with ``features`` and ``classifier``, as all of ours.
+        net: with ``features`` and ``classifier``, as all bundled nets.
         mu: weight of the contrast, at least 0; 0 is FedAvg exactly.
         temperature: T, above 0.
 

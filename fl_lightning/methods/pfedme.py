@@ -1,9 +1,9 @@
-"""pFedMe: clients' models are free within the reach of a Moreau envelope around the global one.
+"""pFedMe: clients' models move freely within a Moreau envelope around the global one.
 
 C. T. Dinh, N. H. Tran, T. D. Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020. arXiv 2006.08848.
 Algorithm 1. Departures: only the clients of the cohort train, while the paper and its code train all in every round. The
-paper accepts any theta that solves the inner problem closely enough; ``warm_start`` follows the authors' code, which goes on
-from the theta of the batch before. Its ``decay`` of 0.001 is not in the paper.
+paper accepts any theta that solves the inner problem closely enough; ``warm_start`` follows the authors' code, which continues
+from the theta of the previous batch. Its ``decay`` of 0.001 is not in the paper.
 """
 
 from typing import Any, Unpack
@@ -32,11 +32,11 @@ class PFedMe(FederatedModule):
 
     Args:
         penalty: lambda, above 0. ``penalty`` times the local learning rate should be below 1, times ``inner_rate`` below 2.
-        inner_steps: K, of theta on a batch.
-        inner_rate: of these steps, above 0.
+        inner_steps: K, steps of theta on a batch.
+        inner_rate: learning rate of these steps, above 0.
         decay: mu, of the term ``mu theta`` in these steps, at least 0.
-        warm_start: whether theta goes on from batch to batch within a visit, which begins at the received weights; false: theta
-            begins each batch at w.
+        warm_start: whether theta continues from batch to batch within a visit, starting at the received weights; false: theta
+            starts each batch at w.
 
     Raises:
         ValueError: if one of them is out of range.

@@ -1,9 +1,9 @@
-"""SCAFFOLD: control variates take the drift out of local steps.
+"""SCAFFOLD: control variates remove the drift from local steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: weight decay, the same at all clients,
-is in the variates of option II and not in those of option I. ``server_weighting: n_weighted``, which popular code has, weights
-the models alone and never the variates.
+is in the variates of option II and not in those of option I. ``server_weighting: n_weighted``, which popular code uses, weights
+only the models and never the variates.
 """
 
 from typing import Any, Literal, Unpack
@@ -33,8 +33,8 @@ class SCAFFOLD(FederatedModule):
         a client keeps: P
 
     Args:
-        option: how a client renews its variate: ``II``, from how far it came, ``c_i - c + (x - y) / (K lr)``; or ``I``, the
-            gradient on all its samples at the received weights, one more pass.
+        option: how a client updates its variate: ``II``, from the distance that it moved, ``c_i - c + (x - y) / (K lr)``; or
+            ``I``, the gradient on all its samples at the received weights, one more pass.
 
     Raises:
         ValueError: if ``option`` is neither.
@@ -86,13 +86,13 @@ class SCAFFOLD(FederatedModule):
         return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
 
     def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
-        """Option II: the mean gradient of the local steps, from how far they led."""
+        """Option II: the mean gradient of the local steps, from the distance moved."""
         length = client.num_steps * client.learning_rate
         change = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
         return {name: old[name] - server[name] + change[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:
-        """Option I: the gradient on all the client's samples, which leaves no trace in the net's buffers."""
+        """Option I: the gradient on all the client's samples; the net's buffers do not change."""
         before = {name: buffer.clone() for name, buffer in net.named_buffers()}
         total: list[Tensor] = []
         for batch in client.samples():
@@ -109,7 +109,7 @@ class SCAFFOLD(FederatedModule):
         return {name: named[name] for name in client.broadcast.get("variate", {})}
 
     def aggregate(self, reduced: Reduction) -> Update:
-        # Sampled clients alone have changed theirs: the mean change, times their share of all clients.
+        # Only sampled clients have changed theirs: the mean change, times their share of all clients.
         share = reduced.total_weight("variate") / self.data.num_clients
         variates = self.server_states.tensors("variate")
         for name, change in reduced.mean("variate").items():

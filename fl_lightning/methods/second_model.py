@@ -1,4 +1,4 @@
-"""What methods share whose clients train a second model, next to the one that they send."""
+"""The common part of methods with clients that train a second model, in addition to the one that they send."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fl_lightning.protocol import Client, ClientState, Needs
 
 
 class SecondModel(FederatedModule):
-    """A client keeps and uses ``client.state["model"]``, weights and buffers by name; it begins as the initial model."""
+    """A client keeps and uses ``client.state["model"]``, weights and buffers by name; it starts as the initial model."""
 
     needs = Needs(initial_model=True)
 

@@ -1,7 +1,7 @@
 """The ten-layer CNN of FedReg for CT images, the net of its gradient inversion attacks.
 
 Xu, Hong, Huang, Jiang, "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022, appendix:
-nine convolutions and one linear layer. The paper says no more; widths, norms and pooling are those of its code.
+nine convolutions and one linear layer. The paper gives no more details; widths, norms and pooling are those of its code.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class CNN10(Network):
         width: channels after the first convolution, w above.
 
     Raises:
-        ValueError: if the input is no image or too small.
+        ValueError: if the input is not an image or too small.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, width: int = 128) -> None:

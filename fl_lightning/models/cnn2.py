@@ -21,10 +21,10 @@ class CNN2(Network):
         input_shape: (channels, height, width), height and width at least 4.
         num_classes: at least 1.
         hidden: width of the hidden layer.
-        norm_groups: GroupNorm with so many groups, a divisor of 32, behind each convolution; by default there is none.
+        norm_groups: number of groups, a divisor of 32, of a GroupNorm after each convolution; by default no norm.
 
     Raises:
-        ValueError: if the input is no image or too small, or ``norm_groups`` is no divisor of 32.
+        ValueError: if the input is not an image or too small, or ``norm_groups`` is not a divisor of 32.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, hidden: int = 512, norm_groups: int | None = None) -> None:

@@ -21,7 +21,7 @@ class CNN5(Network):
         num_classes: at least 1.
 
     Raises:
-        ValueError: if the input is no image or too small.
+        ValueError: if the input is not an image or too small.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:

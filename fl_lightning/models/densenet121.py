@@ -2,7 +2,7 @@
 
 Huang, Liu, van der Maaten, Weinberger, "Densely Connected Convolutional Networks", CVPR 2017, from torchvision; in Xu, Hong,
 Huang, Jiang, "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022, with GroupNorm.
-FedReg's code leaves the closing average pooling out, the paper does not say so: it is kept here.
+FedReg's code leaves out the final average pooling, the paper does not: it is kept here.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class DenseNet121(Network):
         num_classes: at least 1.
 
     Raises:
-        ValueError: if the input is no image or too small.
+        ValueError: if the input is not an image or too small.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:

@@ -1,4 +1,4 @@
-"""FederatedNet: a federation's net, and which of its weights are trained and shared."""
+"""FederatedNet: a federation's net, with the sets of its trained and shared weights."""
 
 import copy
 import inspect
@@ -15,7 +15,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Network, TorchvisionModel
 
-# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours where other libraries have one too.
+# (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 BatchNormBuffers = Literal["averaged", "local", "reset"]
 _INITIAL = "initial"  # kind of the server's state
@@ -25,7 +25,7 @@ class NamedTensors(nn.Module):
     """Tensors by the names of a net's weights, as buffers of the same names.
 
     Args:
-        tensors: by name; taken as they are, not copied.
+        tensors: by name; not copied.
     """
 
     def __init__(self, tensors: State) -> None:
@@ -41,10 +41,10 @@ class NamedTensors(nn.Module):
 
 
 class UnbuiltNet(nn.Module):
-    """Stands for a net until the data are known that it is built for.
+    """Placeholder for a net until the data for which it is built are known.
 
     Args:
-        build: the net from ``(input_shape, num_classes)``.
+        build: makes the net from ``(input_shape, num_classes)``.
     """
 
     def __init__(self, build: Callable[[tuple[int, ...], int], nn.Module]) -> None:
@@ -68,23 +68,23 @@ class UnbuiltNet(nn.Module):
 
 
 class ServerStates(nn.ModuleDict):
-    """What a server keeps, by kind and by the names of weights: buffers of its method, which checkpoints hold."""
+    """State of a server, by kind and by the names of weights: buffers of its method, which checkpoints contain."""
 
     def add(self, kind: str, tensors: State) -> None:
-        """Keep tensors by name, as they are, of a kind such as ``variate``."""
+        """Keep tensors by name, not copied, of a kind such as ``variate``."""
         self[kind] = NamedTensors(tensors)
 
     def tensors(self, kind: str) -> State:
-        """What :meth:`add` was given, by the weights' names; to be changed in place."""
+        """The tensors given to :meth:`add`, by the weights' names; change them in place."""
         return dict(self[kind].named_buffers())
 
 
 class FederatedNet(nn.Module):
-    """A net of which some weights are trained and some are not, and some are shared and some stay with their clients.
+    """A net with trained and frozen weights, and with shared and personal ones.
 
     Args:
-        net: the network, or what builds it from ``(input_shape, num_classes)``.
-        batch_norm_buffers: what becomes of running statistics of BatchNorm, as in
+        net: the network, or a function that builds it from ``(input_shape, num_classes)``.
+        batch_norm_buffers: how BatchNorm running statistics are handled, as in
             :class:`fl_lightning.algorithm.FederatedAlgorithm`: where ``local``, they are personal.
         seed: of initial weights.
 
@@ -117,12 +117,12 @@ class FederatedNet(nn.Module):
         self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
         self.server_states = ServerStates()
         self.trained_names: frozenset[str] = frozenset()
-        # Of weights that are never trained, hence the same at the server and all clients: they neither travel nor are kept.
+        # Of weights that are never trained, hence the same at the server and all clients: they are neither sent nor stored.
         self.constant_names: frozenset[str] = frozenset()
         self._local_statistics: frozenset[str] = frozenset()
 
     def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        """Build the net, where one was not given, with initial weights from the seed.
+        """Build the net, if it was not given, with initial weights from the seed.
 
         Raises:
             ValueError: if it cannot be built for these.
@@ -134,16 +134,16 @@ class FederatedNet(nn.Module):
         """Remember which weights are trained and which statistics are personal, once the net is as it will be.
 
         Args:
-            is_drawn_anew: whether a weight, by name, changes even where it is not trained.
+            is_drawn_anew: whether a weight, by name, changes even if it is not trained.
         """
-        # In a local step under some engines the net holds plain tensors, which do not say whether they are trained.
+        # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
         self.constant_names = frozenset(name for name in frozen if not is_drawn_anew(name))
         self._local_statistics = frozenset(fresh_statistics(self.net) if self.batch_norm_buffers == "local" else ())
 
     def trained_weights(self, net: nn.Module) -> State:
-        """The net's weights that require a gradient, by name, in the order of what ``client.differentiate`` gives."""
+        """The net's weights that require a gradient, by name, in the order of the gradients of ``client.differentiate``."""
         return {name: weight for name, weight in net.named_parameters() if name in self.trained_names}
 
     def is_personal(self, name: str) -> bool:
@@ -159,15 +159,15 @@ class FederatedNet(nn.Module):
     def initial_model(self) -> State:
         """Trained weights and buffers that the run began with, by name; for methods that declare ``Needs(initial_model=True)``.
 
-        The server has had them since, and clients draw them from the seed: they are not counted as bytes. Shares memory.
+        The server stores them and clients draw them from the seed, so they do not count as bytes. Shares memory.
         """
-        # Nobody but clients ever changes what is personal.
+        # Only clients ever change personal tensors.
         personal = {name: tensor for name, tensor in global_tensors(self).items() if self.is_personal(name)}
         return personal | self.server_states.tensors(_INITIAL)
 
 
 def keep_initial_model(method: FederatedNet, anew: bool) -> None:
-    """Have ``initial_model`` be the present global model.
+    """Make ``initial_model`` the present global model.
 
     Args:
         anew: whether it replaces one that is kept already.
@@ -184,7 +184,7 @@ def global_tensors(method: FederatedNet) -> State:
 
 
 def shared_zeros(method: FederatedNet) -> State:
-    """A zero for each weight of a method's net that is trained and not personal, by name: what a server's state begins with."""
+    """A zero for each weight of a method's net that is trained and not personal, by name: the initial state of a server."""
     weights = method.trained_weights(method.net).items()
     return {name: torch.zeros_like(weight, requires_grad=False) for name, weight in weights if not method.is_personal(name)}
 

@@ -28,10 +28,10 @@ class LeNet(Network):
     Args:
         input_shape: (channels, height, width).
         num_classes: at least 1.
-        dropout: share of each hidden layer's outputs that a training step leaves out, in [0, 1); Stable-SGD's scripts have .5.
+        dropout: share of each hidden layer's outputs that a training step leaves out, in [0, 1); Stable-SGD's scripts use .5.
 
     Raises:
-        ValueError: if the input is no image or ``dropout`` out of range.
+        ValueError: if the input is not an image or ``dropout`` out of range.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> None:
@@ -42,7 +42,7 @@ class LeNet(Network):
         channels, height, width = input_shape
         half = (math.ceil(height / 2), math.ceil(width / 2))
         quarter = (math.ceil(height / 4), math.ceil(width / 4))
-        # No layer at 0: it would still draw, which not all engines take.
+        # No layer at 0: it would still draw, which not all engines support.
         drop = [nn.Dropout(dropout)] if dropout > 0 else []
         self.features = nn.Sequential(
             nn.Conv2d(channels, 20, 5, padding=2),
@@ -78,7 +78,7 @@ class _LocalResponseNorm(nn.Module):
 
 
 class _NormalizeResponses(torch.autograd.Function):
-    """Of (B, C, pixels). In the place of torch's, which is bound by memory."""
+    """Of (B, C, pixels). Instead of torch's, which is bound by memory."""
 
     generate_vmap_rule = True
 

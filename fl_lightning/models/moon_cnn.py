@@ -13,7 +13,7 @@ from fl_lightning.models.network import Network
 
 
 class MoonCNN(Network):
-    """Two 5x5 convolutions without padding, two hidden layers, a projection head: its output is what MOON contrasts.
+    """Two 5x5 convolutions without padding, two hidden layers, a projection head; MOON contrasts the head's output.
 
     conv 5x5 to 6, ReLU, max pool 2; conv 5x5 to 16, ReLU, max pool 2; linear to 120, ReLU; linear to 84, ReLU; linear to 84,
     ReLU; linear to 256; linear to classes. 92,626 parameters for 3x32x32 and 10 classes.
@@ -23,7 +23,7 @@ class MoonCNN(Network):
         num_classes: at least 1.
 
     Raises:
-        ValueError: if the input is no image or too small.
+        ValueError: if the input is not an image or too small.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:

@@ -1,10 +1,10 @@
-"""What the papers' networks have in common."""
+"""The common base of the papers' networks."""
 
 from torch import nn
 
 
 class Network(nn.Module):
-    """A classifier built from ``(input_shape, num_classes, ...)``; nets of yours need not derive from it.
+    """A classifier built from ``(input_shape, num_classes, ...)``; your own nets need not derive from it.
 
-    ``net.classifier(net.features(inputs))`` is what it gives.
+    It returns ``net.classifier(net.features(inputs))``.
     """

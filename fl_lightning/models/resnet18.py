@@ -2,8 +2,8 @@
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with a 3x3 stem, a bias in every convolution
 and three choices of normalisation. Departure: the listing prints ``BatchNorm2d(64)`` in stages of 128 to 512 channels, which
-cannot run; the norms have their stage's width. The closing 3x3 pooling of stride 2 sees only the top-left 3x3 of the 4x4 map,
-as in the listing.
+cannot run; the norms have their stage's width. The final 3x3 pooling of stride 2 sees only the top-left 3x3 of the 4x4 map, as
+in the listing.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class ResNet18(Network):
         self.classifier = nn.Linear(512 * pooled[0] * pooled[1], num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """What the class layer gets, (B, features)."""
+        """The inputs of the class layer, (B, features)."""
         return self.pool(self.blocks(self.stem(images)))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -20,16 +20,16 @@ class ResNet9(Network):
     """ResNet-9 with Fixup; 6,568,673 parameters for 3 channels and 10 classes, 6,614,843 for 100.
 
     conv 3x3 to 64, ReLU; conv to 128, ReLU, max pool 2, residual block; conv to 256, ReLU, max pool 2; conv to 512, ReLU, max
-    pool 2, residual block; max pool 4; linear to classes. Convolutions have no bias; scalars stand before and after them, and
-    one before the class layer. The class layer and the second convolution of a block start at zero: only the class layer has
-    a gradient in the first step.
+    pool 2, residual block; max pool 4; linear to classes. Convolutions have no bias; there are scalars before and after them,
+    and one before the class layer. The class layer and the second convolution of a block start at zero: only the class layer
+    has a gradient in the first step.
 
     Args:
         input_shape: (channels, height, width), height and width at least 32.
         num_classes: at least 1.
 
     Raises:
-        ValueError: if the input is no image or too small.
+        ValueError: if the input is not an image or too small.
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:

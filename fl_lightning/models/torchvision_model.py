@@ -1,4 +1,4 @@
-"""Any classification model of torchvision, and how files of its weights are loaded."""
+"""Any classification model of torchvision, and the loading of files of its weights."""
 
 import difflib
 import re
@@ -23,12 +23,13 @@ _NO_AUXILIARY_HEADS = {
 class TorchvisionModel(Network):
     """A classification model of torchvision with a class layer for ``num_classes``.
 
-    Its last linear layer is ``classifier``, all before it ``features``; of a SqueezeNet, its closing layers are ``classifier``.
+    Its last linear layer is ``classifier``, everything before it ``features``; of a SqueezeNet, ``classifier`` is the final
+    layers.
 
     Args:
         input_shape: (3, height, width).
         num_classes: at least 1.
-        name: its function in ``torchvision.models``, such as ``resnet50``.
+        name: name of its function in ``torchvision.models``, such as ``resnet50``.
         options: further arguments of that function, such as ``image_size`` of ``vit_b_16``.
         weights: local file with a state dict of this model, such as one from download.pytorch.org. A class layer of another
             size is left out. By default, random weights.
@@ -67,7 +68,7 @@ class TorchvisionModel(Network):
             for key in [key for key in state if name in _NO_AUXILIARY_HEADS and key.lower().startswith("aux")]:
                 del state[key]
             load_all_but_class_layer(net, state, class_layer, weights)
-        if isinstance(net, SqueezeNet):  # whose class layer is a convolution, with ReLU and pooling behind it
+        if isinstance(net, SqueezeNet):  # its class layer is a convolution, followed by ReLU and pooling
             self.features, self.classifier = net.features, nn.Sequential(net.classifier, nn.Flatten())
         else:
             self.classifier = net.get_submodule(class_layer)
@@ -89,7 +90,7 @@ def read_state_dict(file: str) -> dict[str, Tensor]:
     cure = "save the net's state_dict() with torch.save"
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # on a file of another kind the unpickler stumbles over anything
+    except Exception as error:  # a file of another kind can raise anything in the unpickler
         raise ValueError(f"model.net.weights is {file}, which torch cannot read as plain weights: {cure}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"model.net.weights is {file}, which holds more than weights, or none: {cure}")
@@ -103,7 +104,7 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
         net: changed in place.
         state: changed in place; it keeps the version numbers that torch stores with a state dict.
         class_layer: the name of the class layer in ``net``.
-        file: where ``state`` is from, for the errors.
+        file: the file of ``state``, for the errors.
 
     Raises:
         ValueError: if a name is missing, unknown or of another shape, other than in the class layer.

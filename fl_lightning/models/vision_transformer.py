@@ -36,7 +36,7 @@ class ViTB32(Network):
             the data's image size, a class layer of another size is left out. By default, random weights.
 
     Raises:
-        ValueError: if the images do not fit, or the file holds the weights of another net.
+        ValueError: if the images do not fit, or the file contains the weights of another net.
         FileNotFoundError: if there is no such file.
     """
 
@@ -77,7 +77,7 @@ class ViTB32(Network):
         return self.classifier(self.features(images))
 
     def _check_positions(self, state: Mapping[str, Tensor], file: str) -> None:
-        """Raise where ``interpolate_embeddings`` would not say which file is wrong."""
+        """Raise an error with the file's name, which ``interpolate_embeddings`` would not give."""
         positions = state.get("encoder.pos_embedding", torch.empty(0))
         patches = positions.shape[1] - 1 if positions.ndim == 3 and len(positions) == 1 else 0
         if patches < 1 or math.isqrt(patches) ** 2 != patches:
@@ -100,7 +100,7 @@ class ViTB32(Network):
         for layer in range(self._num_layers):
             block = self._read_block(arrays, f"Transformer/encoderblock_{layer}")
             state |= {f"encoder.layers.encoder_layer_{layer}.{name}": value for name, value in block.items()}
-        # Behind a pre_logits layer, which files of the pre-training have, the class layer expects other inputs.
+        # After a pre_logits layer, which files of the pre-training have, the class layer expects other inputs.
         if "head/kernel" in arrays.left and "pre_logits/kernel" not in arrays.left:
             state["heads.head.weight"] = arrays.take("head/kernel", width, None).T
             state["heads.head.bias"] = arrays.take("head/bias", None)

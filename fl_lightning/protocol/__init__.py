@@ -1,4 +1,4 @@
-"""What crosses the wire between server and clients, and what a client is."""
+"""The messages between server and clients, and the client itself."""
 
 from fl_lightning.protocol.batch import Batch, PlannedStep
 from fl_lightning.protocol.client import Client, Objective, Visit

@@ -11,8 +11,8 @@ from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client_state import LearnedTask
 from fl_lightning.protocol.federation import ClientBatches
 
-Objective = Callable[[], tuple[Tensor, Tensor]]  # what is minimised, and the loss to report
-Losses = Callable[[], Tensor]  # one value a sample, (B,)
+Objective = Callable[[], tuple[Tensor, Tensor]]  # the objective to minimise, and the loss to report
+Losses = Callable[[], Tensor]  # one value per sample, (B,)
 Penalty = Callable[[], Tensor | float]
 Gradients = tuple[Sequence[Tensor], Tensor]  # by the trainable weights, in order, and the mean loss to report
 
@@ -21,12 +21,12 @@ class Differentiate(Protocol):
     """Gradients of an objective by the trainable weights, in order, and the loss to report."""
 
     def __call__(self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None) -> Gradients:
-        """Differentiate, with another model in the net where one is given.
+        """Differentiate, with another model in the net if one is given.
 
         Args:
-            objective: gives what is minimised, and the loss to report.
+            objective: returns the value to minimise, and the loss to report.
             at: trainable weights that the net holds meanwhile, in order; None: the net's.
-            buffers: that it holds meanwhile, by name; the dict has what became of them afterwards, the net's stay as they are.
+            buffers: buffers that it holds meanwhile, by name; the dict gets their new values, and the net's do not change.
                 None: the net's.
         """
         ...
@@ -35,8 +35,8 @@ class Differentiate(Protocol):
 class Visit(NamedTuple):
     """One client's part in a round.
 
-    A client that does not receive goes on from the weights that it kept (``Needs.client_weights``), at its first visit from the
-    global ones; one that does not send trains for itself.
+    A client that does not receive continues from its stored weights (``Needs.client_weights``), or from the global ones at its
+    first visit. A client that does not send trains for itself.
     """
 
     client: int
@@ -45,7 +45,7 @@ class Visit(NamedTuple):
 
 
 class GradientEstimator(Protocol):
-    """How a client's gradient is made of its samples."""
+    """The way a client's gradient is computed from its samples."""
 
     def __call__(
         self,
@@ -60,11 +60,11 @@ class GradientEstimator(Protocol):
         """Gradients of the mean of ``losses`` on a batch plus the penalty.
 
         Args:
-            net: whose losses these are.
+            net: the net of these losses.
             losses: of the samples, (B,).
-            penalty: a scalar that depends on no data; None: none.
-            at: trainable weights to take them at, in order; None: the net's.
-            buffers: likewise by name, with what became of them afterwards; None: the net's.
+            penalty: a scalar that does not depend on data; None: none.
+            at: trainable weights at which to take the gradients, in order; None: the net's.
+            buffers: buffers to use, by name; the dict gets their new values. None: the net's.
         """
         ...
 
@@ -89,11 +89,11 @@ def mean_gradient(
 
 @dataclass(frozen=True)
 class Client:
-    """What a method's hooks know of the client they work for, and what a local step can use.
+    """A method's access to the client of a visit, in hooks and in local steps.
 
     In the hooks of a local step (``client_step`` and what it calls) under the engines ``vectorized`` and ``captured``, the
-    numbers are tensors without dimensions, whatever their annotation says: they can be calculated with, but not turned into
-    Python numbers. Hooks put what they keep into the dicts ``state`` and ``tasks``.
+    numbers are tensors without dimensions, despite their annotation: compute with them, but do not convert them into Python
+    numbers. Hooks store their state in the dicts ``state`` and ``tasks``.
     """
 
     index: int
@@ -101,10 +101,10 @@ class Client:
     num_train: int  # n_k, training samples
     num_steps: int  # local steps of this visit
     label_counts: Tensor  # (C,), training and validation samples
-    train_label_counts: Tensor  # (C,), training samples alone
+    train_label_counts: Tensor  # (C,), training samples only
     weight_names: Sequence[str]  # in the order of net.parameters()
-    received_state: State  # weights and buffers that it got, by name, without gradient
-    data: ClientBatches | None  # serves its samples; None in a local step, which sees its batch alone
+    received_state: State  # received weights and buffers, by name, without gradient
+    data: ClientBatches | None  # serves its samples; None in a local step, which sees only its batch
     differentiate: Differentiate
     evaluate: Callable[[State, Callable[[Any], Tensor]], Tensor]
     """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
@@ -114,11 +114,11 @@ class Client:
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit, once client_start is done
-    resting: Sequence[str] = ()  # weights that the present local step leaves as they are
-    # Lambdas, as a compiled local step makes a client, and the compiler knows no dict[str, Any]().
+    resting: Sequence[str] = ()  # weights that the present local step does not change
+    # Lambdas, as a compiled local step makes a client, and the compiler does not support dict[str, Any]().
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
-    broadcast: dict[str, Any] = field(default_factory=lambda: {})  # what came down in addition to the weights
-    carry: dict[str, Any] = field(default_factory=lambda: {})  # what client_start made; constant during the fit
+    broadcast: dict[str, Any] = field(default_factory=lambda: {})  # received in addition to the weights
+    carry: dict[str, Any] = field(default_factory=lambda: {})  # result of client_start; constant during the fit
     state: dict[str, Any] = field(default_factory=lambda: {})  # persists until the client's next visit
     # Not in a local step: the moments of its optimizer, where they persist, and the tasks that it has learned, by position.
     moments: dict[int, State] = field(default_factory=lambda: {})
@@ -126,7 +126,7 @@ class Client:
 
     @property
     def received(self) -> tuple[Tensor, ...]:
-        """The weights that it got, in the order of ``net.parameters()``, without gradient."""
+        """The received weights, in the order of ``net.parameters()``, without gradient."""
         return tuple(self.received_state[name] for name in self.weight_names)
 
     def having(self, **changes: Any) -> Self:
@@ -140,14 +140,14 @@ class Client:
         return self._samples().batches(self.index, self.round, self.num_steps)
 
     def epoch(self, purpose: str) -> Iterator[Batch]:
-        """One pass over its training samples in an order that the purpose names, short batches filled up."""
+        """One pass over its training samples in an order drawn for the purpose, with short batches padded."""
         return self._samples().epoch(self.index, self.round, purpose)
 
     def samples(self) -> Iterator[Batch]:
-        """Its training samples, each once and nothing about them random."""
+        """Its training samples, each once and without randomness."""
         return self._samples().client_samples(self.index)
 
     def _samples(self) -> ClientBatches:
         if self.data is None:
-            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees its batch alone")
+            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees only its batch")
         return self.data

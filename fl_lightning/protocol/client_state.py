@@ -1,4 +1,4 @@
-"""What a client keeps from one visit to the next, as one object that moves through memory, disk, checkpoints and processes."""
+"""A client's state from one visit to the next, as one object that moves through memory, disk, checkpoints and processes."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch.utils._pytree import register_dataclass, tree_leaves, tree_map
 
 from fl_lightning.functional.aggregation import State
 
-_BLOCK = 1 << 16  # entries of a tensor within which two bytes say where a value is
+_BLOCK = 1 << 16  # entries of a tensor in which two bytes give the position of a value
 
 
 @dataclass(frozen=True)
 class SparseTensor:
-    """A tensor with few values that are not 0: these and, for each, two bytes that say where it is.
+    """A tensor with few values that are not 0: these values and, for each, two bytes for its position.
 
     Args:
         values: (n,), in the order of the flattened tensor.
@@ -41,7 +41,7 @@ class SparseTensor:
 
     @property
     def positions(self) -> Tensor:
-        """(n,), where the values are in the flattened tensor."""
+        """(n,), the positions of the values in the flattened tensor."""
         starts = _BLOCK * torch.arange(len(self.blocks), device=self.blocks.device) + _BLOCK // 2
         return torch.repeat_interleave(starts, self.blocks, output_size=len(self.offsets)) + self.offsets
 
@@ -54,13 +54,13 @@ class SparseTensor:
 
 @dataclass(frozen=True)
 class LearnedTask:
-    """What a client keeps of a task that it has learned.
+    """A client's state of a task that it has learned.
 
     Args:
         tensors: weights and buffers by name.
-        sparse: weights of which the task has few values, by the name of their layer.
-        known: (F, 2) int64, the tasks of other clients that it builds on, by client and position; None where methods know
-            of none.
+        sparse: weights with few values in the task, by the name of their layer.
+        known: (F, 2) int64, the tasks of other clients that it builds on, by client and position; None for methods without such
+            tasks.
     """
 
     tensors: State = field(default_factory=State)
@@ -70,13 +70,13 @@ class LearnedTask:
 
 @dataclass(frozen=True)
 class ClientState:
-    """All that a client keeps between visits; false where that is nothing.
+    """Everything that a client keeps between visits; false if empty.
 
     Args:
-        method: what the method keeps, ``client.state``: tensors by name, or by group and name.
-        weights: of its model those that stay with it, weights and buffers by name.
-        moments: of its optimizer, by the position of the weight.
-        tasks: that it has learned, by their position in its sequence.
+        method: state of the method, ``client.state``: tensors by name, or by group and name.
+        weights: weights and buffers of its model that stay with it, by name.
+        moments: moments of its optimizer, by the position of the weight.
+        tasks: tasks that it has learned, by their position in its sequence.
     """
 
     method: dict[str, Any] = field(default_factory=dict[str, Any])

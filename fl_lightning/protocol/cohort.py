@@ -1,4 +1,4 @@
-"""What a cohort's local fits leave behind."""
+"""The results of a cohort's local fits."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from fl_lightning.protocol.upload import Reduction
 
 _FAR = 1e6  # times what is usual
-_LEAST = 1e3  # a norm that never is far: clients that have learned all send next to nothing
+_LEAST = 1e3  # a norm that is never far: clients that have learned everything send next to nothing
 
 
 class Inputs(Protocol):
-    """Inputs of the net, (samples, ...): a tensor, or what is made part by part, as the data module's ``test_inputs`` gives."""
+    """Inputs of the net, (samples, ...): a tensor, or made part by part, as by the data module's ``test_inputs``."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of samples."""
         ...
 
     def split(self, size: int, /) -> Iterable[Tensor]:
-        """All inputs in order, ``size`` at a time, the last part as many as are left."""
+        """All inputs in order, ``size`` at a time, the rest in the last part."""
         ...
 
 
@@ -34,30 +34,30 @@ class RoundReport:
     clients: list[int]
     losses: list[float]  # mean loss over each client's local steps
     num_updates: int  # finite updates of a weight above 0 that reached the server; 0 in a lost round
-    nonfinite: list[int]  # clients whose update or state was not finite: left out of the mean, their state as before
+    nonfinite: list[int]  # clients with a non-finite update or state: left out of the mean, their state as before
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
-    norms: list[float]  # of each client's update: what it sent, weights and buffers less the global ones; 0 of nothing
-    lost: bool = False  # whether nothing of the round counts, as more than half of those who send have no finite update
+    norms: list[float]  # of each client's update: the sent weights and buffers less the global ones; 0 if nothing was sent
+    lost: bool = False  # whether nothing of the round counts, as more than half of the senders have no finite update
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
 
     @property
     def counted(self) -> list[int]:
-        """Clients whose visits count: what they keep is new."""
+        """Clients with visits that count: their state is new."""
         return [] if self.lost or self.undone else [client for client in self.clients if client not in self.nonfinite]
 
     @property
     def largest_norm(self) -> tuple[float, int] | None:
-        """The largest norm of an update that was finite, and whose it was; None if nobody sent anything."""
+        """The largest norm of a finite update, and its client; None if no client sent anything."""
         return max(self._sent(), default=None)
 
     def far_above(self, before: float | None) -> float | None:
-        """The usual norm, where the largest one of a round that counts is over a million times that; else None.
+        """The usual norm, if the largest one of a round that counts is over a million times as large; else None.
 
-        Usual is the median of the others of the round, or what was the largest before, whichever is less.
+        The usual norm is the median of the others of the round, or the largest norm before, whichever is less.
 
         Args:
-            before: the largest norm of the round before, if there was one.
+            before: the largest norm of the previous round, if there was one.
         """
         *others, largest = sorted(norm for norm, _ in self._sent()) or [0.0]
         usual = min(filter(None, (median(others or [0.0]), before)), default=None)
@@ -72,11 +72,11 @@ class RoundReport:
 
 @dataclass(frozen=True, repr=False)
 class CohortModels:
-    """The cohort's models after their local fits, to be asked and not to be held: predictions are all they give.
+    """The cohort's models after their local fits, for predictions only: the models cannot be kept.
 
     Args:
         clients: indices of the clients, in the order of the results.
-        predict_one: by position in ``clients``, inputs to logits; missing for models that another process holds.
+        predict_one: by position in ``clients``, inputs to logits; missing for models in another process.
         predict_received: inputs to logits (samples, classes) of the global model that the round started from.
         sum_over_ranks: adds a tensor up over the processes.
         predict_one_before: as ``predict_one``, of personal models before their fits; None: they started from the global model.
@@ -92,13 +92,13 @@ class CohortModels:
         """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
 
         Args:
-            inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or what the data module's
-                ``test_inputs`` gives.
+            inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or the result of the data
+                module's ``test_inputs``.
         """
         return self._predict_each(self.predict_one, inputs)
 
     def predict_before(self, inputs: Inputs) -> Tensor:
-        """Likewise of the models before their fits: personal ones where clients keep some, else the global one, K times."""
+        """The same of the models before their fits: personal ones if clients keep some, else the global one, K times."""
         if self.predict_one_before is None:
             return self.predict_received(inputs).expand(len(self.clients), -1, -1)
         return self._predict_each(self.predict_one_before, inputs)
@@ -108,7 +108,7 @@ class CohortModels:
 
         Args:
             inputs: of each client.
-            before: ask the models before their fits.
+            before: use the models before their fits.
         """
         models = self.predict_one
         if before:
@@ -135,14 +135,14 @@ class CohortFit:
     reduced: Reduction
     report: RoundReport
     models: CohortModels | None  # None unless they were asked for
-    kept: list[int]  # clients whose new states count once the server's step stands
+    kept: list[int]  # clients with new states that count once the server's step is final
     cleared: list[int]  # clients that keep nothing from then on
-    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients whose update or state was not finite
+    probes: list[dict[str, Tensor]]  # in the order of the cohort, without clients with a non-finite update or state
 
 
 @torch.no_grad()
 def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:
-    """Logits (samples, classes), in evaluation mode; the net's mode is put back."""
+    """Logits (samples, classes), in evaluation mode; the net's mode is restored."""
     training = net.training
     net.eval()
     logits = torch.cat([net(part) for part in inputs.split(batch_size)])

@@ -1,4 +1,4 @@
-"""What hooks and engines ask of the data; :class:`fl_lightning.FederatedDataModule` answers, or a site with its samples."""
+"""The data interface of hooks and engines; :class:`fl_lightning.FederatedDataModule` or a site implements it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -13,7 +13,7 @@ EvaluationName = Literal["val", "test"]
 
 
 class LabelCounts(Protocol):
-    """Class counts by client: a table (N, C), or at a site a dict with its clients alone."""
+    """Class counts by client: a table (N, C), or at a site a dict with only its clients."""
 
     def __getitem__(self, client: Any, /) -> Tensor:
         """(C,), of a client's samples."""
@@ -21,7 +21,7 @@ class LabelCounts(Protocol):
 
 
 class Site(Protocol):
-    """What a visit asks of the data: a site has the samples of one client or more, and knows of no others."""
+    """The data interface of a visit: a site has only the samples of one client or more."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -30,17 +30,17 @@ class Site(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one sample as the net takes it."""
+        """Shape of one sample as the net takes it."""
         ...
 
     @property
     def label_counts(self) -> LabelCounts:
-        """Of each client's training and validation samples."""
+        """Class counts of each client's training and validation samples."""
         ...
 
     @property
     def train_label_counts(self) -> LabelCounts:
-        """Of each client's training samples."""
+        """Class counts of each client's training samples."""
         ...
 
     @property
@@ -68,18 +68,18 @@ class Site(Protocol):
     def client_batches(
         self, sample_indices: bool = False, poisson: bool = False, batch_size: int | None = None
     ) -> "ClientBatches":
-        """What serves clients their samples.
+        """The object that serves clients their samples.
 
         Args:
-            sample_indices: whether batches say which samples they have.
-            poisson: whether every sample is in a batch by an independent draw, as accounting by sample wants it.
-            batch_size: samples of a local step; None: as many as the federation has it.
+            sample_indices: whether batches contain the indices of their samples.
+            poisson: whether every sample is in a batch by an independent draw, as accounting by sample requires.
+            batch_size: samples of a local step; None: that of the federation.
         """
         ...
 
 
 class Federation(Site, Protocol):
-    """N clients, what each of them holds, and who takes part in which round."""
+    """N clients, their samples, and the cohort of each round."""
 
     @property
     def num_clients(self) -> int:
@@ -88,7 +88,7 @@ class Federation(Site, Protocol):
 
     @property
     def public(self) -> "PublicSamples":
-        """Samples that the server has and no client. A federation without any may lack this: what needs them is refused."""
+        """Samples that only the server has. A federation without any can lack this; methods that need them are refused."""
         ...
 
     def cohort(self, round: int) -> list[int]:
@@ -120,7 +120,7 @@ class ClientBatches(Protocol):
         ...
 
     def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
-        """A client's batches in a round; ``full``: short ones are filled up with samples that do not count."""
+        """A client's batches in a round; ``full``: short ones are padded with samples that do not count."""
         ...
 
     def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Iterator[Batch]:
@@ -132,13 +132,13 @@ class ClientBatches(Protocol):
         ...
 
     def read(self, step: PlannedStep) -> Batch:
-        """The batch of a planned step, found without a look at the host: work that a GPU can record and do again."""
+        """The batch of a planned step, found without access to the host: work that a GPU can record and replay."""
         ...
 
     def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
-        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        """One pass over a client's training samples in an order drawn for the purpose, all batches of one shape."""
         ...
 
     def client_samples(self, client: int) -> Iterator[Batch]:
-        """A client's training samples, each once and nothing about them random."""
+        """A client's training samples, each once and without randomness."""
         ...

@@ -1,4 +1,4 @@
-"""Which hooks a class changes, and how the command line finds all its arguments."""
+"""The hooks that a class changes, and the arguments that the command line finds."""
 
 import inspect
 from collections.abc import Callable
@@ -6,23 +6,23 @@ from typing import Any
 
 
 def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
-    """Names of those of a base class's hooks that a method, or its class, has changed.
+    """Names of a base class's hooks that a method, or its class, overrides.
 
-    For whoever knows what a default does and need not call it, or cannot vouch for another. That a class defines a hook says so
-    by itself: a declaration next to it could only disagree.
+    For callers that rely on a default's behaviour: they can skip the default, or must refuse another hook. The definition of a
+    hook is its only declaration; a second one could only disagree.
 
     Args:
         method: an object or a class.
-        hooks: of the base class, such as ``FederatedAlgorithm.client_loss``.
+        hooks: hooks of the base class, such as ``FederatedAlgorithm.client_loss``.
     """
     kind = method if isinstance(method, type) else type(method)
     return [hook.__name__ for hook in hooks if getattr(kind, hook.__name__) is not hook]
 
 
 def follow_keywords(init: Callable[..., None]) -> None:
-    """Have jsonargparse follow the ``**keywords`` of a constructor to the constructors that it hands them on to.
+    """Make jsonargparse follow the ``**keywords`` of a constructor to the constructors that receive them.
 
-    It finds defaults and help there. Of ``Unpack`` it would take names and types only, so keywords have no type at run time.
+    It finds defaults and help there. From ``Unpack`` it would take only names and types, so keywords have no type at run time.
     """
     for name, parameter in inspect.signature(init).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:

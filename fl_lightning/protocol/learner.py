@@ -1,4 +1,4 @@
-"""Learner: how a method learns a stream of tasks; the argument ``tasks`` of every method."""
+"""Learner: the part of a method that learns a stream of tasks; the argument ``tasks`` of every method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from fl_lightning.protocol.upload import Reduction, Upload
 
 
 class LocalLearning(nn.Module):
-    """What a learner of tasks does at a client, next to the hooks of its method."""
+    """The hooks of a learner of tasks at a client, called with the hooks of its method."""
 
     needs: Needs = Needs()
     """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
@@ -37,7 +37,7 @@ class LocalLearning(nn.Module):
         return False
 
     def is_drawn_anew(self, name: str) -> bool:
-        """Whether a weight changes even where it is not trained, so that it is kept."""
+        """Whether a weight changes even if it is not trained, so that it is stored."""
         return False
 
     def rate_factor(self, client: int) -> float:
@@ -45,19 +45,19 @@ class LocalLearning(nn.Module):
         return 1.0
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        """Before ``client_start``; the result is in ``client.carry`` there, and during the fit."""
+        """Called before ``client_start``; the result is in ``client.carry`` there, and during the fit."""
         return {}
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        """One value a sample, (B,), of a method that does not say otherwise."""
+        """One value per sample, (B,), of a method that does not replace the loss."""
         return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
-        """The loss of what a net says of a client's samples, (B,); ``label_counts``, (C,), are of all that it has."""
+        """The loss of a net on a client's samples, (B,); ``label_counts``, (C,), are of all its samples."""
         return self.method.loss(logits, targets, label_counts)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        """A scalar that depends on no data, added to the method's."""
+        """A scalar that does not depend on data, added to the method's."""
         return 0.0
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> Gradients:
@@ -71,18 +71,18 @@ class LocalLearning(nn.Module):
         )
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
-        """After the fit, before ``client_result``."""
+        """Called after the fit, before ``client_result``."""
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
-        """What a client sends in addition to the method's ``client_result``."""
+        """Uploads of a client in addition to the method's ``client_result``."""
         return {}
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
-        """What the server is told of a visit, in addition to the method's ``probe``."""
+        """Values of a visit for the server, in addition to the method's ``probe``."""
         return {}
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """What stays with a client, of what the method's ``kept_state`` leaves."""
+        """The part of the method's ``kept_state`` that stays with a client."""
         return state
 
     # What hooks and engines ask for ---------------------------------------------------------------------------------
@@ -94,31 +94,31 @@ class LocalLearning(nn.Module):
 
     @property
     def reads_models(self) -> bool:
-        """Whether a visit ends with a look at the client's model."""
+        """Whether a visit ends with an evaluation of the client's model."""
         ends = LocalLearning.end_visit, LocalLearning.upload, LocalLearning.probe, LocalLearning.kept_state
         return bool(overridden(self, *ends))
 
     def model_after_fit(self, tensors: State) -> State:
-        """What a client's net holds after its fit, by name, as it is evaluated where clients keep no models."""
+        """A client's weights and buffers after its fit, by name, for evaluation if clients keep no models."""
         return tensors
 
     def is_sampled_within(self, client: Client, rounds: int) -> bool:
-        """Whether a client is drawn for one of so many rounds after the present one."""
+        """Whether a client is drawn for one of this many rounds after the present one."""
         last, named = client.round + rounds, self.method.data.participation.num_rounds
         last = last if named is None else min(last, named)
         return any(client.index in self.method.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
-        """What of clients' samples enters a round in addition to the gradients of the loss."""
+        """What else depends on clients' samples in a round, in addition to the gradients of the loss."""
         return ()
 
 
 class Learner(LocalLearning):
     """The part of a method that learns tasks. The method calls these hooks, in the order of a round, next to its own.
 
-    With its defaults it learns none: every method has one, this one where ``tasks`` was not given. Buffers are state of the
-    server: checkpoints hold them, and an undone round puts them back.
+    With its defaults it learns none: every method has a learner, this one by default. Buffers are state of the server:
+    checkpoints contain them, and an undone round restores them.
     """
 
     def belong_to(self, method: nn.Module) -> None:
@@ -131,10 +131,10 @@ class Learner(LocalLearning):
             raise ValueError(f"model.tasks is {type(self).__name__}, a part of another method already: give each its own")
         if (why := self.obstacle_to(method)) is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, but {type(method).__name__} {why}")
-        vars(self)["method"] = method  # which is no module of its part
+        vars(self)["method"] = method  # which is not a submodule
 
     def obstacle_to(self, method: Any) -> str | None:
-        """Why it does not combine with a method, or its class, and what to use; None: it does."""
+        """The reason why it does not combine with a method, or its class, and what to use; None: it does."""
         return None
 
     # Before the first round -----------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ class Learner(LocalLearning):
         """Change the net once it is built, after the method has."""
 
     def begin_with(self, stored: State) -> State:
-        """What the net begins with where a run takes over the global net of a checkpoint; by default that net."""
+        """Initial weights of the net if a run takes over the global net of a checkpoint; by default that net."""
         return stored
 
     def configure(self) -> None:
-        """Begin, or go on, once the net is as it will be."""
+        """Begin or continue, once the net is final."""
 
     def check_data(self) -> None:
-        """Refuse data by name, and take over what a checkpoint may have changed.
+        """Refuse data by name, and take over changes from a checkpoint.
 
         Raises:
             ValueError: with the cure.
@@ -159,28 +159,28 @@ class Learner(LocalLearning):
     # Hooks of the server, in the order of a round -------------------------------------------------------------------
 
     def begin_round(self, round: int) -> None:
-        """At the server, after ``start_round``, such as where one task has ended and the next one begins."""
+        """At the server, after ``start_round``, for example between two tasks."""
 
     def num_there(self, round: int) -> int | None:
-        """How many clients have joined by a round, the first ones; None: all are there from the start."""
+        """The number of clients that have joined by a round, the first ones; None: all from the start."""
         return None
 
     def visits(self, visits: Sequence[Visit]) -> list[Visit]:
-        """Who takes part in a round, of those that the method's ``cohort`` names, and others."""
+        """The clients of a round, from the method's ``cohort`` and others."""
         return list(visits)
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        """What goes down to a client in addition to the weights and the method's ``broadcast``."""
+        """Tensors sent down to a client in addition to the weights and the method's ``broadcast``."""
         return {}
 
     def receive(self, reduced: Reduction) -> None:
-        """At the server, before ``aggregate``: what :meth:`upload` came to."""
+        """At the server, before ``aggregate``: the reduced results of :meth:`upload`."""
 
     def end_round(self, probes: Sequence[State]) -> None:
         """At the server, after ``after_server_step``."""
 
     def after_undo(self) -> None:
-        """Follow the buffers, which are as before the round again."""
+        """Follow the buffers, which were restored to their values before the round."""
 
     @property
     def is_over(self) -> bool:
@@ -190,27 +190,27 @@ class Learner(LocalLearning):
     # What is shown --------------------------------------------------------------------------------------------------
 
     def task_progress(self) -> TaskProgress | None:
-        """How far clients are in their sequences of tasks; None: they learn none."""
+        """The clients' progress in their sequences of tasks; None: they learn none."""
         return None
 
     def class_progress(self) -> ClassProgress | None:
-        """How far the global model is in tasks whose classes arrive one after another; None: it learns none."""
+        """The global model's progress in tasks with arriving classes; None: it learns none."""
         return None
 
     def attention_tensors(self) -> Mapping[str, str]:
-        """Layers by which clients attend to tasks of others: each one's name, and that of its attention in a ``LearnedTask``.
+        """Layers with attention to tasks of other clients: each layer's name, and that of its attention in a ``LearnedTask``.
 
         Attention is (F,) or longer, a value for each row of that task's ``known``.
         """
         return {}
 
     def nearest_mean_logits(self, inputs: Inputs) -> Tensor | None:
-        """(n, C), what the classes' mean features say of samples; None: the server has no such means."""
+        """(n, C), logits of samples from the classes' mean features; None: the server has no such means."""
         return None
 
 
 def obstacle_to_streams(method: Any) -> str | None:
-    """Why a method, or its class, learns no stream of tasks by a learner, and what to use; None: it may."""
+    """The reason why a method, or its class, takes no learner of tasks, and what to use; None: it takes one."""
     if method.needs.data.task_streams or method.needs.data.arriving_classes:
         return "learns tasks itself: use a method that learns none, such as FedAvg"
     if method.needs.data.public_samples:

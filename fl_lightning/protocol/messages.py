@@ -1,6 +1,6 @@
 """Request and Reply: a visit as a message down and a message up, and both as flat named tensors.
 
-Whoever holds the method, the client's samples and a request makes the reply: this process, another one, or a site.
+This process, another one or a site can make the reply from the method, the client's samples and a request.
 """
 
 from collections.abc import Iterator
@@ -24,21 +24,21 @@ _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 @dataclass(frozen=True)
 class Request:
-    """What goes down to a client for one visit. Its tensors can be those of the server: a site copies what it keeps.
+    """The message down to a client for one visit. Its tensors can be those of the server: a site must copy what it keeps.
 
     Args:
         round: counted from 1.
         client: its index.
-        seed: of everything that its hooks and layers draw.
-        weights: that it starts from, by name, without those that stay with clients.
-        buffers: the same of buffers.
-        broadcast: what the method sends in addition, tensors by name or by group and name.
-        state: what the client keeps from its last visit.
-        receives: whether it starts from ``weights``; else it goes on from those in ``state``, if there are any.
-        sends: whether its update is asked for; else it trains for itself.
-        returns_state: whether its new state is asked for.
-        probes: whether the method's probe is asked for.
-        max_steps: at most so many local steps; None: all of the visit.
+        seed: seed of all draws of its hooks and layers.
+        weights: initial weights of the fit, by name, without those that stay with clients.
+        buffers: the same for buffers.
+        broadcast: further tensors of the method, by name or by group and name.
+        state: the client's state from its last visit.
+        receives: whether it starts from ``weights``; else it continues from those in ``state``, if there are any.
+        sends: whether its update is requested; else it trains for itself.
+        returns_state: whether its new state is requested.
+        probes: whether the method's probe is requested.
+        max_steps: maximum number of local steps; None: all of the visit.
     """
 
     round: int
@@ -57,19 +57,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes up from one visit. Its tensors can be those of the client's net: it is booked before the next visit.
+    """The message up from one visit. Its tensors can be those of the client's net: it is booked before the next visit.
 
     Args:
-        round: of the visit, which stamps the state.
+        round: round of the visit, which stamps the state.
         client: its index.
         loss: (1,), mean over its local steps.
-        norm: (1,), of its update; 0 where nothing was sent.
-        upload: by name, what is summed or gathered; empty where nothing was asked for.
-        weight: in the mean over clients, which counts it as an update where it is above 0.
-        state: what the client keeps until its next visit; empty: nothing.
-        probe: what the method reads off the client's model, by name.
-        bytes_down: that the client received.
-        bytes_up: that it sent, without what is derived from the rest.
+        norm: (1,), of its update; 0 if nothing was sent.
+        upload: tensors to sum or gather, by name; empty if nothing was requested.
+        weight: weight in the mean over clients; the update counts if it is above 0.
+        state: the client's state until its next visit; can be empty.
+        probe: values that the method computes from the client's model, by name.
+        bytes_down: bytes that the client received.
+        bytes_up: bytes that it sent, without derived tensors.
     """
 
     round: int
@@ -100,15 +100,15 @@ def pack(message: Any) -> Packed:
 
 
 def unpack(kind: type[Message], packed: Packed) -> Message:
-    """What :func:`pack` was given: a message of class ``kind``, which shares memory with ``packed``.
+    """The inverse of :func:`pack`: a message of class ``kind``, which shares memory with ``packed``.
 
     Raises:
-        ValueError: if it is something else, such as a message with a part missing or unknown.
+        ValueError: if it is another message, such as one with a missing or unknown part.
     """
     try:
         return _built(kind, _nested(packed))
     except (AttributeError, TypeError, RuntimeError) as error:
-        raise ValueError(f"it is no packed {kind.__name__} ({error})") from error
+        raise ValueError(f"it is not a packed {kind.__name__} ({error})") from error
 
 
 def _nested(packed: Packed) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _parts(value: Any) -> dict[Any, Any]:
-    """What a dict, a dataclass or a named tuple holds, by name; of a dataclass without the containers that are empty."""
+    """The contents of a dict, a dataclass or a named tuple, by name; for a dataclass, without empty containers."""
     if is_dataclass(value):
         parts = {part.name: getattr(value, part.name) for part in fields(value)}
         return {name: part for name, part in parts.items() if isinstance(part, (Tensor, *_NUMBERS)) or part}

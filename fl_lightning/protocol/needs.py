@@ -1,4 +1,4 @@
-"""What a method needs of the engine that runs it, and of the data."""
+"""A method's requirements on the engine that runs it, and on the data."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -6,11 +6,11 @@ from typing import Self
 
 @dataclass(frozen=True)
 class DataNeeds:
-    """What a method needs of the data beyond clients' samples.
+    """A method's requirements on the data beyond clients' samples.
 
     Args:
-        task_streams: each client learns its sequence of the tasks of ``data.tasks``.
-        arriving_classes: the global model learns the tasks of ``data.tasks``, whose classes arrive one after another.
+        task_streams: each client learns its own sequence of the tasks of ``data.tasks``.
+        arriving_classes: the global model learns the tasks of ``data.tasks``, with classes that arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
     """
 
@@ -25,17 +25,17 @@ class DataNeeds:
 
 @dataclass(frozen=True)
 class Needs:
-    """Declared by a method as ``needs``; an engine knows nothing else about it.
+    """Declared by a method as ``needs``; an engine uses nothing else about the method.
 
     Args:
-        client_weights: clients keep all their weights between visits, which those that do not receive go on from.
+        client_weights: clients keep all their weights between visits; clients that do not receive continue from these.
         client_moments: clients keep their optimizer's state, such as Adam's moments, between visits.
-        sample_indices: a local step asks which samples its batch has, ``batch.sample_indices``.
-        nonzeros_alone: only what is not 0 is sent, up and down, and counted as bytes: values, without their positions.
-        nothing_replaced: no tensor of the server's takes the place of a client's, which works what it receives into its own.
+        sample_indices: a local step uses the indices of its batch's samples, ``batch.sample_indices``.
+        nonzeros_alone: only values that are not 0 are sent, up and down, and counted as bytes, without their positions.
+        nothing_replaced: no tensor of the server replaces a client's; a client merges what it receives into its own.
         other_samples: ``client_loss`` calls the net with samples that are not in the batch, such as remembered ones.
-        initial_model: hooks ask for the weights and buffers of the beginning, ``self.initial_model``.
-        data: what is needed of the data, which no engine asks for.
+        initial_model: hooks use the initial weights and buffers, ``self.initial_model``.
+        data: requirements on the data, which no engine reads.
     """
 
     client_weights: bool = False

@@ -1,4 +1,4 @@
-"""What of a client's samples shows in what it sends."""
+"""The protection of a client's samples in its uploads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class Protection:
     """A defence's part at the clients; by default there is none.
 
     Args:
-        estimate: how a gradient is made of a batch's samples.
-        one_by_one: why ``estimate`` works for one client at a time, and not where it is compiled, in words that end a sentence;
-            None: it works for many at once.
+        estimate: the way a gradient is computed from a batch's samples.
+        one_by_one: the end of a sentence that explains why ``estimate`` works only for one client at a time, uncompiled; None:
+            it works for many at once.
         poisson_batches: whether every sample is in a batch by an independent draw.
-        bound: bounds what a client sends, from the upload and what the client received; None: it is sent as it is.
+        bound: bounds a client's upload, from the upload and the received weights; None: it is sent unchanged.
     """
 
     estimate: GradientEstimator = mean_gradient

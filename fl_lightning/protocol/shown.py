@@ -1,4 +1,4 @@
-"""What a method shows of itself, such as how far a federation has come with the tasks that it learns one after another."""
+"""Values that a method shows to callbacks, such as a federation's progress in its tasks."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """Of clients of which each learns its sequence of T tasks.
+    """Progress of clients that each learn their own sequence of T tasks.
 
     Args:
-        positions: of each client's present task in its sequence, from 0; T: it has learned all.
-        accuracy: (N, T, T), of each client at each position on the task of each position, NaN where it was not measured.
-        model_values: (N,), numbers that each client's model consists of.
+        positions: position of each client's present task in its sequence, from 0; T: it has learned all.
+        accuracy: (N, T, T), of each client at each position on the task of each position, NaN if it was not measured.
+        model_values: (N,), number of values in each client's model.
     """
 
     positions: list[int]
@@ -22,7 +22,7 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class ClassProgress:
-    """Of a global model whose classes arrive task by task.
+    """Progress of a global model with classes that arrive task by task.
 
     Args:
         task: position of the present task, from 0.

@@ -1,4 +1,4 @@
-"""What clients send, what the server gets of it, and what it does with that."""
+"""Clients' uploads, their reduction for the server, and the server's update."""
 
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
@@ -13,32 +13,32 @@ class Weighted(NamedTuple):
 
     tensors: State
     weight: float
-    derived: bool = False  # what the server can tell from the rest: it does not count as sent
+    derived: bool = False  # the server can compute it from the rest: it does not count as sent
 
 
 class Gathered(NamedTuple):
-    """Named tensors of a client that the server gets as they are, not summed with those of other clients."""
+    """Named tensors of a client that the server gets unchanged, not summed with those of other clients."""
 
     tensors: State
     derived = False
 
 
-Upload = dict[str, Weighted | Gathered]  # what a client sends: "weights", "buffers", and whatever a method adds, by name
+Upload = dict[str, Weighted | Gathered]  # a client's upload: "weights", "buffers", and further tensors of a method, by name
 
 
 class Update(NamedTuple):
-    """What the server does with a round's mean."""
+    """The server's update from a round's mean."""
 
     pseudo_gradient: State  # by parameter name: global weights less the mean of the clients' weights
     buffers: State  # the mean of the clients' buffers, float64
 
 
 class Reduction(Protocol):
-    """What the server gets of a round's uploads; one with a value that is not finite is left out throughout."""
+    """The reduction of a round's uploads for the server; a non-finite upload is left out throughout."""
 
     @property
     def names(self) -> Collection[str]:
-        """Under which something was sent to be summed."""
+        """Names under which clients sent tensors to sum."""
         ...
 
     def mean(self, name: str) -> State:
@@ -50,5 +50,5 @@ class Reduction(Protocol):
         ...
 
     def gathered(self, name: str) -> dict[int, State]:
-        """By client, the tensors that those who sent any under a name sent."""
+        """Tensors sent under a name, by client, for the clients that sent any."""
         ...

@@ -1,1 +1,1 @@
-"""What a fit leaves behind and needs to go on: settings, the record, checkpoints, a warm start, undone steps."""
+"""What a fit writes and needs to continue: settings, the record, checkpoints, a warm start, undone steps."""

@@ -1,7 +1,7 @@
-"""The arguments that methods have in common, by name and type, for ``**common: Unpack[CommonArguments]``.
+"""The common arguments of methods, by name and type, for ``**common: Unpack[CommonArguments]``.
 
 Defaults and help are those of :class:`fl_lightning.algorithm.LocalTraining` and :class:`fl_lightning.FederatedModule`. A
-keyword of a typed dict must not be an argument of the function too, so a method with a default of its own takes the others.
+keyword of a typed dict must not also be an argument of the function, so a method with its own default takes the others.
 """
 
 from typing import Literal, TypedDict
@@ -40,21 +40,21 @@ class _OfRun(TypedDict, total=False):
 
 
 class AlgorithmArguments(_OfTraining, total=False):
-    """Of ``FederatedAlgorithm``."""
+    """Arguments of ``FederatedAlgorithm``."""
 
     server_weighting: ServerWeighting
     tasks: Learner | None
 
 
 class CommonArguments(AlgorithmArguments, _OfRun, total=False):
-    """Of every method."""
+    """Arguments of every method."""
 
 
 class ArgumentsButWeightingAndTasks(_OfTraining, _OfRun, total=False):
-    """Of a method with its own ``server_weighting`` and ``tasks``."""
+    """Arguments of a method with its own ``server_weighting`` and ``tasks``."""
 
 
 class ArgumentsButWeighting(ArgumentsButWeightingAndTasks, total=False):
-    """Of a method with its own ``server_weighting``."""
+    """Arguments of a method with its own ``server_weighting``."""
 
     tasks: Learner | None

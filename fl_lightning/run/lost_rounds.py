@@ -1,6 +1,6 @@
-"""Rounds in which nothing was learned: counted, and after ten in a row the end of a run, with a line that says who and why.
+"""Lost and undone rounds: counted, and after ten in a row the end of a run, with a line that names the client and the reason.
 
-Likewise the first update that is far larger than others, which may make the model useless without a loss of any round.
+Also the first update that is far larger than others, which can make the model useless without a lost round.
 """
 
 import warnings
@@ -11,22 +11,22 @@ _MOST = 10
 
 
 class LostRounds:
-    """How many rounds in a row brought the server nothing: too many updates were lost, or its step was undone.
+    """The number of rounds in a row without effect at the server: too many updates were lost, or its step was undone.
 
     Args:
-        count: of rounds before the first.
+        count: number of such rounds before the first.
     """
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
-        self._last_counted: RoundReport | None = None  # of the newest round that brought something
+        self._last_counted: RoundReport | None = None  # of the newest round with an effect
         self._is_far_named = False
 
     def add(self, report: RoundReport, anybody_sends: bool) -> None:
-        """Count a round; one with nobody in it does not count.
+        """Count a round; a round without clients does not count.
 
         Args:
-            anybody_sends: if nobody is to, the round is lost where every client's fit was.
+            anybody_sends: if no client sends, the round is lost if every client's fit was.
 
         Raises:
             FloatingPointError: after ten in a row.
@@ -75,14 +75,14 @@ class LostRounds:
         )
 
     def _before(self) -> str:
-        """Whose update was the largest in the last round that counted: clients that got its result may be innocent."""
+        """The client with the largest update in the last round that counted: clients that got its result may be innocent."""
         if self._last_counted is None or (largest := self._last_counted.largest_norm) is None:
             return ""
         return f"; before them, in round {self._last_counted.round}, the {_named(largest)}"
 
 
 def what_blew_up(report: RoundReport) -> str:
-    """Whose update was the largest in a round whose step was undone."""
+    """The client with the largest update in a round with an undone step."""
     largest = report.largest_norm
     who = "no client sent a finite update" if largest is None else _named(largest)
     return f"the server's step made the global model or the server's state non-finite ({who})"

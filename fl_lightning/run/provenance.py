@@ -1,4 +1,4 @@
-"""Which code a run was made with."""
+"""The version of the code that made a run."""
 
 import subprocess
 from functools import cache
@@ -12,14 +12,14 @@ _RECORDED = _HERE / "commit.txt"  # by setup.py, when the package is built
 
 @cache
 def commit() -> str | None:
-    """The commit of the package as 40 hexadecimal digits, with ``-dirty`` behind them where the checkout has other code.
+    """The commit of the package as 40 hexadecimal digits, with ``-dirty`` appended if the checkout has other code.
 
-    Asked of git once where the package runs in its checkout, else read from what the build recorded; None where neither says.
+    Read once from git if the package runs in its checkout, else from the build's record; None without either.
     """
     if (_HERE.parent / ".git").exists() and which("git"):
         head = _git("describe", "--always", "--abbrev=40", "--exclude=*")
         is_changed = _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
-        return f"{head}-dirty" if head and is_changed else head or None  # nothing where git distrusts another user's checkout
+        return f"{head}-dirty" if head and is_changed else head or None  # empty if git distrusts another user's checkout
     return _RECORDED.read_text(encoding="utf-8").strip() if _RECORDED.is_file() else None
 
 

@@ -13,7 +13,7 @@ _TALKATIVE = (
 
 
 def quiet_lightning() -> None:
-    """Leave the screen to the progress bar and the errors: Lightning logs its warnings and errors, and hints no more."""
+    """Leave the screen to the progress bar and the errors: Lightning logs only warnings and errors, and no hints."""
     warnings.filterwarnings("ignore", module="lightning")
     for name in _TALKATIVE:
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""RunRecord: a fit with a folder writes a record there, one fit at a time, and each round stands in it once."""
+"""RunRecord: a fit with a folder writes a record there, one fit at a time, and the record has each round once."""
 
 import os
 from collections.abc import Iterator
@@ -20,27 +20,26 @@ _WITH_FOLDER = TensorBoardLogger | CSVLogger | RecordLogger
 
 
 class RunRecord(Callback):
-    """Has ``record.jsonl`` written, and cuts it where the checkpoint was written from which a fit goes on.
+    """Arranges the writing of ``record.jsonl``, and cuts it to its length at the checkpoint from which a fit resumes.
 
-    A checkpoint remembers how long the record and TensorBoard's event files, its mirror, were. What a killed process logged
-    after that is cut off when a fit goes on in the same folder, since its rounds are done again. A fit that ends before it
-    begins to train leaves them as they were. The folders that a fit writes to are locked until its process ends, however that
-    ends.
+    A checkpoint stores the lengths of the record and of its mirror, TensorBoard's event files. When a fit resumes in the same
+    folder, the later lines of a killed process are cut off, since its rounds are done again. A fit that ends before it
+    begins to train does not change the files. The folders that a fit writes to are locked until its process ends in any way.
     """
 
     def __init__(self) -> None:
         self._locks = ExitStack()
-        self._logger: RecordLogger | None = None  # that the trainer was not given
+        self._logger: RecordLogger | None = None  # added to the trainer's own
         self._found: list[Path] = []  # event files and records of earlier fits
-        self._sizes: dict[str, int] = {}  # of such a file, by what identifies it: its bytes when the checkpoint was written
-        self._rounds = -1  # that the checkpoint has, if a fit goes on from one
+        self._sizes: dict[str, int] = {}  # of such a file, by its identity: its bytes when the checkpoint was written
+        self._rounds = -1  # in the checkpoint, if a fit resumes from one
         self._training = False
 
     def open(self, trainer: Trainer, folder: Path | None) -> None:
         """Give the trainer a logger for the record of a run with a folder, and lock the folders; before anything is written.
 
         Args:
-            folder: that the run alone writes to, if there is one.
+            folder: folder of only this run, if there is one.
 
         Raises:
             ValueError: naming the folder, if another fit writes to it.
@@ -69,7 +68,7 @@ class RunRecord(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         for logger in trainer.loggers:
-            logger.save()  # what a checkpoint counts as done is on disk, whenever the process ends
+            logger.save()  # rounds that a checkpoint counts as done are on disk, whenever the process ends
         if trainer.is_global_zero:
             checkpoint["event_files"] = {_identity(path): path.stat().st_size for path in self._files(trainer)}
 
@@ -78,14 +77,14 @@ class RunRecord(Callback):
         rank_zero_only(print)(f"The fit goes on after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._rounds == trainer.max_steps:  # no round is left to train, but what a fit ends with is written again
+        if self._rounds == trainer.max_steps:  # no round is left to train, but the end of a fit is written again
             self._cut(trainer)
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._cut(trainer)
 
     def _cut(self, trainer: Trainer) -> None:
-        """Take the files back to where the checkpoint was written."""
+        """Cut the files to their lengths at the checkpoint."""
         self._training = True
         identities = {path: _identity(path) for path in self._found}
         goes_on = {path.parent for path, identity in identities.items() if identity in self._sizes}
@@ -94,13 +93,13 @@ class RunRecord(Callback):
                 _cut(path, self._sizes.get(identity))
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir).resolve() in goes_on:
-                # A TensorBoard that is open has read what is cut off: this has it forget those rounds.
+                # An open TensorBoard has read the part that is cut off: this makes it forget those rounds.
                 start = Event(session_log=SessionLog(status=SessionLog.START))
                 logger.experiment._get_file_writer().add_event(start, self._rounds + 1)
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         if self._found and not self._training:
-            for path in set(self._files(trainer)).difference(self._found):  # Lightning made them, and they hold nothing
+            for path in set(self._files(trainer)).difference(self._found):  # Lightning made them, and they are empty
                 with suppress(OSError):  # one file too many does no harm
                     path.unlink()
         self._close(trainer)
@@ -109,14 +108,14 @@ class RunRecord(Callback):
         self._close(trainer)
 
     def _close(self, trainer: Trainer) -> None:
-        """Leave the record and the locks: what a trainer tests later is not of the fit."""
+        """Leave the record and the locks: later tests of a trainer are not part of the fit."""
         if self._logger is not None:
             self._logger.finalize("success")
             trainer.loggers = [logger for logger in trainer.loggers if logger is not self._logger]
         self._locks.close()
 
     def _files(self, trainer: Trainer) -> Iterator[Path]:
-        """Files that grow as a run goes on, in the folders that loggers write them to."""
+        """Files that grow during a run, in the folders of its loggers."""
         loggers = [*trainer.loggers, self._logger]
         folders = {Path(one.log_dir).resolve() for one in loggers if isinstance(one, TensorBoardLogger | RecordLogger)}
         for folder in folders if trainer.is_global_zero else ():
@@ -125,13 +124,13 @@ class RunRecord(Callback):
 
 
 def run_folder(trainer: Trainer, named: Path | None) -> Path | None:
-    """The folder that a run alone writes to: the named one, otherwise that of the first logger that makes one for each run."""
+    """The folder of only this run: the named one, otherwise that of the first logger that makes one for each run."""
     folders = [Path(logger.log_dir) for logger in trainer.loggers if isinstance(logger, _WITH_FOLDER)]
     return next(iter([*([] if named is None else [named]), *folders]), None)
 
 
 def _identity(path: Path) -> str:
-    """What tells a file from those of other runs: the name of TensorBoard's, of a record also its first line, with a time."""
+    """The identity of a file among other runs: the name of TensorBoard's, of a record also its first line, with a time."""
     if path.name != RECORD_FILE:
         return path.name
     with path.open("rb") as file:
@@ -139,7 +138,7 @@ def _identity(path: Path) -> str:
 
 
 def _cut(path: Path, size: int | None) -> None:
-    """Leave a file's first bytes; without a size it is younger than the checkpoint, and goes."""
+    """Keep a file's first bytes; without a size it is younger than the checkpoint, and is deleted."""
     if size is None:
         path.unlink()
     elif path.stat().st_size > size:

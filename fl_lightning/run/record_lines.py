@@ -22,7 +22,7 @@ _LATEST = 1e11  # in s since 1970: the year 5138
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """What was logged at once."""
+    """Values that were logged together."""
 
     round: int
     time: float  # in s since 1970
@@ -36,7 +36,7 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
 
     Raises:
         EOFError: at a last line that is not whole.
-        ValueError: at a line that is none of a record.
+        ValueError: at a line that is not one of a record.
     """
     begins = True
     while text := file.readline(_LONGEST):
@@ -69,13 +69,13 @@ def _line(line: dict[str, Any], begins: bool) -> Line:
         raise ValueError(f"a line has round {round} at time {time}")
     scalars = {name: float(value) for name, value in line.get("scalars", {}).items()}
     tensors = {name: _unpacked(value) for name, value in line.get("tensors", {}).items()}
-    "".join([*scalars, *tensors]).encode()  # JSON may hold halves of characters, which nothing can write
+    "".join([*scalars, *tensors]).encode()  # JSON can contain halves of characters, which nothing can write
     return Line(round, time, begins, scalars, tensors)
 
 
 def _unpacked(value: dict[str, Any]) -> NDArray[np.float32]:
-    """Raises a ValueError if the numbers are not as many as the shape says, or the shape is one that no run has."""
+    """Raises a ValueError if the count of numbers does not fit the shape, or no run has such a shape."""
     shape, numbers = value["shape"][:_MOST_DIMENSIONS], np.frombuffer(b64decode(value["float32"], validate=True), "<f4")
     if min(shape, default=0) < 0 or math.prod(shape) != len(numbers) or (not len(numbers) and max(shape) > _LONGEST_EMPTY):
         raise ValueError(f"a tensor of {len(numbers)} numbers has shape {shape}")
-    return numbers.reshape(shape).copy()  # torch wants memory that may be written to
+    return numbers.reshape(shape).copy()  # torch requires writable memory

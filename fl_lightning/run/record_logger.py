@@ -1,4 +1,4 @@
-"""RecordLogger: what a run logs, as lines of JSON that need no tracker to be read."""
+"""RecordLogger: a run's log as lines of JSON, which can be read without a tracker."""
 
 import json
 import time
@@ -54,11 +54,11 @@ class RecordLogger(Logger):
 
     @property
     def save_dir(self) -> str:
-        """From where name and version lead to the folder."""
+        """The folder above name and version."""
         return str(self.file.parent.parent.parent)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Writes nothing: ``config.yaml`` has them."""
+        """Writes nothing: ``config.yaml`` contains them."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -72,22 +72,22 @@ class RecordLogger(Logger):
 
     @rank_zero_only
     def log_distribution(self, name: str, values: Tensor, bins: Tensor, round: int) -> None:
-        """Write how many of the values (n,) are between one of the bins' edges and the next.
+        """Write the number of values (n,) between each of the bins' edges and the next.
 
-        It is a tensor of rows [right edge, count], without those of empty bins.
+        The result is a tensor of rows [right edge, count], without those of empty bins.
         """
         counts, edges = np.histogram(values.cpu().double().numpy(), bins.double().numpy())
         self._write(round, tensors={name: packed(np.stack([edges[1:], counts], axis=1)[counts > 0])})
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the file; what is logged after that is of a new process."""
+        """Close the file; later lines belong to a new process."""
         if self._opened is not None:
             self._opened.close()
         self._opened = None
 
     def _write(self, round: int, **numbers: dict[str, Any]) -> None:
-        """Append a line: at the end that the file has then, since a fit that goes on cuts it."""
+        """Append a line at the present end of the file, since a resumed fit cuts it."""
         now = time.time()
         with naming_folder(self._folder):
             if self._opened is None:

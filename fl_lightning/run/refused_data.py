@@ -15,10 +15,10 @@ from fl_lightning.protocol import Needs
 
 
 def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
-    """Check that there are classes to tell apart, and that the net takes the data and has one output a class.
+    """Check that there are several classes, and that the net takes the data and has one output per class.
 
     Raises:
-        ValueError: if it has not.
+        ValueError: if one of these is false.
     """
     num_classes, weight = len(data.classes), next(net.parameters())
     if num_classes == 1:
@@ -31,7 +31,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         inputs = inputs.to(weight.dtype)
     try:
         outputs = _outputs(net, inputs)
-    except torch.OutOfMemoryError:  # which says nothing of the net
+    except torch.OutOfMemoryError:  # no error of the net
         raise
     except (RuntimeError, AssertionError, IndexError, TypeError) as error:
         given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
@@ -58,7 +58,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
 
 @torch.no_grad()
 def _outputs(net: nn.Module, inputs: Tensor) -> object:
-    """What the net gives in evaluation mode, which may be anything; its mode is put back."""
+    """The net's output in evaluation mode, of any kind; its mode is restored."""
     training = net.training
     net.eval()
     outputs = net(inputs)
@@ -70,7 +70,7 @@ def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
     """Refuse tasks that a method does not learn.
 
     Args:
-        needs: of the method, which say what tasks it learns.
+        needs: the method's needs, which include the tasks that it learns.
         method: the name of its class, for the message.
 
     Raises:
@@ -86,7 +86,7 @@ def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
 
 
 def tasks_in_short(data: FederatedDataModule) -> dict[str, Any]:
-    """What of its tasks a run that goes on must share with its checkpoint: keys of the command line and values."""
+    """Settings of tasks that a resumed run must share with its checkpoint: keys of the command line and values."""
     if data.tasks is None:
         return {}
     if data.tasks.global_model:
@@ -106,8 +106,8 @@ def check_same_tasks(stored: Mapping[str, Any], streams: Mapping[str, Any]) -> N
     """Refuse a checkpoint of a run on other tasks.
 
     Args:
-        stored, streams: what a run that goes on, or is evaluated, must share with the one that wrote the checkpoint, as that
-            has it and as it is here: keys of the command line and values.
+        stored, streams: settings that a resumed or evaluated run must share with the one that wrote the checkpoint, as stored
+            there and as given here: keys of the command line and values.
 
     Raises:
         ValueError: naming the first key that differs, with both values.
@@ -121,7 +121,7 @@ def check_same_tasks(stored: Mapping[str, Any], streams: Mapping[str, Any]) -> N
 
 
 def check_cohorts(participation: Participation, rounds: int) -> None:
-    """Refuse a fit of more rounds than have cohorts.
+    """Refuse a fit with more rounds than cohorts.
 
     Raises:
         ValueError: naming both numbers.
@@ -132,11 +132,11 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
 
 
 def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
-    """Refuse clients' batches of one sample, in any task, where the net, as BatchNorm may, cannot take one.
+    """Refuse clients' batches of one sample, in any task, if the net, for example one with BatchNorm, cannot take one.
 
     Args:
-        local_steps: of a visit, by client.
-        rounds: of the fit.
+        local_steps: local steps of a visit, by client.
+        rounds: rounds of the fit.
 
     Raises:
         ValueError: naming the first client with such a batch.
@@ -159,7 +159,7 @@ def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps:
 
 
 def _batches_of_one(clients: Iterable[int], data: FederatedDataModule, local_steps: Callable[[int], int]) -> Iterator[str]:
-    """Names of the clients that have one, with the task in which they do."""
+    """Names of the clients that have one, with its task."""
     for position in data.present_shards.at_each_position():
         task = f" in task {position + 1}" if data.tasks is not None else ""
         holding = (client for client in clients if data.num_train(client) > 0)  # others join later

@@ -1,4 +1,4 @@
-"""RoundCallback: what a run calls at the seams of a round."""
+"""RoundCallback: the hooks that a run calls during a round."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -7,10 +7,10 @@ from fl_lightning.run.trainer_settings import callbacks_of
 
 
 class RoundCallback(Callback):
-    """A Lightning callback that also sees the inside of a round; others are called by Lightning alone."""
+    """A Lightning callback that also sees the inside of a round; Lightning calls all other callbacks."""
 
     only_looks: bool = False
-    """Whether the fit adds no round to the run of its checkpoint, whose settings it then need not have."""
+    """Whether the fit adds no round to the run of its checkpoint; it can then have other settings."""
 
     def wants_models(self, round: int) -> bool:
         """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
@@ -20,10 +20,10 @@ class RoundCallback(Callback):
         """Before the cohort is drawn."""
 
     def on_cohort_fit_end(self, trainer: Trainer, module: LightningModule, round: int, models: CohortModels) -> None:
-        """All clients have trained, the global model is still the old one. Every process must take part in ``predict``."""
+        """All clients have trained; the global model is still the old one. Every process must take part in ``predict``."""
 
     def on_aggregate_end(self, trainer: Trainer, module: LightningModule, round: int) -> None:
-        """The new global model stands."""
+        """The global model is updated."""
 
     def on_round_end(self, trainer: Trainer, module: LightningModule, round: int, report: RoundReport) -> None:
         """The round is over."""

@@ -1,4 +1,4 @@
-"""A run, built again from what it left on disk."""
+"""A run, rebuilt from its files on disk."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: if there is no config.
-        ValueError: if what is there is none.
+        ValueError: if the file there is not a config.
     """
     folder = ckpt_path.resolve().parent
     candidates = [folder / "config.yaml", folder.parent / "config.yaml"]
@@ -39,10 +39,10 @@ def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
 def build_run(
     config: dict[str, Any], method: type[LightningModule], data: type[LightningDataModule] | None = None
 ) -> Namespace:
-    """``model`` and, where asked for, ``data`` of a run's config; nothing is loaded.
+    """``model`` and, if requested, ``data`` of a run's config; nothing is loaded.
 
     Args:
-        config: as :func:`run_config` gives it.
+        config: the result of :func:`run_config`.
         method: base class of the model.
         data: class of the data module; None: without data.
     """

@@ -1,4 +1,4 @@
-"""The server's part of a round; where it makes the model or the server's state non-finite, all is as before."""
+"""The server's part of a round; it is undone if it makes the model or the server's state non-finite."""
 
 import warnings
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from fl_lightning.state.client_states import ClientStates
 
 
 class ServerStep:
-    """Has the server take over what a cohort's fit came to.
+    """Applies the result of a cohort's fit at the server.
 
     Args:
-        hooks: of the method.
+        hooks: hooks of the method.
         optimizer: the server's, as Lightning counts its steps.
-        privacy: adds noise to the mean, if there is one.
-        device: where the net is.
+        privacy: adds noise to the mean, if given.
+        device: device of the net.
     """
 
     def __init__(self, hooks: RoundHooks, optimizer: LightningOptimizer, privacy: Privacy | None, device: torch.device) -> None:
@@ -36,12 +36,12 @@ class ServerStep:
         self._undoable = UndoableStep(method, optimizer.optimizer, frozen)
 
     def take(self, fit: CohortFit, participation: Participation, states: ClientStates) -> RoundReport:
-        """Aggregate, step and commit what clients keep; where that is undone, the round's report says so.
+        """Aggregate, step and commit the clients' states; the round's report shows an undone step.
 
         Args:
-            fit: of the cohort.
-            participation: of whom it was drawn.
-            states: what clients keep.
+            fit: fit of the cohort.
+            participation: the clients from which the cohort was drawn.
+            states: the clients' states.
         """
         round, method = fit.report.round, self._hooks.method
         self._undoable.remember()
@@ -57,15 +57,15 @@ class ServerStep:
             self._undo()
             method.server_step(None)
             self._hooks.end_round([])
-            if not self._undoable.is_sound():  # what the hooks do without an update is no better
+            if not self._undoable.is_sound():  # the hooks fail without an update too
                 self._undo()
-        states.commit(round, [])  # nobody keeps anything of it
+        states.commit(round, [])  # no client keeps anything of it
         report = replace(fit.report, undone=True)
         warnings.warn(f"round {round}: {what_blew_up(report)}, and was undone", stacklevel=1)
         return report
 
     def step_optimizer(self) -> None:
-        """Step the server's optimizer; after an undone step, which has been counted, nothing."""
+        """Step the server's optimizer; does nothing after an undone step, which has been counted."""
         if not self._undoable.is_undone:
             self._optimizer.step()
 
@@ -75,7 +75,7 @@ class ServerStep:
 
 
 class OptimizerAlone:
-    """A server's optimizer without a trainer, built with its first step: the net may be moved to a device before that.
+    """A server's optimizer without a trainer, built with its first step: the net can be moved to a device before that.
 
     Args:
         method: the optimizer steps its weights.

@@ -1,11 +1,11 @@
-"""What a run was made with, as its checkpoints store it, and what of that may change when a fit goes on from one.
+"""The settings of a run, as its checkpoints store them, and those that can change when a fit resumes from one.
 
-These may change: how many rounds there are (``trainer.max_steps``, ``data.cohorts`` for later rounds), when something is
-evaluated, watched, logged or saved (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), where data
-and results lie (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources), where
-clients' states lie (``model.client_state``), and what the run is computed on (``trainer.accelerator``, ``devices``,
-``num_nodes``, ``strategy``, ``model.engine``, ``data.eval_batch_size`` where whole sets are evaluated). All else decides what
-is learned or measured, and stays. Objects tell what they are; what they keep to themselves a config tells, where there is one.
+These can change: the number of rounds (``trainer.max_steps``, ``data.cohorts`` for later rounds), the intervals of evaluating,
+watching, logging and saving (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), the places of data
+and results (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources) and of
+clients' states (``model.client_state``), and the devices (``trainer.accelerator``, ``devices``, ``num_nodes``, ``strategy``,
+``model.engine``, ``data.eval_batch_size`` where whole sets are evaluated). Everything else affects training or measuring, and
+must stay the same. Settings are read from the objects, and from the config, if there is one, where an object hides them.
 """
 
 import functools
@@ -32,28 +32,28 @@ Settings = dict[str, Any]  # key of the command line -> number, text, truth valu
 _MAY_CHANGE = {
     *("model.engine", "model.client_state"),
     *("data.root", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
-    "data.partition.clients",  # a file, whose content is who holds which samples
+    "data.partition.clients",  # a file; its content assigns samples to clients
 }
-_LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: how much of a set is evaluated
+_LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: the part of a set that is evaluated
 _EVALUATION_BATCH = "data.eval_batch_size"
-_BUILT = ("net", "lr_scheduler")  # like optimizers, described by what they build
+_BUILT = ("net", "lr_scheduler")  # like optimizers, described by the objects that they build
 _COHORTS = "data.cohorts"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
 _LONGEST = 60  # characters of a value in a message
-# Of an optimizer and a schedule: how they compute and how far they are, not what they do.
+# Of an optimizer and a schedule: their implementation and their progress, not their effect.
 _HOW = {"params", "foreach", "fused", "capturable", "differentiable"}
 _HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called_within_step", "_is_initial"}
 
 
 @dataclass
 class RunSettings:
-    """What a run is made with, once its net is built.
+    """The settings of a run, once its net is built.
 
     Args:
-        method: of the run.
-        given: what its class was called with, by argument.
-        of_config: key of the command line -> value, of the config that method and data were built by, where there is one.
+        method: method of the run.
+        given: values that its class was called with, by argument.
+        of_config: key of the command line -> value, from the config of method and data, if there is one.
     """
 
     method: FederatedAlgorithm
@@ -61,14 +61,14 @@ class RunSettings:
     of_config: Settings = field(default_factory=dict)
 
     def present(self, trainer: Trainer) -> Settings:
-        """Those of a trainer's run."""
+        """The settings of a trainer's run."""
         method, data = self.method, _data(trainer)
         settings: Settings = {"model": _name(type(method)), "trainer.precision": trainer.precision}
         # As text: 1 is one batch, 1.0 is all.
         limits = {f"trainer.{name}": str(getattr(trainer, name)) for name in _LIMITS}
         settings |= limits
         for key, value in self._options_of_method():
-            # An engine that runs already holds the method, and with it itself.
+            # A running engine holds the method, and with it itself.
             if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
                 settings |= _described(f"model.{key}", value)
         settings |= {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)}
@@ -98,7 +98,7 @@ class RunSettings:
             raise ValueError(f"ckpt_path is of a run with another net: {_listed(differing)}: give the run's")
 
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
-        """Whether a fit of a trainer would be more of the run that wrote a checkpoint.
+        """Whether a fit of a trainer would continue the run that wrote a checkpoint.
 
         Raises:
             ValueError: naming each setting that differs.
@@ -123,7 +123,7 @@ def config_settings(key: str, value: Any) -> Settings:
     """A part of a config as settings: each class by its name, each option under its key of the command line.
 
     Args:
-        key: of the part, such as ``model``.
+        key: key of the part, such as ``model``.
         value: plain containers, in which classes are ``class_path`` and ``init_args``.
     """
     if isinstance(value, Mapping):
@@ -141,12 +141,12 @@ def config_settings(key: str, value: Any) -> Settings:
 
 
 def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
-    """Whether a fit with the settings ``present`` is more of the run that saved ``saved``.
+    """Whether a fit with the settings ``present`` continues the run that saved ``saved``.
 
-    What only one of the two has, as of an option that the package has gained since, is not compared.
+    Keys that only one of the two has, such as a newer option of the package, are not compared.
 
     Args:
-        rounds: that the run has behind it.
+        rounds: rounds that the run has finished.
 
     Raises:
         ValueError: naming each key that differs, with both values.
@@ -167,13 +167,13 @@ def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
 
 
 def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
-    """The parts that must be the same: of cohorts, those of the rounds that were."""
+    """The parts that must be the same: of cohorts, those of finished rounds."""
     here, there = (value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
     return here, there
 
 
 def _same(here: Any, there: Any) -> bool:
-    return here == there or repr(here) == repr(there)  # a value may be NaN
+    return here == there or repr(here) == repr(there)  # a value can be NaN
 
 
 def _listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
@@ -221,7 +221,7 @@ def _described(key: str, value: Any) -> Settings:
     if value is None or isinstance(value, bool | int | float | str):
         return {key: value}
     if isinstance(value, Path):
-        return {key: None}  # where something lies may change
+        return {key: None}  # places of files can change
     if isinstance(value, Tensor):
         return {key: f"tensor {_digest(value)}"}
     if isinstance(value, Mapping):
@@ -239,7 +239,7 @@ def _described(key: str, value: Any) -> Settings:
 
 
 def _optimizers(method: FederatedAlgorithm) -> Settings:
-    """The optimizers, and the server's schedule, as they are built for the net's weights."""
+    """The optimizers, and the server's schedule, as built for the net's weights."""
     weights = [weight for weight in method.net.parameters() if weight.requires_grad]
     settings, options = {}, dict(_options(method))
     for key in filter(_builds_optimizer, options):
@@ -261,7 +261,7 @@ def _builds_optimizer(key: str) -> bool:
 
 
 def _name(named: Any) -> str:
-    """The name of a class or a function, without its module: a script may be run, or imported."""
+    """The name of a class or a function, without its module: a script can be run or imported."""
     return named.__qualname__
 
 

@@ -1,4 +1,4 @@
-"""A process that is asked to stop does so in time, whatever it is doing."""
+"""A process that is asked to stop does so in time, whatever it is computing."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def ends_on_signals(grace: float, hear: Callable[[signal.Signals], None], say: Callable[[], None]) -> Iterator[None]:
-    """Within the block, SIGTERM or Ctrl-C ends the process, with exit code 143 or 130, though its handler may not come to it.
+    """Within the block, SIGTERM or Ctrl-C ends the process, with exit code 143 or 130, even if its handler does not run.
 
-    Lightning's handler of SIGTERM waits for the end of a round, and Python runs handlers in the main thread alone, which may
-    hang in a library. So a thread, which the interpreter tells of every signal that has a handler, ends the process if the
-    block has not been left after a grace, or at once when a second signal comes. Only the main thread receives signals; in
-    another one the block does nothing.
+    Lightning's handler of SIGTERM waits for the end of a round, and Python runs handlers only in the main thread, which can
+    hang in a library. The interpreter therefore reports every signal with a handler to a second thread. This thread ends the
+    process if the block is still running after a grace period, or at once at a second signal. Only the main thread receives
+    signals; in another one the block does nothing.
 
     Args:
         grace: seconds.
@@ -53,7 +53,7 @@ def _end_in_time(reading: socket.socket, grace: float, hear: Callable[[signal.Si
 
 
 def _next_signal(reading: socket.socket) -> signal.Signals | None:
-    """The next signal of those that stop a process; None once the block has been left."""
+    """The next signal that stops a process; None after the end of the block."""
     while byte := reading.recv(1):
         if byte[0] in _SIGNALS:
             return signal.Signals(byte[0])

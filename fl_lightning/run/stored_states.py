@@ -1,4 +1,4 @@
-"""Where a run keeps its clients' states, and how they get into its checkpoints and out of them."""
+"""The store of a run's client states, and their way into its checkpoints and out of them."""
 
 import time
 from contextlib import suppress
@@ -19,27 +19,27 @@ _FILE_SYSTEM_DELAY = 3.0  # seconds in which a network file system shows a new f
 
 
 class StoredStates:
-    """What the clients of a run keep: ``states``, a store in memory until one is opened elsewhere."""
+    """The client states of a run: ``states``, a store in memory until one is opened elsewhere."""
 
     def __init__(self) -> None:
         self.states: ClientStates = MemoryStates()
         self._of_checkpoint: dict[str, Any] | None = None  # until there is a store for it
 
     def take(self, saved: dict[str, Any], num_clients: int) -> None:
-        """Have the next store hold what a checkpoint saved.
+        """Give the next store the states of a checkpoint.
 
         Raises:
-            ValueError: if it is of no kind that there is, or of a client that the data does not have.
+            ValueError: if their kind is unknown, or the data does not have one of their clients.
         """
         check_saved_states(saved, num_clients)
         self._of_checkpoint = saved
 
     def open(self, trainer: Trainer, kind: str, folder: Path | None) -> None:
-        """Begin a store, empty or with what a checkpoint saved; all processes call it.
+        """Begin a store, empty or with the states of a checkpoint; all processes call it.
 
         Args:
             kind: ``memory`` or ``disk``.
-            folder: where this run alone writes, if somebody says so.
+            folder: the folder of only this run, if one is named.
         """
         self.states = _disk_states(trainer, folder) if kind == "disk" else MemoryStates()
         if self._of_checkpoint is not None:
@@ -48,12 +48,12 @@ class StoredStates:
         trainer.strategy.barrier()
 
     def open_for_evaluation(self, trainer: Trainer) -> None:
-        """Begin a store in memory with what a checkpoint saved, where nothing is fitted."""
+        """Begin a store in memory with the states of a checkpoint, without a fit."""
         if self._of_checkpoint is not None and trainer.state.fn != "fit":
             self.open(trainer, "memory", None)
 
     def saved(self, trainer: Trainer) -> dict[str, Any]:
-        """What a checkpoint stores of all processes' states; files on disk that no checkpoint needs any more go."""
+        """All processes' states for a checkpoint; deletes files on disk that no checkpoint needs any more."""
         if isinstance(self.states, DiskStates):
             if trainer.is_global_zero:
                 self.states.sweep(_checkpoints(trainer))
@@ -68,10 +68,10 @@ class StoredStates:
 
 
 def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
-    """Check what a checkpoint stored of clients' states before anything is made of it.
+    """Check the client states of a checkpoint before they are used.
 
     Raises:
-        ValueError: if it is of no kind that there is, or of a client that the data does not have.
+        ValueError: if their kind is unknown, or the data does not have one of their clients.
     """
     layouts = {"memory": {"states": dict}, "disk": {"folder": str, "index": torch.Tensor, "digests": torch.Tensor}}
     layout = layouts.get(str(saved.get("kind")))
@@ -86,7 +86,7 @@ def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
 
 
 def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:
-    """In the run's folder; where none is known, in one next to it that no other run has."""
+    """A folder in the run's folder or, if none is known, a new one next to it for only this run."""
     stamp, run = trainer.strategy.broadcast((time.time_ns(), run_folder(trainer, folder)))
     folder = Path(trainer.default_root_dir) / f"client_states_{stamp:x}" if run is None else run / "client_states"
     if trainer.world_size > 1:
@@ -95,7 +95,7 @@ def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:
 
 
 def _require_shared(folder: Path, stamp: int, trainer: Trainer) -> None:
-    """Check that every process sees what the first writes into a folder; all processes call it.
+    """Check that every process sees the files of the first process in a folder; all processes call it.
 
     Raises:
         OSError: naming the folder, in all processes, if one does not.
@@ -121,7 +121,7 @@ def _require_shared(folder: Path, stamp: int, trainer: Trainer) -> None:
 
 
 def _checkpoints(trainer: Trainer) -> set[Path]:
-    """Checkpoints that may be gone on from: all in the folders that this run writes them to, or came from."""
+    """Checkpoints from which a fit can resume: all in the folders to which this run writes them, or from which it came."""
     written: set[Path] = getattr(trainer.strategy.checkpoint_io, "written", set())
     folders = {path.parent for path in written}
     savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]

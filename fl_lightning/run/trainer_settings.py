@@ -18,10 +18,10 @@ from fl_lightning.checks.extras import needing_extra
 from fl_lightning.processes.strategy import FederatedStrategy
 from fl_lightning.processes.torchrun_store import num_started
 
-# Settings whose choice may need a library that is not installed; its error names the library alone.
+# Settings with choices that can need a missing library; the library's error does not name the setting.
 _NEED_LIBRARIES = ("accelerator", "strategy", "precision", "profiler")
 _LIBRARIES = {"WandbLogger": "wandb", "MLFlowLogger": "mlflow"}  # of Lightning's loggers: that and the extra that installs it
-# Settings that a round does not have: what they are where nobody sets them, and what to use instead.
+# Settings that a round does not have: their default, and what to use instead.
 _NOT_OF_ROUNDS = {
     "max_epochs": ((None, -1), "give max_steps"),
     "min_epochs": ((None, 0), "give min_steps"),
@@ -37,11 +37,11 @@ _TIME = r"\d+:\d\d:\d\d:\d\d"
 
 
 def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
-    """Check what the command line gives a trainer, before it exists.
+    """Check the command line's settings of a trainer, before it exists.
 
     Raises:
         ValueError: naming the setting, its value and the cure.
-        ModuleNotFoundError: likewise, if a logger's library is missing.
+        ModuleNotFoundError: with the same text, if a logger's library is missing.
     """
     _check_libraries(trainer.logger)
     if trainer.precision is not None:
@@ -67,7 +67,7 @@ def _check_libraries(loggers: object) -> None:
 
 
 def _check_store(address: str | None) -> None:
-    """MLflow has given up folders of files, which Lightning defaults to; newer releases refuse them and name no key."""
+    """MLflow no longer supports folders of files, Lightning's default; newer releases refuse them and name no key."""
     elsewhere = address is not None and (address.startswith("databricks") or ":" in address.removeprefix("file:"))
     if not elsewhere and "MLFLOW_ALLOW_FILE_STORE" not in os.environ:
         given = "not set, which is a folder" if address is None else f"{address}, which is a folder"
@@ -78,12 +78,12 @@ def _check_store(address: str | None) -> None:
 
 @contextmanager
 def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
-    """Put the key and the value of a trainer's setting before what Lightning says of it."""
+    """Put the key and the value of a trainer's setting before Lightning's message."""
     try:
         yield
     except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
         message = " ".join(str(error).split())
-        # Lightning shows the setting that it means as name=value, and may speak of others.
+        # Lightning shows the setting in question as name=value, and can mention others.
         patterns = (r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
         named = next((name for form in patterns for name in settings if re.search(form.format(name), message)), None)
         if named is None and isinstance(error, ImportError):
@@ -105,7 +105,7 @@ def _check_rounds(most: int, least: int | None) -> None:
 
 
 def _check_cadence(interval: Any) -> None:
-    """Lightning takes a fraction of an epoch too, which rounds do not have."""
+    """Lightning also takes a fraction of an epoch, which rounds do not have."""
     rounds = isinstance(interval, int) and not isinstance(interval, bool) and interval >= 1
     if not rounds and not isinstance(interval, timedelta) and not re.fullmatch(_TIME, str(interval)):
         raise ValueError(
@@ -136,7 +136,7 @@ def check_trainer(trainer: Trainer) -> None:
 
 
 def _set_by_lightning(trainer: Trainer, name: str) -> Collection[object]:
-    """What Lightning itself may have set where a setting was left out."""
+    """Values that Lightning itself sets if a setting is left out."""
     if trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
         return {"max_epochs": (1,), "limit_train_batches": (trainer.max_steps,)}.get(name, ())
     at_fit = {"max_epochs": (1000,) if trainer.max_steps == -1 else (), "min_epochs": () if trainer.min_steps is None else (1,)}
@@ -144,7 +144,7 @@ def _set_by_lightning(trainer: Trainer, name: str) -> Collection[object]:
 
 
 def refuse_other_strategies(trainer: Trainer) -> None:
-    """Check what several processes run under, which is best done before they are started.
+    """Check the settings of several processes, which is best done before they start.
 
     Raises:
         ValueError: naming the setting, its value and the cure.
@@ -171,7 +171,7 @@ def refuse_float16(precision: str) -> None:
     """Check ``trainer.precision``.
 
     Raises:
-        ValueError: for float16, whose gradients vanish without a scaler, which local steps do not have.
+        ValueError: for float16: its gradients vanish without a scaler, which local steps do not have.
     """
     if "16" in precision and "bf" not in precision:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is logged of a round's training."""
+"""The logged values of a round's training."""
 
 from lightning.pytorch import Trainer
 
@@ -19,9 +19,9 @@ def training_scalars(report: RoundReport) -> dict[str, float]:
 
 
 def is_logged(trainer: Trainer, round: int, is_evaluated: bool) -> bool:
-    """Whether loggers get them after a round: every ``trainer.log_every_n_steps``, and where the run is evaluated.
+    """Whether loggers get them after a round: every ``trainer.log_every_n_steps``, and whenever the run is evaluated.
 
-    Lightning's default of every 50 steps alone would leave a short run without a loss.
+    With only Lightning's default of every 50 steps, a short run would not log a loss.
     """
     every = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
     return every > 0 and (round % every == 0 or is_evaluated or round == trainer.max_steps)

@@ -1,4 +1,4 @@
-"""A server's step that can be undone: where it makes the global model or the server's state non-finite, all is as before."""
+"""A server's step that can be undone if it makes the global model or the server's state non-finite."""
 
 import copy
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the w
 
 
 class UndoableStep:
-    """Remembers what a round may change at the server, in memory that is made once.
+    """Remembers the server's state that a round can change, in memory that is allocated once.
 
-    That is all weights that are trained, all buffers, those of the net and the server's state, and the optimizer's moments.
+    This is all trained weights, all buffers, those of the net and the server's state, and the optimizer's moments.
 
     Args:
-        module: whose weights and buffers these are.
+        module: the module of these weights and buffers.
         optimizer: the server's.
         frozen: weights of ``module`` that never change.
     """
@@ -29,12 +29,12 @@ class UndoableStep:
         self._module, self._optimizer, self._frozen = module, optimizer, frozenset(frozen)
         self._state: State = {}
         self._moments: Moments = []
-        self.is_undone = False  # what was remembered is back
-        # What is not finite by design, such as an accuracy that was never measured, is not the step's doing.
+        self.is_undone = False  # the remembered state is restored
+        # Values that are non-finite by design, such as an accuracy that was never measured, do not come from the step.
         self._finite = _are_finite(self._tensors().values())
 
     def remember(self) -> None:
-        """Copy the present state; that of the round before is forgotten."""
+        """Copy the present state; the previous round's is overwritten."""
         self.is_undone = False
         self._state = _copied(self._tensors(), self._state)
         before = self._moments or [None] * len(self._weights())
@@ -42,7 +42,7 @@ class UndoableStep:
         self._moments = [state and _copied(state, old or {}) for state, old in zip(states, before, strict=True)]
 
     def is_sound(self) -> bool:
-        """Whether nothing that was finite has become otherwise; the one transfer from the device."""
+        """Whether all finite values are still finite; the one transfer from the device."""
         finite = _are_finite(self._tensors().values())
         moments = [moment for state in self._optimizer.state.values() for moment in state.values() if _is_checked(moment)]
         sound = bool((finite | ~self._finite).all() & _are_finite(moments).all())
@@ -51,7 +51,7 @@ class UndoableStep:
         return sound
 
     def undo(self) -> None:
-        """Put back what :meth:`remember` copied."""
+        """Restore the state that :meth:`remember` copied."""
         self.is_undone = True
         with torch.no_grad():
             for name, tensor in self._tensors().items():
@@ -71,7 +71,7 @@ class UndoableStep:
 
 
 def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a state, its tensors in ``memory`` where they fit there."""
+    """A copy of a state, its tensors in ``memory`` if they fit there."""
     copies, targets, values = {}, [], []
     for name, value in state.items():
         target = memory.get(name)
@@ -88,7 +88,7 @@ def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_checked(value: Any) -> bool:
-    """Counters of steps, without dimensions, may lie elsewhere than the weights."""
+    """Counters of steps, without dimensions, can be on another device than the weights."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0
 
 

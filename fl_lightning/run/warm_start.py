@@ -1,4 +1,4 @@
-"""A net with the weights of a checkpoint: all of a run's state, or a new run's beginning."""
+"""A net with the weights of a checkpoint: all of a run's state, or the start of a new run."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any
     """Give a method's net the weights and buffers of the global net in a checkpoint, and nothing else of the run that wrote it.
 
     Returns:
-        ``file`` and ``round``, where they come from.
+        ``file`` and ``round`` of the weights.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no checkpoint, or of another net.
+        ValueError: if it is not a checkpoint, or of another net.
     """
     checkpoint = read_checkpoint(path, _KEY)
     stored = method.tasks.begin_with(method.begin_with(part_of(checkpoint["state_dict"], "net")))
@@ -27,11 +27,11 @@ def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any
 
 
 def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
-    """One line where ``load_state_dict`` would give many.
+    """A one-line error instead of the many lines of ``load_state_dict``.
 
     Args:
-        stored, present: by name; what the option ``key`` gives, and what is there.
-        cure: what to do where they differ.
+        stored, present: tensors by name, from the option ``key`` and in the net.
+        cure: what to do if they differ.
 
     Raises:
         ValueError: naming the first weight or buffer that is missing, has another shape, or is not finite.
@@ -40,6 +40,6 @@ def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
         there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, present))
         if there != here:
             raise ValueError(f"{key} holds another net: {name} is {there} there and {here} here: {cure}")
-        # What begins as NaN, such as a table that is to be filled, may hold some.
+        # Values that start as NaN, such as those of a table to be filled, can be NaN.
         if present[name].isfinite().all() and not stored[name].isfinite().all():
             raise ValueError(f"{key} holds a net with values of {name} that are not finite: give an older checkpoint")

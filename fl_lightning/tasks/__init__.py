@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """No name of a method joined with a learner's, as there were such: the error says how they are given now.
+    """Refuse the former names that joined a method's with a learner's; the error shows how to give them now.
 
     Raises:
         AttributeError: always.

@@ -1,4 +1,4 @@
-"""APD: weights of a part that tasks share, masked, and a sparse part of each task.
+"""APD: weights that consist of a masked part shared by all tasks and a sparse part for each task.
 
 J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learning with Additive Parameter Decomposition.
 ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidation, which the FedWeIT paper does not mention.
@@ -28,18 +28,18 @@ class APD(TaskLearner):
         loss + l1 * sum_{j<=t} |A_j| + l2/2 * sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2
              + decay/2 * (||A_t||^2 + ||m_t||^2)
 
-    and in the first task ``decay/2 * ||B||^2`` too. Evaluation, and what is kept of a task, leave out the entries of A_t that
-    are not above ``l1`` in size.
+    and in the first task ``decay/2 * ||B||^2`` too. Evaluation, and the stored task, leave out the entries of A_t that are not
+    above ``l1`` in size.
 
     Args:
         l1: lambda_1, at least 0.
         l2: lambda_2, at least 0.
-        decay: of what is being learned, at least 0.
-        retroactive: whether A_j of earlier tasks are trained on, as the paper has it, or fixed. A client keeps them whole if
-            so, which takes as much memory as a net each, and only what is not 0 otherwise.
-        adaptive_start: where A of a new task begins: ``base``, at B, as in APD's code; ``initial``, at a third of the initial
-            weights, as in FedWeIT's, from which l1 leaves less of it in as many steps.
-        pace: of :class:`TaskLearner`.
+        decay: weight decay of the trained parts, at least 0.
+        retroactive: whether A_j of earlier tasks continue to be trained, as in the paper, or are fixed. If trained, a client
+            stores each in full, which takes as much memory as a net; if fixed, only the values that are not 0.
+        adaptive_start: start of A in a new task: ``base``, at B, as in APD's code; ``initial``, at a third of the initial
+            weights, as in FedWeIT's code, from where l1 leaves fewer values in the same number of steps.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if a value is out of range.
@@ -69,11 +69,11 @@ class APD(TaskLearner):
         self.layers = decompose(net, **self.pieces())
 
     def pieces(self) -> dict[str, Any]:
-        """What a decomposed weight is made of, as :class:`Decomposition` takes it."""
+        """The parts of a decomposed weight, as arguments of :class:`Decomposition`."""
         return {"num_earlier": self.num_earlier}
 
     def is_per_task(self, name: str) -> bool:
-        """All but B and A of earlier tasks; also what is not decomposed, such as norms with their running statistics."""
+        """All but B and A of earlier tasks, including parts that are not decomposed, such as norms with running statistics."""
         return super().is_per_task(name) or name not in self._names_of_all_tasks
 
     def is_drawn_anew(self, name: str) -> bool:
@@ -92,7 +92,7 @@ class APD(TaskLearner):
 
     @property
     def num_earlier(self) -> int:
-        """Earlier tasks whose A are trained on."""
+        """Earlier tasks with A that continue to be trained."""
         return self.data.streams.num_tasks - 1 if self.retroactive else 0
 
     def parts(self, net: nn.Module, part: str) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ class APD(TaskLearner):
         return {layer: weights[name] for layer, name in names.items() if name in weights}
 
     def trained_bases(self, net: nn.Module) -> dict[str, Tensor]:
-        """B of the decomposed layers whose B is trained, by the layer's name."""
+        """B of the decomposed layers, where it is trained, by the layer's name."""
         bases = self.parts(net, "base").items()
         return {layer: base for layer, base in bases if part_name(layer, "base") not in self.method.constant_names}
 
@@ -148,7 +148,7 @@ class APD(TaskLearner):
         return client.tasks[position].sparse[layer].dense(like.shape)
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
-        """Of a client at the end of a task without what was for training alone: A in full, and where the task began."""
+        """The state at the end of a task, without tensors for training only: A in full, and the weights at its start."""
         state = super().kept_state(client, state)
         if self.clocks.positions[client.index] not in client.tasks:
             return state
@@ -170,7 +170,7 @@ class APD(TaskLearner):
         carry = super().begin_visit(net, client)
         if self.clocks.positions[client.index] in client.tasks:
             raise ValueError(
-                f"client {client.index} was through with its task when the run stopped, and kept what evaluation needs alone: "
+                f"client {client.index} was through with its task when the run stopped, and kept only tensors for evaluation: "
                 "go on with model.tasks.rounds_per_task, data.cohorts and data.clients_per_round of that run"
             )
         if self.clocks.positions[client.index] > 0:
@@ -191,7 +191,7 @@ class APD(TaskLearner):
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         bases, adaptives = self.parts(net, "base"), self.parts(net, "adaptive")
         masks = client.carry.get("masks", {})  # none in the first task
-        # Those of tasks to come are 0 and stay so: they are left out, on average half of them.
+        # Those of future tasks are 0 and stay 0: they are left out, on average half of them.
         earlier = {layer: tensor[: len(masks[layer])] for layer, tensor in self.parts(net, "earlier").items() if masks}
         terms = [self.l1 * adaptive.abs().sum() for adaptive in (*adaptives.values(), *earlier.values())]
         learned = [*adaptives.values(), *self.parts(net, "mask").values()]
@@ -203,7 +203,7 @@ class APD(TaskLearner):
 
     def _drift(self, carry: dict[str, State], layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
         """``sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2`` of a layer."""
-        # A base that is not trained is where it was.
+        # A base that is not trained has not moved.
         change, masks = base - carry["base"].get(layer, base), carry["masks"][layer]
         if layer not in earlier:  # the masks' squares add up, however many tasks there are
             return (over_outputs(masks.square().sum(dim=0), change) * change.square()).sum()

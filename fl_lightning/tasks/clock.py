@@ -1,4 +1,4 @@
-"""Where clients are in their sequences of tasks, when their learning rates fall, and when a task is over."""
+"""The clients' positions in their sequences of tasks, the decay of their learning rates, and the end of a task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Pace:
         rounds_per_task: R, at least 1.
         schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself.
         patience: rounds without a lower validation loss, at least 1, that divide a client's learning rate.
-        rate_divisor: by what, above 1.
-        smallest_rate: learning rate, at least 0, below which a client is done with its task.
+        rate_divisor: divisor of the learning rate, above 1.
+        smallest_rate: learning rate, at least 0, below which a client has finished its task.
 
     Raises:
         ValueError: if a value is out of range.
@@ -42,7 +42,7 @@ class Pace:
 
 
 class Clock(NamedTuple):
-    """How far a client is in its task."""
+    """A client's progress in its task."""
 
     factor: float = 1.0  # on the learning rate
     best: float = float("inf")  # lowest validation loss so far
@@ -71,14 +71,14 @@ class TaskClocks(nn.Module):
     """The clocks of N clients that learn T tasks each, one tick a round; buffers, which checkpoints hold. A global model that
     learns a sequence has one of N = 1.
 
-    What is asked between two ticks is answered from copies on the host, which :meth:`read` makes anew: after a tick, and
-    whenever the buffers were replaced.
+    Between two ticks, queries read copies on the host. :meth:`read` makes these copies again after a tick, and whenever the
+    buffers were replaced.
 
     Args:
         num_clients: N.
         num_tasks: T.
         pace: how long a task lasts.
-        first_rate: learning rate that every task begins at, above 0.
+        first_rate: learning rate at the start of every task, above 0.
 
     Raises:
         ValueError: if ``first_rate`` is not above 0, or is below the rate at which tasks end.
@@ -118,15 +118,15 @@ class TaskClocks(nn.Module):
         return min(self.positions) == self.num_tasks
 
     def learns(self, client: int) -> bool:
-        """Whether a client is not done with its task; where all change tasks together it may be, and wait for others."""
+        """Whether a client is still in its task; with synchronous tasks it may have finished and wait for others."""
         return self.positions[client] < self.num_tasks and self.factors[client] >= self._smallest_factor
 
     def has_had_all_rounds(self, client: int) -> bool:
-        """Whether a client's task has lasted as many rounds as tasks have."""
+        """Whether a client's task has had all its rounds."""
         return self.rounds[client] >= self.pace.rounds_per_task
 
     def is_last_round(self, client: int) -> bool:
-        """Whether the present round is the last of so many."""
+        """Whether the present round is the last of this many."""
         return self.rounds[client] == self.pace.rounds_per_task - 1
 
     def is_last_visit(self, client: int, clock: Clock, is_visited_within: Callable[[int], bool]) -> bool:
@@ -145,8 +145,8 @@ class TaskClocks(nn.Module):
         """A round is over.
 
         Args:
-            visited: clients that took part, also those whose update was lost, who might never come to their end otherwise.
-            factors: on the learning rate, of those whose update was not.
+            visited: clients that took part, including those with a lost update, which might never finish otherwise.
+            factors: on the learning rate, of clients with an update that was not lost.
         """
         for client, factor in factors.items():
             self.rate_factor[client] = factor
@@ -155,7 +155,7 @@ class TaskClocks(nn.Module):
         self.read()
 
     def go_on(self) -> None:
-        """Who is done goes on to the next task."""
+        """Clients that have finished go on to the next task."""
         stopped, synchronous = self.rate_factor < self._smallest_factor, self.pace.schedule == "synchronous"
         done = (self.rounds_in_task >= self.pace.rounds_per_task) | (stopped.all() if synchronous else stopped)
         done &= self.position < self.num_tasks

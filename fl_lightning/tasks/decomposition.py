@@ -1,4 +1,4 @@
-"""Weights that are made of a part that tasks share and a part of each task, for any net of linear and convolutional layers.
+"""Weights that consist of a part shared by tasks and a part of each task, for any net of linear and convolutional layers.
 
 J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learning with Additive Parameter Decomposition.
 ICLR 2020. arXiv 1902.09432. Equation 1.
@@ -19,10 +19,10 @@ class Decomposition(nn.Module):
 
     Args:
         weight: (outputs, ...), of the layer.
-        mask: whether there is one; without it B counts whole.
+        mask: whether there is a mask; without it B counts fully.
         adaptive: whether there is A.
-        num_earlier: earlier tasks whose A are trained on, as ``earlier``, (tasks, outputs, ...); they play no part in theta.
-        num_foreign: A of other clients that methods may add; ``attention`` has a number for each.
+        num_earlier: earlier tasks with A that continue to be trained, as ``earlier``, (tasks, outputs, ...); not part of theta.
+        num_foreign: A of other clients that methods can add; ``attention`` has a number for each.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
     """Decompose the weights of all linear and convolutional layers in place; returns the layers' names.
 
     Args:
-        leave: part of the net that stays as it is.
-        parts: of :class:`Decomposition`.
+        leave: part of the net that does not change.
+        parts: arguments of :class:`Decomposition`.
 
     Raises:
         ValueError: if there is no such layer, or two of them share a weight.
@@ -79,5 +79,5 @@ def over_outputs(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def threshold(adaptive: Tensor, limit: float) -> Tensor:
-    """Entries whose size is not above ``limit`` become 0."""
+    """Set entries to 0 if their size is not above ``limit``."""
     return adaptive.masked_fill(adaptive.abs() <= limit, 0.0)

@@ -23,8 +23,8 @@ class EWC(TaskLearner):
     expanded: a client keeps the sums of F_j and of ``F_j theta_j``, however many tasks it has learned.
 
     Args:
-        penalty: lambda, at least 0. The paper searched .01 to 1; it scales with the loss' gradients of single samples.
-        pace: of :class:`TaskLearner`.
+        penalty: lambda, at least 0. The paper searched .01 to 1; it scales with the loss's gradients of single samples.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if ``penalty`` is negative.

@@ -2,7 +2,7 @@
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
 arXiv 2003.03196. Equations 1 and 2, Algorithm 1. Where text and code differ, ``upload`` and ``retroactive`` choose; A of
-earlier tasks is fixed by default, as in the code, and the mask has no l1 term, whose weight in the code is 0.
+earlier tasks is fixed by default, as in the code, and the mask has no l1 term, which has weight 0 in the code.
 """
 
 import math
@@ -28,18 +28,18 @@ UploadProfile = Literal["recommended", "code", "paper"]
 class FedWeIT(FederatedModule):
     """``theta_t = B * sigmoid(m_t) + A_t + sum_i alpha_i A_i``, A_i of other clients' tasks from the server's knowledge base.
 
-    Clients send B, at those outputs where the mask is largest, after every round, and A_t, without what is not above ``l1``,
-    when a task ends. The server averages what it got of each entry of B; a client takes over what is not 0. Only what is not 0
-    is sent, and counted as bytes: values without their indices.
+    After every round clients send B at the outputs with the largest mask; when a task ends they send the entries of A_t above
+    ``l1``. The server averages the received values of each entry of B; a client takes over the entries that are not 0. Only
+    values that are not 0 are sent and counted as bytes, without their indices.
 
     Args:
-        density: share of each layer's outputs whose B is sent, above 0 and at most 1.
-        upload: what is sent of B: ``recommended``, as above, averaged over those who sent an entry; ``code``, averaged
-            likewise, the outputs whose mask m, before the sigmoid, fulfils ``|m| > sorted(|m|)[floor(density * outputs)]`` of
-            its layer, about 1 - ``density`` of them and none of a layer with equal masks; ``paper``, ``B * sigmoid(m)`` at
-            the chosen outputs, divided by the number of all who sent.
+        density: share of each layer's outputs for which B is sent, above 0 and at most 1.
+        upload: the part of B that is sent: ``recommended``, as above, averaged over the clients that sent an entry; ``code``,
+            with the same average, the outputs with a mask m, before the sigmoid, that fulfils
+            ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 - ``density`` of them and none of a layer with
+            equal masks; ``paper``, ``B * sigmoid(m)`` at the chosen outputs, divided by the number of all clients that sent.
         share_base: whether B goes through the server at all.
-        tasks: how clients learn, :class:`WeightedTransfer` with its options; by default with those of its authors' code.
+        tasks: the clients' learner, :class:`WeightedTransfer` with its options; by default those of its authors' code.
 
     Raises:
         ValueError: if a value is out of range, ``tasks`` is another learner, or the server has an optimizer of another kind or
@@ -98,14 +98,14 @@ class FedWeIT(FederatedModule):
         raise ValueError(f"{found}, but FedWeIT's server replaces B, in which 0 stands for what was not sent: leave it out")
 
     def shared_bases(self, net: nn.Module) -> dict[str, Tensor]:
-        """B of the decomposed layers whose B goes through the server, by the layer's name."""
+        """B of the decomposed layers, where it goes through the server, by the layer's name."""
         bases = self.tasks.trained_bases(net).items()
         return {layer: base for layer, base in bases if not self.is_personal(part_name(layer, "base"))}
 
     # Down -----------------------------------------------------------------------------------------------------------
 
     def broadcast(self, client: int) -> dict[str, Any]:
-        """The server's B and, when a client first receives in a task, the values of what it gets of others."""
+        """The server's B and, when a client first receives in a task, the values of other clients' tasks."""
         bases = self.shared_bases(self.net).items()
         down = {**super().broadcast(client), "base": {layer: base.detach() for layer, base in bases}}
         if self.tasks.is_to_be_served(client):
@@ -115,7 +115,7 @@ class FedWeIT(FederatedModule):
         return down
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        """With what is taken of other clients' tasks in A."""
+        """A, including the parts of other clients' tasks."""
         loss = super().client_loss
         composed = self.tasks.composed(net, client.carry["foreign"])
         return call_holding(net, composed, lambda: loss(net, batch, client)) if composed else loss(net, batch, client)
@@ -139,7 +139,7 @@ class FedWeIT(FederatedModule):
         return upload
 
     def _sent_outputs(self, mask: Tensor | None, base: Tensor) -> Tensor:
-        """1 for the outputs of a layer whose B is sent, (outputs,), else 0."""
+        """1 for the outputs of a layer for which B is sent, (outputs,), else 0."""
         sent = torch.ones_like(base[(slice(None), *[0] * (base.ndim - 1))].detach())
         if mask is None:
             return sent
@@ -175,7 +175,7 @@ class FedWeIT(FederatedModule):
         self.tasks.knowledge_base = self._knowledge_before
 
     def on_fit_start(self) -> None:
-        super().on_fit_start()  # what a checkpoint held lies on the CPU
+        super().on_fit_start()  # tensors from a checkpoint are on the CPU
         self.tasks.knowledge_base = tree_map(lambda part: part.to(self.device), self.tasks.knowledge_base)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ class FedWeIT(FederatedModule):
 
 
 def _over_parts(knowledge: Any, function: Callable[[Any], Any]) -> Any:
-    """What a function gives of every sparse A of a knowledge base, at the same indices."""
+    """The results of a function for every sparse A of a knowledge base, at the same indices."""
     return {
         client: {position: {layer: function(part) for layer, part in parts.items()} for position, parts in tasks.items()}
         for client, tasks in knowledge.items()

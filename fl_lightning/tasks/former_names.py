@@ -1,4 +1,4 @@
-"""What became of names that joined a method's with a learner's."""
+"""Former names that joined a method's with a learner's."""
 
 import re
 
@@ -11,7 +11,7 @@ _JOINED = re.compile(rf"({'|'.join(methods.__all__)})(OnTasks|OnClasses|{'|'.joi
 
 
 def present_form(name: str) -> str | None:
-    """What is to be said in place of the former name of a method that learns tasks; None: it is none."""
+    """The replacement of the former name of a method that learns tasks; None if it is not one."""
     found = _JOINED.fullmatch(name)
     method, learner = found.groups() if found else ("", name)
     learner = _RENAMED.get(learner, learner)

@@ -1,4 +1,4 @@
-"""WeightedTransfer: what a client of FedWeIT learns tasks by, a decomposition with parts of other clients' tasks.
+"""WeightedTransfer: the learner of FedWeIT's clients, a decomposition with parts of other clients' tasks.
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
 arXiv 2003.03196. Equations 1 and 2.
@@ -27,22 +27,22 @@ class WeightedTransfer(APD):
 
     Args:
         l1, l2, decay, retroactive, adaptive_start: of :class:`APD`.
-        knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, of which as
-            many are drawn as ``num_foreign`` says.
-        num_foreign: tasks at most; by default as many as other clients can be in a cohort. 0 for none.
+        knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, from which
+            ``num_foreign`` are drawn.
+        num_foreign: maximum number of tasks; by default the number of other clients in a cohort. 0 for none.
         mask: whether B is masked; if not, all of it is sent.
         adaptive: whether there is A at all.
-        penalize_mask: whether ``l1 * |sigmoid(m_t)|`` is part of the loss, as equation 2 has it.
-        pace: of :class:`TaskLearner`.
+        penalize_mask: whether ``l1 * |sigmoid(m_t)|`` is part of the loss, as in equation 2.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
     served: Tensor
-    """(N,): the task for which each client got, when it first received in it, what others know; -1 for none."""
+    """(N,): the task at which each client last got other clients' tasks, at its first receipt in it; -1 for none."""
 
-    shares_weights = False  # B may stay with the client: what is shared are tasks
+    shares_weights = False  # B can stay with the client: tasks are shared
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WeightedTransfer(APD):
         super().__init__(l1, l2, decay, retroactive, adaptive_start, **pace)
         check_choice("model.tasks.knowledge", knowledge, Knowledge)
         if num_foreign is not None:
-            check_range("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 leaves other clients' tasks alone")
+            check_range("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 uses no tasks of other clients")
         self.knowledge, self.num_foreign = knowledge, num_foreign
         self.mask, self.adaptive, self.penalize_mask = mask, adaptive, penalize_mask
         self.knowledge_base: KnowledgeBase = {}
@@ -96,7 +96,7 @@ class WeightedTransfer(APD):
     # Who builds on what ---------------------------------------------------------------------------------------------
 
     def is_to_be_served(self, client: int) -> bool:
-        """Whether a client that receives gets what others know, as it has not yet in its task."""
+        """Whether a receiving client gets other clients' tasks now, because it has not received any in its task."""
         return self._served[client] != self.clocks.positions[client]
 
     def choose(self, client: int) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ class WeightedTransfer(APD):
     # A visit --------------------------------------------------------------------------------------------------------
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
-        if "position" not in client.state:  # its first visit: the server's B may lack what nobody sent
+        if "position" not in client.state:  # its first visit: the server's B can lack entries that no client sent
             bases = self.parts(net, "base")
             for layer, initial in self.method.server_states.tensors("initial").items():
                 bases[layer].detach().copy_(initial)
@@ -138,7 +138,7 @@ class WeightedTransfer(APD):
         return {**carry, "foreign": {layer: self._foreign(known, layer) for layer in self.parts(net, "attention") if known}}
 
     def _foreign(self, known: list[list[int]], layer: str) -> State:
-        """A of some tasks in one list: positions in the flattened weight, values, and which of the tasks each is of."""
+        """A of some tasks in one list: positions in the flattened weight, values, and the task of each."""
         parts = [self.knowledge_base[client][position] for client, position in known]
         positions = [part[layer].positions for part in parts]
         owners = [torch.full((len(some),), index, device=some.device) for index, some in enumerate(positions)]
@@ -174,7 +174,7 @@ class WeightedTransfer(APD):
     # What the server keeps for a client -----------------------------------------------------------------------------
 
     def _tasks_at_server(self, client: Client) -> dict[int, dict[str, SparseTensor]]:
-        """What the knowledge base has of a client, by position, unless the client goes on changing it."""
+        """A client's tasks in the knowledge base, by position, unless the client continues to change them."""
         return {} if self.retroactive else self.knowledge_base.get(client.index, {})
 
     def learned_adaptive(self, client: Client, layer: str, position: int, like: Tensor) -> Tensor:
@@ -209,6 +209,6 @@ class WeightedTransfer(APD):
 
 
 def _add_foreign(adaptive: Tensor, attention: Tensor, foreign: State) -> Tensor:
-    """``A + sum_i attention_i A_i`` with what :meth:`WeightedTransfer._foreign` made."""
+    """``A + sum_i attention_i A_i`` with the result of :meth:`WeightedTransfer._foreign`."""
     weighted = foreign["values"] * attention[foreign["owners"]]
     return adaptive.reshape(-1).index_add(0, foreign["positions"], weighted).reshape(adaptive.shape)

@@ -1,8 +1,8 @@
 """TaskLearner: every client learns its sequence of tasks, round by round.
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
-arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks: who is at which task is state of the federation,
-so that synchronous and asynchronous streams, and resumed ones, run through the same loop.
+arXiv 2003.03196, Sections 3 and 5. A round is a tick of all clients' clocks. The clients' positions are state of the
+federation, so synchronous, asynchronous and resumed streams run through the same loop.
 """
 
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ from fl_lightning.tasks.task_models import TaskModels
 class TaskLearner(Learner):
     """Learns the tasks of ``data.tasks``, a ``TaskStream``, with a class layer for each; it does nothing against forgetting.
 
-    What goes through the server is up to the method, ``FedProx(net, tasks=TaskLearner())``; with ``LocalOnly`` nothing does.
-    The class layer, ``classifier``, stays with the client: it is drawn anew when a task begins and kept when it ends. Clients'
-    models are evaluated as they are after a local fit, on the test samples of every task learned so far. A client that is not
-    visited while a task lasts, or whose last update in it is not finite, does not learn that task.
+    The method decides what goes through the server, ``FedProx(net, tasks=TaskLearner())``; with ``LocalOnly`` nothing does. The
+    class layer, ``classifier``, stays with the client. New values are drawn for it when a task begins, and it is kept when the
+    task ends. Clients' models are evaluated after a local fit, on the test samples of every task learned so far. A client that
+    is not visited while a task lasts, or that ends it with a non-finite update, does not learn that task.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.
         schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
             ``rounds_per_task`` rounds, lost ones too, or once its rate has fallen to ``smallest_rate``.
         patience: rounds without a lower validation loss after which a client divides its learning rate.
-        rate_divisor: by what, above 1. The rate is whole again when a task begins.
-        smallest_rate: learning rate below which a client is done with its task.
+        rate_divisor: divisor of the learning rate, above 1. Each task begins with the full rate.
+        smallest_rate: learning rate below which a client has finished its task.
         train_unsampled: whether clients that are not in the cohort train too, without receiving or sending.
         evaluate_every: rounds between evaluations of all tasks learned; the end of a task is always evaluated.
-        reset_adam_each_round: whether clients' optimizers begin anew in every round, as in the authors' code, or in every task.
+        reset_adam_each_round: whether clients' optimizers are reset in every round, as in the authors' code, or in every task.
 
     Raises:
         ValueError: if a value is out of range.
@@ -124,7 +124,7 @@ class TaskLearner(Learner):
         return self.clocks.is_over
 
     def read_clocks(self) -> None:
-        """Clients' positions on the host, for what is decided there, and for the data module."""
+        """Clients' positions on the host, for decisions there and for the data module."""
         self.clocks.read()
         self.data.present_shards.go_to(self.clocks.positions)
 
@@ -155,19 +155,19 @@ class TaskLearner(Learner):
             device = client.label_counts.device
             client.state["position"] = torch.tensor(position, device=device)
             client.state["clock"] = Clock().to_tensor(device)
-            # What the task began with counts as received, for hooks that compare the net with it.
+            # The weights at the start of the task count as received, for hooks that compare the net with them.
             client.received_state.update({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
         return {}
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
-        """A client's first visit in a task, ``net`` as received: the weights of single tasks become fresh.
+        """A client's first visit in a task, ``net`` as received: the weights of single tasks get new values.
 
-        What is drawn anew gets its initial values in a random order, which is a draw however the net was initialised. Class
-        layers that began alike would, in rounds so few that they hardly move, be one for all tasks, and a task's gradients
-        would undo what the body learned before.
+        These are the initial values in a random order, which is a random draw for any initialisation. Identical class layers
+        hardly move apart in few rounds: they would be one layer for all tasks, and a task's gradients would undo what the body
+        learned before.
 
         Args:
-            position: of the task in the client's sequence, from 0.
+            position: position of the task in the client's sequence, from 0.
         """
         client.moments.clear()
         initial = dict(self.method.net.named_parameters()) | dict(self.method.net.named_buffers())
@@ -195,7 +195,7 @@ class TaskLearner(Learner):
         return self.is_per_task(name)
 
     def is_drawn_anew(self, name: str) -> bool:
-        """Whether every task begins with other values of a weight that each task has a copy of."""
+        """Whether every task begins with new values of a weight that each task has a copy of."""
         return any(fnmatch(name, pattern) for pattern in self.drawn_anew)
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
@@ -231,7 +231,7 @@ class TaskLearner(Learner):
         return replace(state, moments={}) if self.clocks.positions[client.index] in client.tasks else state
 
     def probe(self, net: nn.Module, client: Client) -> State:
-        """What the federation learns of a client's visit: its clock and, where that is due, how well it does its tasks."""
+        """The report of a client's visit to the federation: its clock and, if due, its accuracy on its tasks."""
         position, num_tasks = self.clocks.positions[client.index], self.data.streams.num_tasks
         accuracy = torch.full((num_tasks,), float("nan"), dtype=torch.float64, device=client.label_counts.device)
         if position in client.tasks or client.round % self.evaluate_every == 0:
@@ -248,7 +248,7 @@ class TaskLearner(Learner):
     # The clocks of all ----------------------------------------------------------------------------------------------
 
     def end_round(self, probes: Sequence[State]) -> None:
-        """All clocks tick; who is done goes on to the next task."""
+        """All clocks tick; clients that have finished go on to the next task."""
         for probe in probes:
             client = int(probe["client"])
             if not probe["task_accuracy"].isnan().all():

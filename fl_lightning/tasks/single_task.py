@@ -1,4 +1,4 @@
-"""SingleTask: a new network for every task, trained by each client alone. An upper reference that cannot forget.
+"""SingleTask: a new network for every task, trained by each client by itself. An upper reference that cannot forget.
 
 STL in J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML
 2021.
@@ -8,6 +8,6 @@ from fl_lightning.tasks.learner import TaskLearner
 
 
 class SingleTask(TaskLearner):
-    """Each task has a net to itself: nothing is shared between tasks, and nothing sent. The method is ``LocalOnly``."""
+    """Each task has a separate net: nothing is shared between tasks, and nothing is sent. The method is ``LocalOnly``."""
 
     per_task = ("*",)

@@ -1,7 +1,7 @@
 """StableSGD: a training regime that forgets less, without a term in the loss.
 
 S. I. Mirzadeh, M. Farajtabar, R. Pascanu, H. Ghasemzadeh: Understanding the Role of Training Regimes in Continual Learning.
-NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, which is an argument of the net.
+NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, here an argument of the net.
 """
 
 from dataclasses import replace
@@ -14,13 +14,13 @@ from fl_lightning.tasks.learner import TaskLearner
 class StableSGD(TaskLearner):
     """A rate that falls from task to task, ``max(rate * task_decay ** t, lowest_rate)``, t from 1.
 
-    The rate of t = 0 is that of the method's ``optimizer``, in the paper SGD with rate .1 and momentum .8. Within a task it
-    stays: ``patience``, ``rate_divisor`` and ``smallest_rate`` play no part, and a task lasts ``rounds_per_task`` rounds.
+    The rate of t = 0 is that of the method's ``optimizer``, in the paper SGD with rate .1 and momentum .8. Within a task it is
+    constant: ``patience``, ``rate_divisor`` and ``smallest_rate`` have no effect, and a task lasts ``rounds_per_task`` rounds.
 
     Args:
         task_decay: factor from one task to the next, above 0 and at most 1.
-        lowest_rate: the rate never falls below it.
-        pace: of :class:`TaskLearner`.
+        lowest_rate: lower bound of the rate.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if ``task_decay`` or ``lowest_rate`` is out of range.
@@ -35,5 +35,5 @@ class StableSGD(TaskLearner):
         self.pace = replace(self.pace, smallest_rate=self.smallest_rate)
 
     def rate_factor(self, client: int) -> float:
-        """The decay from task to task, instead of that within a task."""
+        """The decay from task to task instead of within a task."""
         return max(self.task_decay ** (self.clocks.positions[client] + 1), self.lowest_rate / self.first_rate)

@@ -1,9 +1,9 @@
 """SynapticIntelligence: weights that lowered the loss of earlier tasks are held back.
 
 F. Zenke, B. Poole, S. Ganguli: Continual Learning Through Synaptic Intelligence. ICML 2017. arXiv 1703.04200. Equations 3 to 5.
-The sum of importances is cut at 0, as in the authors' code: below 0 the penalty would drive weights away. The paper has one
-learner. In a federation a client's path consists of its own local steps. What averaging does to its weights between two visits
-counts neither as a contribution, since the gradient there is unknown, nor as distance.
+The sum of importances is clipped at 0, as in the authors' code: below 0 the penalty would drive weights away. The paper has one
+learner. In a federation a client's path consists of its own local steps. Averaging also moves its weights between two visits;
+this counts neither as a contribution, since the gradient there is unknown, nor as distance.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _OF_STEP = ("path_weights", "path_gradients")  # and during a fit: of the step b
 
 
 class SynapticIntelligence(TaskLearner):
-    """The loss plus ``penalty * sum_i Omega_i (w_i - theta_i)^2``, theta the client's weights after the task before.
+    """The loss plus ``penalty * sum_i Omega_i (w_i - theta_i)^2``, theta the client's weights after the previous task.
 
     ``Omega = sum_j omega_j / (moved_j^2 + damping)`` over earlier tasks j of the client, ``omega_j = -sum g * dw`` and
     ``moved_j = sum dw`` over its local steps in task j, g the gradient of the loss without any penalty, dw the step's change.
@@ -33,7 +33,7 @@ class SynapticIntelligence(TaskLearner):
         penalty: c, at least 0. The authors' code has 1 for split MNIST.
         damping: xi, above 0: bounds the importance of weights that hardly moved. The authors' code has 0.001 for split MNIST
             and split CIFAR-10, 0.1 for permuted MNIST.
-        pace: of :class:`TaskLearner`.
+        pace: arguments of :class:`TaskLearner`.
 
     Raises:
         ValueError: if ``penalty`` or ``damping`` is out of range.
@@ -54,7 +54,7 @@ class SynapticIntelligence(TaskLearner):
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().begin_task(net, client, position)
-        for group in _OF_TASK:  # of a task that the client did not see the end of
+        for group in _OF_TASK:  # of a task that ended without the client
             client.state.pop(group, None)
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class SynapticIntelligence(TaskLearner):
         client.state["reference"] = {name: weight.clone() for name, weight in self._followed(net).items()}
 
     def _follow(self, net: nn.Module, client: Client) -> None:
-        """Add what the local step before did: its gradient times how far the weights have come since."""
+        """Add the contribution of the previous local step: its gradient times the weights' change since."""
         state = client.state
         weights = {name: weight.clone() for name, weight in self._followed(net).items()}
         before, gradients = (state[group] for group in _OF_STEP)

@@ -1,4 +1,4 @@
-"""How well clients' models do the tasks that they learn."""
+"""The scores of clients' models on the tasks that they learn."""
 
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from fl_lightning.protocol import Client
 
 
 class HasTaskWeights(Protocol):
-    """What a learner says of its clients' models."""
+    """A learner's access to its clients' models."""
 
     method: FederatedModule
 
@@ -26,7 +26,7 @@ class TaskModels:
     """Clients' models, each with the weights of a task that its client learns, or has learned.
 
     Args:
-        learner: which says what these weights are.
+        learner: provides these weights.
     """
 
     def __init__(self, learner: HasTaskWeights) -> None:
@@ -37,7 +37,7 @@ class TaskModels:
 
         Args:
             net: the client's, at its present task.
-            position: of the task in the client's sequence.
+            position: position of the task in the client's sequence.
         """
         batch_size = self._learner.method.data.eval_batch_size
 

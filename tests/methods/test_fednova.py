@@ -112,7 +112,7 @@ def test_proximal_accumulation_by_hand(tiny, product, expected):
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
-        (lambda w: torch.optim.Adam(w), "model.optimizer is Adam, but FedNova knows how SGD adds up gradients: use SGD"),
+        (lambda w: torch.optim.Adam(w), "model.optimizer is Adam, but FedNova supports only SGD: use SGD"),
         (lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, nesterov=True), "model.optimizer.nesterov is True"),
         (lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, dampening=0.5), "model.optimizer.dampening is 0.5"),
         (lambda w: torch.optim.SGD(w, lr=0.1, momentum=1.0), "model.optimizer.momentum is 1.0, must be at least 0 and below 1"),
@@ -133,8 +133,7 @@ def test_other_optimizers_are_refused(tiny, optimizer, message):
         (
             0.1,
             {"lr": 0.1, "momentum": 0.9},
-            "model.mu is 0.1 and model.optimizer.momentum 0.9, but FedNova knows how gradients add up with one of them: set "
-            "the other to 0",
+            "model.mu is 0.1 and model.optimizer.momentum 0.9, but FedNova supports only one of them: set the other to 0",
         ),
         (
             11.0,

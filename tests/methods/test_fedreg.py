@@ -377,6 +377,6 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
 
         return tiny.train(Wrapped, tiny.new_data(cohorts=[[1]]), norm=False)
 
-    with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net that says the same"):
+    with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
         train(layer)
     train(nn.Dropout(0.0))

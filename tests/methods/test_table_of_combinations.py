@@ -344,7 +344,7 @@ HEAD = """\
 # What combines with what
 
 Written by `WRITE_PAGES=1 pytest -m slow tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
-where this page says something else.
+where this page differs.
 
 Each cell is a run of two rounds on a tiny federation that differs in one thing from the base: cross entropy, a net without norm
 layers, local SGD, the mean at the server, float64, one client after another in one process. All are on the CPU, and steps of

@@ -81,7 +81,7 @@ def test_whole_numbers_at_a_site_are_refused_by_fedreg(tiny):
     """It asks a sample for its type: of token ids there are no gradients."""
     tokens = from_arrays(torch.arange(12).reshape(6, 2), torch.arange(6) % 2, [[0, 1, 2], [3, 4, 5]])
     tokens.setup()
-    with pytest.raises(ValueError, match="data.source gives whole numbers that are no images"):
+    with pytest.raises(ValueError, match="data.source gives whole numbers that are not images"):
         FedReg(tiny.new_net(norm=False)).join(Site(tokens))
 
 

@@ -194,7 +194,7 @@ def test_the_codes_upload_for_any_size_and_share():
         ),
         ({"upload": "all"}, "model.upload is 'all', must be one of recommended, code, paper"),
         ({"knowledge": "none"}, "model.tasks.knowledge is 'none', must be one of last, all"),
-        ({"num_foreign": -1}, "model.tasks.num_foreign is -1, must be at least 0: 0 leaves other clients' tasks alone"),
+        ({"num_foreign": -1}, "model.tasks.num_foreign is -1, must be at least 0: 0 uses no tasks of other clients"),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):

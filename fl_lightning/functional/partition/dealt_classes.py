@@ -1,4 +1,4 @@
-"""Partitions that deal every client the same number of classes: in parts of equal size, or of a heavy-tailed law."""
+"""Partitions that deal every client the same number of classes, in parts of equal or of heavy-tailed sizes."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,8 +11,8 @@ from fl_lightning.functional.partition.grouping import by_client, checked_labels
 def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int) -> list[Tensor]:
     """Clients that hold exactly k classes each; every sample is used.
 
-    Classes are dealt at random and evenly: no client gets one twice, numbers of owners differ by at most 1. The samples of a
-    class are cut among its owners into parts of equal size, to one sample. With k = 1 this is the one-class-a-client
+    Classes are dealt at random and evenly: no client gets one twice, and numbers of owners differ by at most 1. The samples of
+    a class are split among its owners into parts of equal size, to one sample. With k = 1 each client has one class, the
     setting of extreme label skew.
 
     Args:
@@ -52,22 +52,22 @@ def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
 def power_law_partition(
     labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int, base: int = 1, sigma: float = 2.0
 ) -> list[Tensor]:
-    """Clients of k classes whose sizes follow a heavy-tailed law: many small ones, a few large.
+    """Clients of k classes with sizes from a heavy-tailed law: many small ones, a few large.
 
     The recipe of Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx), for MNIST. Classes are
     dealt as in :func:`class_partition`. An owner of a class gets ``base`` samples of it and a share of the class's other
-    samples, ``w_i / sum_j w_j`` with ``w_i`` from lognormal(0, sigma) over the owners, truncated to an integer. What
-    truncation leaves, less than one sample an owner and class, belongs to nobody: of 50,000 samples 4 % with 5,000
-    clients of one class.
+    samples, ``w_i / sum_j w_j`` with ``w_i`` from lognormal(0, sigma) over the owners, truncated to an integer. The rest after
+    truncation, less than one sample per owner and class, belongs to no client: of 50,000 samples 4 % with 5,000 clients of one
+    class.
 
-    FedProx takes ``base`` 5 and classes i and i + 1 for client i, and drops the share of a client that would use a class up.
+    FedProx takes ``base`` 5 and classes i and i + 1 for client i, and drops the share of a client that would exhaust a class.
 
     Args:
         labels: (n,) class indices from 0.
         num_clients: N.
         classes_per_client: k, 1 to the number of classes with samples; ``N * k`` at least that number.
         seed: any non-negative integer.
-        base: samples that an owner of a class gets at least, 1 or more.
+        base: minimum number of samples that an owner of a class gets, 1 or more.
         sigma: 0 for even shares; the larger, the heavier the tail.
 
     Raises:
@@ -103,10 +103,10 @@ def power_law_partition(
 
 
 def check_power_law(base: int, sigma: float) -> None:
-    """Refuse a ``base`` below 1, and a ``sigma`` below 0 or without end.
+    """Refuse a ``base`` below 1, and a ``sigma`` below 0 or infinite.
 
     Raises:
-        ValueError: naming it, its value and what is usual.
+        ValueError: naming it, its value and a usual one.
 
     Example::
 
@@ -124,8 +124,8 @@ def _deal_classes(
 ) -> NDArray[np.int64]:
     """(N, k) the classes of each client, none twice, each class dealt equally often, to one.
 
-    The classes are laid out lap after lap, each a random order of all, and cut into hands of k. Where a hand reaches into the
-    next lap, that lap begins with classes that the hand does not have.
+    The classes are laid out lap after lap, each a random order of all, and cut into hands of k. If a hand reaches into the next
+    lap, that lap begins with classes that the hand does not have.
     """
     num_classes, k = len(classes), classes_per_client
     check_range("classes_per_client", k, at_least=1, at_most=num_classes, hint="so many classes there are")
@@ -138,7 +138,7 @@ def _deal_classes(
     num_laps = -(-num_clients * k // num_classes)
     laps = rng.permuted(np.tile(np.arange(num_classes), (num_laps, 1)), axis=1)
     for lap in range(1, num_laps):
-        if dealt := lap * num_classes % k:  # classes that the hand across the border has from the lap before
+        if dealt := lap * num_classes % k:  # classes that the hand across the border has from the previous lap
             row, missing = laps[lap], k - dealt
             has = np.isin(row, laps[lap - 1, num_classes - dealt :])
             if has[:missing].any():

@@ -10,13 +10,13 @@ from fl_lightning.functional.partition.grouping import by_client, checked_labels
 
 
 def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int) -> list[Tensor]:
-    """Clients of equal size whose class shares follow a Dirichlet distribution.
+    """Clients of equal size with class shares from a Dirichlet distribution.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019:
     client k draws ``q_k ~ Dir(alpha * 1_C)``, then ``n // num_clients`` samples one by one, the class from ``q_k``, the sample
-    among that class's unused ones. A class that is used up leaves every ``q_k``, so later clients are skewed further. A
-    client left with no class draws from what remains, in proportion. The ``n % num_clients`` samples left over
-    belong to nobody.
+    among that class's unused ones. An exhausted class leaves every ``q_k``, so later clients are skewed further. A client left
+    with no class draws from the remaining samples, in proportion. The ``n % num_clients`` samples left over belong to no
+    client.
 
     Args:
         labels: (n,) class indices from 0.
@@ -47,7 +47,7 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
 def dirichlet_by_class_partition(
     labels: ArrayLike, num_clients: int, alpha: float, seed: int, min_size: int = 10
 ) -> list[Tensor]:
-    """Clients of unequal size: each class is cut among the clients by Dirichlet proportions.
+    """Clients of unequal size: each class is split among the clients by Dirichlet proportions.
 
     The recipe of Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, and NIID-Bench: for each class draw
     proportions over clients from ``Dir(alpha * 1_N)``, set them to 0 for clients that already hold ``n / N`` samples,
@@ -62,7 +62,7 @@ def dirichlet_by_class_partition(
 
     Raises:
         ValueError: if ``alpha`` is not above 0, there are more clients than samples, the samples cannot give every client
-            ``min_size``, or 1,000 tries gave some client fewer.
+            ``min_size``, or 1,000 tries gave a client fewer.
 
     Example::
 
@@ -88,7 +88,7 @@ def dirichlet_by_class_partition(
         for label, pool in enumerate(pools):
             below_mean = (held < len(labels) / num_clients).astype(np.float64)
             shares = rng.dirichlet(np.full(num_clients, alpha)) * below_mean
-            if shares.sum() == 0:  # the mass lies with full clients, or the class is empty and no client may hold more
+            if shares.sum() == 0:  # only full clients have mass, or the class is empty and no client may hold more
                 shares = below_mean if below_mean.any() else np.ones(num_clients)
             cuts = (np.cumsum(shares / shares.sum())[:-1] * len(pool)).astype(int)
             sizes[label] = np.diff(cuts, prepend=0, append=len(pool))
@@ -108,7 +108,7 @@ def check_alpha(alpha: float) -> None:
     """Refuse a Dirichlet parameter that is not above 0 and finite.
 
     Raises:
-        ValueError: naming it, its value and what is usual.
+        ValueError: naming it, its value and a usual one.
 
     Example::
 

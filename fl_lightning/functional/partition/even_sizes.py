@@ -35,8 +35,8 @@ def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
     """Clients made of a few shards of the data sorted by label.
 
     McMahan et al., AISTATS 2017: sort by label, cut into ``num_clients * classes_per_client`` shards of equal size (to one
-    sample), give each client ``classes_per_client`` of them at random. A client has at most that many classes where the
-    shard size divides every class; a shard across a class border holds two.
+    sample), give each client ``classes_per_client`` of them at random. A client has at most that many classes if the shard size
+    divides every class; a shard across a class border has two.
 
     Args:
         labels: (n,) class indices from 0.

@@ -1,4 +1,4 @@
-"""Samples by class, and by client: what partitions begin and end with."""
+"""Samples by class, and by client: the first and the last step of a partition."""
 
 import numpy as np
 import torch
@@ -9,10 +9,10 @@ from fl_lightning.checks import check_range
 
 
 def checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
-    """The labels as int64 indices, where there are samples for so many clients.
+    """The labels as int64 indices, if there are samples for this many clients.
 
     Raises:
-        ValueError: if there is no client, or more clients than samples.
+        ValueError: if there are no clients, or more clients than samples.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The partition that the data has by nature."""
+"""The natural partition of the data."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from fl_lightning.checks import check_range
 
 
 def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples: int = 1) -> list[Tensor]:
-    """Clients as they are in nature: the writer of a digit, the user of a phone.
+    """Natural clients: the writer of a digit, the user of a phone.
 
     Those with fewer than ``min_samples`` samples are left out; of the others ``num_clients`` are taken at random. Clients come
     in ascending order of their number, samples in the order of the data.
@@ -17,7 +17,7 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
     Args:
         owners: (n,) the natural client of every sample, any integers.
         num_clients: 1 to the number of natural clients that have ``min_samples``.
-        seed: any non-negative integer; plays no part if all of them are taken.
+        seed: any non-negative integer; has no effect if all of them are taken.
         min_samples: at least 1.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Methods for one global model whose classes arrive task by task, one file each."""
+"""Learners for one global model with classes that arrive task by task, one file each."""

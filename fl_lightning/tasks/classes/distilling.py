@@ -1,4 +1,4 @@
-"""What methods share that hold clients to the global model as it was when the task before ended."""
+"""The common part of learners that hold clients to the global model at the end of the previous task."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ class DistillingLearner(ClassLearner):
     """Sends the teacher down in every round from the second task on, as clients keep nothing: ``client.broadcast["teacher"]``.
 
     Args:
-        distillation: weight of what the teacher says, at least 0; with 0 it is not sent.
+        distillation: weight of the teacher's predictions, at least 0; with 0 it is not sent.
 
     Raises:
         ValueError: if it is out of range.

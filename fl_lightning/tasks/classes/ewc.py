@@ -2,8 +2,9 @@
 
 J. Kirkpatrick et al.: Overcoming catastrophic forgetting in neural networks. PNAS 2017. arXiv 1612.00796. Equation 3 on the
 global model, with one anchor and a running sum of Fisher information (J. Schwarz et al.: Progress & Compress, ICML 2018, online
-EWC). Departures: in a task's last round the clients of its cohort, and no others, take the empirical Fisher information of the
-model that they receive, which is one round older than the anchor; another exchange after it would cost as much as a round.
+EWC). Departures: only the clients of the cohort of a task's last round measure the empirical Fisher information. They measure
+it on the model that they receive, which is one round older than the anchor; another exchange after it would cost as much as a
+round.
 """
 
 from dataclasses import replace
@@ -24,12 +25,12 @@ _SENT = ("task_fisher", "task_anchor")  # FedCurv, with which this combines, has
 class ServerEWC(ClassLearner):
     """The loss plus ``lambda/2 * sum_i F_i (w_i - theta_i)^2`` from the second task on.
 
-    theta is the global model at the end of the task before. F is the sum over earlier tasks of the clients' mean Fisher
-    information, weighted by their samples; for rows of the head that are new it is 0.
+    theta is the global model at the end of the previous task. F is the sum over earlier tasks of the clients' mean Fisher
+    information, weighted by their samples; it is 0 for new rows of the head.
 
     Args:
         penalty: lambda, at least 0; 0 is fine-tuning exactly.
-        gamma: factor on F of the tasks before when a task ends, in [0, 1]; 1 is their sum.
+        gamma: factor on F of the earlier tasks when a task ends, in [0, 1]; 1 gives their sum.
 
     Raises:
         ValueError: if one of them is out of range.
@@ -58,7 +59,7 @@ class ServerEWC(ClassLearner):
         carry = super().begin_visit(net, client)
         if not self.clocks.is_last_round(0) or self.penalty == 0:
             return carry
-        client = replace(client, carry=carry)  # says which classes compete
+        client = replace(client, carry=carry)  # contains the classes that compete
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client),

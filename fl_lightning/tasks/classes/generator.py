@@ -12,10 +12,10 @@ _EPS = 0.8
 
 
 class Generator(nn.Module):
-    """From noise (B, noise) to images (B, channels, height, width) that are about normalised; 8,423,939 parameters for CIFAR.
+    """From noise (B, noise) to roughly normalised images (B, channels, height, width); 8,423,939 parameters for CIFAR.
 
     Linear to 128 maps of a quarter of the height and width; BatchNorm; twice: doubled, convolution, BatchNorm, LeakyReLU .2;
-    convolution, tanh, BatchNorm without weights. What sides that are no multiples of 4 have too much is cut off.
+    convolution, tanh, BatchNorm without weights. Sides that are not multiples of 4 are cropped.
 
     Args:
         input_shape: (channels, height, width).

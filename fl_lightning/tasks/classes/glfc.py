@@ -1,10 +1,10 @@
-"""GLFC: a step weights samples by how little they are known, and holds relations between classes to the model before the task.
+"""GLFC: a step weights hard samples more, and holds relations between classes to the model before the task.
 
 J. Dong, L. Wang, Z. Fang, G. Sun, S. Xu, X. Wang, Q. Zhu: Federated Class-Incremental Learning. CVPR 2022. arXiv 2203.11473.
 The losses of the authors' code; its protocol is ``ClassStream`` with ``moving`` and ``joining``. Departures: the stream tells
-when a task begins, where the code goes by a rise of the entropy; the old model is that of the end of the task before, so that
-no proxy server chooses one by images that it inverts from clients' gradients, and no such gradient is sent; remembered samples
-come on top of a batch, where the code adds the memory to the data.
+when a task begins; the code looks for a rise of the entropy. The old model is that at the end of the previous task, so no proxy
+server chooses one by images that it inverts from clients' gradients, and no such gradient is sent. Remembered samples are added
+to a batch; the code adds the memory to the data.
 """
 
 from typing import Any
@@ -25,17 +25,18 @@ from fl_lightning.tasks.classes.replay import Replay
 class GLFC(DistillingLearner, Replay):
     """Replay by herding with ``(1 - d) L_GC + d L_RD``, both means over samples b and the C classes seen.
 
-    ``L_GC = mean_bc w_b BCE(z_bc, [y_b = c])``, where w is :func:`fl_lightning.functional.gradient_compensation` if the client
-    remembers samples, whose classes are the learned ones, and 1 if it remembers none. ``L_RD = mean_bc BCE(z_bc, t_bc)``, where
-    t is the sigmoid of what the teacher says of old classes, and as in ``L_GC`` of the others. The first task has ``L_GC``.
+    ``L_GC = mean_bc w_b BCE(z_bc, [y_b = c])``, where w is :func:`fl_lightning.functional.gradient_compensation` with the
+    remembered classes as the learned ones, and 1 if the client remembers no sample. ``L_RD = mean_bc BCE(z_bc, t_bc)``, where t
+    is the sigmoid of the teacher's logits for old classes, and the target of ``L_GC`` for the others. The first task has only
+    ``L_GC``.
 
     Args:
         memory: samples that each client remembers, at least 0.
         distillation: d, between 0 and 1.
 
     Raises:
-        ValueError: if a value is out of range, ``loss`` is another one than cross entropy, which stands for these losses here,
-            or the net has no features.
+        ValueError: if a value is out of range, ``loss`` is not cross entropy, the default that these losses replace, or the net
+            has no features.
     """
 
     def __init__(self, memory: int = 100, distillation: float = 0.5, **common: Any) -> None:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from fl_lightning.functional.random_streams import torch_stream
 
-_SEEN = "num_seen"  # the net's buffer, which travels as a counter of BatchNorm does
+_SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
 
 
 class GrowingHead:
-    """The same as a head that grows, with shapes that never change: the net gives minus infinity for classes not seen yet.
+    """A growing head with constant shapes: the net gives minus infinity for classes not seen yet.
 
     Args:
         net: with a linear class layer called ``classifier``.
@@ -38,12 +38,12 @@ class GrowingHead:
         return {_SEEN: net.get_buffer(_SEEN)}
 
     def see(self, net: nn.Module, count: int) -> None:
-        """Have a net tell so many classes apart; nothing waits for the device."""
+        """Set the number of classes of a net; nothing waits for the device."""
         net.get_buffer(_SEEN).fill_(count)
 
     @torch.no_grad()
     def draw(self, rows: slice, seed: int, task: int) -> None:
-        """Draw the rows of new classes, for all clients alike. Not before, as weight decay would shrink them."""
+        """Draw the rows of new classes, the same for all clients. Not earlier, as weight decay would shrink them."""
         weight, bias = self._layer.weight, self._layer.bias
         drawn = torch.rand(weight[rows].shape, generator=torch_stream(seed, task, -1, "rows of the head"), dtype=torch.float64)
         weight[rows] = ((2 * drawn - 1) / self._layer.in_features**0.5).to(weight)

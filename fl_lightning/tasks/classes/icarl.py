@@ -1,9 +1,9 @@
 """ICaRL: distillation, herded memories at the clients, and at the server a classifier by the nearest mean of a class.
 
 S.-A. Rebuffi, A. Kolesnikov, G. Sperl, C. H. Lampert: iCaRL: Incremental Classifier and Representation Learning. CVPR 2017.
-arXiv 1611.07725. Departures: softmax and distillation in the place of binary cross entropies, as in PyCIL's and TARGET's code;
-each client has its memory; the mean of a class is that of the clients' memories in the last round in which one that remembers
-the class took part, under the model that they received.
+arXiv 1611.07725. Departures: softmax and distillation instead of binary cross entropies, as in PyCIL's and TARGET's code. Each
+client has its own memory. The mean of a class is that of the clients' memories, under the model that they received, in the last
+round with a client that remembers the class.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from fl_lightning.tasks.classes.replay import Replay
 class ICaRL(LwF, Replay):
     """Replay by herding, with distillation on all samples of a step.
 
-    The global net is judged as any other. In addition each client that remembers sends, for every class in its memory, the sum
-    of features, scaled to length 1, and their number. The server keeps the newest mean of each class, and
-    :meth:`nearest_mean_logits` are by these.
+    The global net is evaluated as usual. In addition each client that remembers samples sends, for every class in its memory,
+    the sum of features, scaled to length 1, and their number. The server keeps the newest mean of each class for
+    :meth:`nearest_mean_logits`.
 
     Args:
         memory: samples that each client remembers, at least 0.
@@ -50,7 +50,7 @@ class ICaRL(LwF, Replay):
         return {"class_sums": Weighted(self._class_sums(client), 1.0)} if "memory" in client.state else {}
 
     def _class_sums(self, client: Client) -> dict[str, Tensor]:
-        """Of a client's memory, (C, d) sums and (C,) counts."""
+        """Sums (C, d) and counts (C,) of a client's memory."""
         indices = client.state["memory"]
         features = F.normalize(self.features(client, indices), dim=1)
         label = self.data.samples.targets("train", indices)
@@ -64,9 +64,9 @@ class ICaRL(LwF, Replay):
             mean[is_held] = F.normalize(sent["sum"][is_held] / sent["count"][is_held, None], dim=1).to(mean)
 
     def nearest_mean_logits(self, inputs: Inputs) -> Tensor:
-        """(n, C), less the distance of a sample's features, scaled to length 1, to each class mean.
+        """Minus the distance of a sample's features, scaled to length 1, to each class mean, (n, C).
 
-        Minus infinity for classes without one, and for those not seen yet, of which some clients may have met samples.
+        Minus infinity for classes without a mean, and for those not seen yet, even if some clients have met their samples.
         """
         features = predict_in_batches(self.method.net.get_submodule("features"), self.data.eval_batch_size, inputs)
         mean = self.method.server_states.tensors("class_means")["mean"]

@@ -1,9 +1,9 @@
-"""ClassLearner: one global model whose classes arrive task by task, with one head that all tasks share.
+"""ClassLearner: one global model with classes that arrive task by task, and one head that all tasks share.
 
 Fine-tuning as in J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET, ICCV 2023, arXiv 2303.06937, and S. Babakniya et al.: MFCL,
-NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, of which those seen so far take part: the
-same as a head that grows, with shapes that never change. Departures: new rows are uniform in +-1/sqrt(d) with bias 0, where
-TARGET's are in +-sqrt(3/d) and MFCL's biases are drawn too.
+NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, and the rows of the classes seen so far are
+active: a growing head with constant shapes. Departures: new rows are uniform in +-1/sqrt(d) with bias 0, where TARGET's are in
++-sqrt(3/d) and MFCL's biases are drawn too.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ _LEAKED = "classes that compete"  # in the carry of a client that has met some b
 class ClassLearner(Learner):
     """Learns the tasks of ``data.tasks``, a ``ClassStream`` or ``DomainStream``; with its defaults it is fine-tuning.
 
-    What goes through the server is up to the method, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` says which samples
-    a client has in each task. Of the clients that have joined by then ``data.clients_per_round`` take part in a round, or all
-    where they are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher; rows
-    of the head are drawn anew, for all clients alike, when their task begins. Where borders are blurry, a client's
-    samples of other tasks' classes are trained on too: among ``new`` classes those that it has samples of count as new, among
-    ``seen`` ones later classes that it has met count as seen. The net has a linear class layer called ``classifier``, as
-    all of ours.
+    The method decides what goes through the server, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` sets each client's
+    samples in each task. ``data.clients_per_round`` of the clients that have joined take part in a round, or all of them if
+    there are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher. New values
+    are drawn for the rows of a class, the same for all clients, when its task begins. With blurry borders, clients also train
+    on samples of other tasks' classes. With ``softmax_over`` new, the classes that a client has samples of then count as new;
+    with ``seen``, the later classes that it has met count as seen. The net has a linear class layer called ``classifier``, as
+    all bundled nets.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.
         softmax_over: the classes that compete in the local loss: ``new``, those of the present task (TARGET, LANDER), which
-            leaves the rows of old ones alone, or all ``seen`` (MFCL), which pushes those down that have no samples any more.
+            does not change the rows of old ones, or all ``seen`` (MFCL), which pushes down classes without samples.
 
     Raises:
         ValueError: if a value is out of range.
@@ -141,10 +141,10 @@ class ClassLearner(Learner):
         self._first_round_of_task = round - self.clocks.rounds[0]
 
     def end_task(self) -> None:
-        """Work at the server with the model of a task that is over, and another one follows."""
+        """Work at the server with the model of a finished task, if another task follows."""
 
     def end_round(self, probes: Sequence[State]) -> None:
-        self.head.see(self.method.net, self.arrived.num_seen)  # which clients may raise in their fits
+        self.head.see(self.method.net, self.arrived.num_seen)  # which clients can raise in their fits
         self.clocks.tick([0], {})
 
     def after_undo(self) -> None:
@@ -156,7 +156,7 @@ class ClassLearner(Learner):
         return _num_there_at(self.data, self.task + tasks_away)
 
     def visits(self, visits: Sequence[Visit]) -> list[Visit]:
-        """In a rehearsal, before clients that may join in this round have samples, the others."""
+        """In a rehearsal, before clients that join in this round have samples: the others."""
         is_rehearsal = self._first_round_of_task is None
         return [visit for visit in visits if not is_rehearsal or self.data.num_train(visit.client) > 0]
 
@@ -166,10 +166,10 @@ class ClassLearner(Learner):
         return self.sample_losses(net, batch, client.label_counts, client)
 
     def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
-        """What clients minimise, (B,), on any samples: those of the batch, and others where a method has some.
+        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
 
         Args:
-            label_counts: (C,), of all that the client has.
+            label_counts: (C,), of all samples of the client.
         """
         return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
 
@@ -209,12 +209,12 @@ def frozen_copy(net: nn.Module) -> State:
 
 
 def places_among(columns: slice | Tensor, targets: Tensor) -> Tensor:
-    """Where targets, (B,), are among the columns that they are of, which are ascending."""
+    """The positions of targets, (B,), among their columns, which are ascending."""
     return targets - columns.start if isinstance(columns, slice) else (columns < targets[:, None]).sum(dim=1)
 
 
 def _read_clock(learner: ClassLearner) -> None:
-    """The clock on the host, for what is decided there, and for the data module."""
+    """The clock on the host, for decisions there and for the data module."""
     learner.clocks.read()
     learner.data.present_shards.go_to([learner.task] * learner.data.num_clients)
 
@@ -226,7 +226,7 @@ def _take_over(learner: ClassLearner, keys: Any) -> None:
 
 
 def _keeps_personal_weights(method: Any) -> bool:
-    """Whether any weights of a method stay with clients, or models that they use."""
+    """Whether any weights or models of a method stay with clients."""
     kind, ours = method if isinstance(method, type) else type(method), FederatedAlgorithm
     has_models = kind.fine_tuned or kind.has_global_model is not ours.has_global_model
     return bool(kind.personal) or has_models or bool(overridden(kind, ours.is_personal, ours.personal_model))

@@ -1,8 +1,8 @@
-"""LwF: clients keep what the global model said of old classes when the task before ended.
+"""LwF: clients preserve the global model's predictions for old classes from the end of the previous task.
 
 Z. Li, D. Hoiem: Learning without Forgetting. ECCV 2016. arXiv 1606.09282; in federated learning the baseline of J. Zhang et
-al.: TARGET, ICCV 2023, arXiv 2303.06937, whose loss and weights these are. Departures: the teacher is sent in every round, as
-clients keep nothing.
+al.: TARGET, ICCV 2023, arXiv 2303.06937, with its loss and weights. Departures: the teacher is sent in every round, as clients
+keep nothing.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from fl_lightning.tasks.classes.distilling import DistillingLearner
 class LwF(DistillingLearner):
     """The loss plus ``lambda * -sum_{c<o} p_c log q_c`` over the o old classes, at temperature T, from the second task on.
 
-    p is said by the global model at the end of the task before, in evaluation mode, q by the client's.
+    p are the predictions of the global model at the end of the previous task, in evaluation mode, q those of the client's.
 
     Args:
         distillation: lambda, at least 0; 0 is fine-tuning exactly.

@@ -1,9 +1,9 @@
-"""MFCL: the server learns to generate images of old classes from the model alone, and clients rehearse these.
+"""MFCL: the server learns from only the model to generate images of old classes, and clients rehearse these.
 
 S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Approach to Mitigate Catastrophic Forgetting in
 Federated Class Incremental Learning for Vision Tasks. NeurIPS 2023. arXiv 2311.07784; weights and net of the authors' code.
-Departures: real and generated samples go through the body once a step, where the code does so twice and moves BatchNorm's
-statistics twice; head and body follow one optimizer. Generator and teacher are sent in every round, as clients keep nothing.
+Departures: real and generated samples go through the body once per step; the code does so twice and updates BatchNorm's
+statistics twice. Head and body have one optimizer. Generator and teacher are sent in every round, as clients keep nothing.
 """
 
 import copy
@@ -21,7 +21,7 @@ from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.generator import Generator, draw_noise
 
-_CONTENT_TEMPERATURE = 1000.0  # of the authors' code, by which the term is nearly constant
+_CONTENT_TEMPERATURE = 1000.0  # of the authors' code; it makes the term nearly constant
 _VARIANCE_FLOOR = 1e-8
 _GENERATOR_RATE = 1e-3
 _Batches = list[tuple[nn.Module, Tensor]]  # BatchNorm layers and what they got
@@ -29,23 +29,23 @@ _Batches = list[tuple[nn.Module, Tensor]]  # BatchNorm layers and what they got
 
 class MFCL(DistillingLearner):
     """``CE_new`` on real samples, and on real and generated ones ``head_weight * CE_seen`` with the features held fixed, plus
-    ``distillation`` times the mean squared difference of what the teacher's head makes of both models' features.
+    ``distillation`` times the mean squared difference of the teacher head's outputs for both models' features.
 
-    No sample is kept: at a task's end the server trains its one generator against the global model, by the classes that it
-    gives, their balance, BatchNorm's statistics and smoothness.
+    No sample is kept. At a task's end the server trains its one generator against the global model, with losses on the
+    predicted classes, their balance, BatchNorm's statistics and smoothness.
 
     Args:
-        net: with ``features`` and a linear ``classifier``, as all of ours; the data are images.
+        net: with ``features`` and a linear ``classifier``, as all bundled nets; the data are images.
         distillation: w_kd, at least 0.
         head_weight: w_ft, at least 0.
-        generated: samples of a local step that are generated, at least 1.
+        generated: number of generated samples in a local step, at least 1.
         generator_steps: pi, the server's steps at a task's end, at least 1.
         generator_batch: samples of each.
         noise: dimensions of the generator's noise, at least 1.
-        content_weight, balance_weight, statistics_weight, smoothness_weight: of the generator's loss, at least 0.
+        content_weight, balance_weight, statistics_weight, smoothness_weight: weights in the generator's loss, at least 0.
 
     Raises:
-        ValueError: if a value is out of range, the net has no features, or the data are no images.
+        ValueError: if a value is out of range, the net has no features, or the data are not images.
         FloatingPointError: at the end of a task, if the generator is not finite.
     """
 
@@ -166,7 +166,7 @@ class MFCL(DistillingLearner):
         self._check_generator()
 
     def _check_generator(self) -> None:
-        """Images that are not finite would lose every client's update in all rounds to come.
+        """Refuse a non-finite generator: its images would lose every client's update in all later rounds.
 
         Raises:
             FloatingPointError: if a weight or a running statistic of the generator is not finite.
@@ -179,7 +179,7 @@ class MFCL(DistillingLearner):
             )
 
     def generator_loss(self, teacher: nn.Module, images: Tensor) -> Tensor:
-        """What the generator minimises, a scalar: content, balance, BatchNorm's statistics, smoothness.
+        """The generator's loss, a scalar: content, balance, BatchNorm's statistics, smoothness.
 
         Args:
             teacher: the global model, frozen and in evaluation mode.
@@ -201,7 +201,7 @@ class MFCL(DistillingLearner):
 
 
 def _statistics(received: _Batches) -> Tensor:
-    """Mean over BatchNorm layers of how far the batch's moments are from the running ones."""
+    """Mean over BatchNorm layers of the distance of the batch's moments from the running ones."""
     divergences = []
     for layer, inputs in received:
         over = [dim for dim in range(inputs.ndim) if dim != 1]

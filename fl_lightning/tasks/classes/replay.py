@@ -1,7 +1,7 @@
 """Replay: clients rehearse a few samples of earlier tasks.
 
-A. Chaudhry et al.: On Tiny Episodic Memories in Continual Learning. 2019. arXiv 1902.10486, at each client. Nothing more is
-sent than by FedAvg. Departures: remembered samples are not augmented.
+A. Chaudhry et al.: On Tiny Episodic Memories in Continual Learning. 2019. arXiv 1902.10486, at each client. Clients send the
+same as in FedAvg. Departures: remembered samples are not augmented.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ Selection = Literal["reservoir", "balanced", "herding"]
 
 
 class Replay(ClassLearner):
-    """A local step is on B samples of the present task and B_m of a client's memory, drawn anew: the mean over all of them.
+    """A local step uses B samples of the present task and B_m newly drawn from a client's memory: the mean over all of them.
 
-    A client chooses among the samples of a task at its last visit in it, by indices of its data; one that takes no part in a
-    task, or whose last update in it is not finite, remembers none of it. Each sample is offered once.
+    A client chooses among the samples of a task at its last visit in it, by indices of its data. A client that takes no part in
+    a task, or ends it with a non-finite update, remembers none of it. Each sample is offered once.
 
     Args:
         memory: m, samples that each client remembers, at least 0; 0 is fine-tuning exactly.
-        selection: which: ``reservoir``, each sample met with equal probability; ``balanced``, m divided by the classes met, of
-            each at random; ``herding``, as many of each, those whose mean of features is nearest to the class's, by the global
-            model that the client received (iCaRL). A class that comes again, in another domain or across a blurry border, is
-            remembered by earlier and later samples in proportion to how many there were. For herding the net has ``features``
-            and ``classifier``, as all of ours.
+        selection: the rule: ``reservoir``, each sample met with equal probability; ``balanced``, m divided among the classes
+            met, each at random; ``herding``, the same number of each, chosen so that their mean of features is nearest to the
+            class's, by the global model that the client received (iCaRL). If a class comes again, in another domain or across a
+            blurry border, the memory has earlier and later samples in proportion to their numbers. Herding needs a net with
+            ``features`` and ``classifier``, as all bundled nets have.
         replayed: B_m, drawn with replacement; by default half of ``data.batch_size``.
         softmax_over: ``seen``, as remembered samples are of old classes.
 
     Raises:
         ValueError: if a value is out of range, the memory is larger than the data of any client or, divided by classes, smaller
-            than those that a client meets, or herding has no features.
+            than the number that a client meets, or herding has no features.
     """
 
     needs = ClassLearner.needs | Needs(other_samples=True)
@@ -106,7 +106,7 @@ class Replay(ClassLearner):
         targets = torch.cat([batch.targets, memory["targets"][chosen]])
         count_too = None if batch.real is None else torch.cat([batch.real, torch.ones_like(draws, dtype=torch.bool)])
         losses = self.sample_losses(net, Batch(inputs, targets, count_too), memory["label_counts"], client)
-        # The mean of these over the batch is that over the batch and what is remembered.
+        # The mean of these over the batch is that over the batch and the remembered samples.
         real = count if batch.real is None else batch.real.sum()
         return (real * losses[:count] + losses[count:].sum()) / (real + len(draws))
 
@@ -115,7 +115,7 @@ class Replay(ClassLearner):
             self.update_memory(client)
 
     def _is_last_visit(self, client: Client) -> bool:
-        """Whether a client that is at this point is not in a later cohort before it moves to another task."""
+        """Whether a client at this point is in no later cohort before it moves to another task."""
         rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self.task))
         return not self.is_sampled_within(client, rounds - self.clocks.rounds[0] - 1)
 
@@ -133,13 +133,13 @@ class Replay(ClassLearner):
             kept = reservoir(kept, int(met.sum()), offered, self.memory, rng)
         else:
             kept = self._balanced(kept, met.tolist(), offered, client, rng)
-        met = met + streams.dataset.train.targets[held].bincount(minlength=len(met))  # what the client kept stays as it is
+        met = met + streams.dataset.train.targets[held].bincount(minlength=len(met))  # not in place: it is stored
         client.state.update(memory=torch.tensor(kept, dtype=torch.int64, device=device), met=met.to(device))
 
     def _balanced(
         self, kept: list[int], met: Sequence[int], offered: list[int], client: Client, rng: np.random.Generator
     ) -> list[int]:
-        """As many of each class, of one that nothing more is offered of the first ones that were there before.
+        """The same number of each class; of a class without new samples, the first ones already stored.
 
         Args:
             met: (C,), samples of each class that were offered before.
@@ -150,7 +150,7 @@ class Replay(ClassLearner):
             chosen, more = before.get(label, []), new.get(label, [])
             if more and self.selection == "herding":
                 chosen = self._herded(chosen, met[label], more, quota, client)
-            elif chosen and more:  # in random order, so that the first ones of them are a uniform sample too
+            elif chosen and more:  # in random order, so that the first ones are also a uniform sample
                 chosen = rng.permutation(reservoir(chosen[:quota], met[label], more, quota, rng)).tolist()
             balanced += (chosen or more)[:quota]
         return balanced
@@ -171,7 +171,7 @@ class Replay(ClassLearner):
         return [index for _, index in mixed]
 
     def features(self, client: Client, indices: Tensor) -> Tensor:
-        """(n, d), what the classifier of the model that a client received gets of training samples; without autocast."""
+        """Features (n, d) of training samples in the model that a client received; without autocast."""
         inputs = self._samples(indices)[0]
         with torch.autocast(inputs.device.type, enabled=False):  # its rounding would choose among samples that tie
             return client.evaluate(client.received_state, lambda net: net.get_submodule("features")(inputs))

@@ -173,7 +173,7 @@ HEAD = """\
 # What combines on arriving classes
 
 Written by `WRITE_PAGES=1 pytest -m slow tests/tasks/classes/test_table_of_class_learners.py` from the runs of these tests,
-which fail where this page says something else. [arriving_classes.md](arriving_classes.md) has the learners and the streams.
+which fail where this page differs. [arriving_classes.md](arriving_classes.md) has the learners and the streams.
 
 Each cell is a run of two tasks of one round on a tiny federation, in float64 on the CPU, that differs in one thing from the
 base: cross entropy, local SGD, one client after another in one process, `ClassStream` with two tasks. Runs of `captured` have

@@ -1,0 +1,168 @@
+"""Pages, docstrings and comments are in plain English: stiff words for which there always is a better one stay out of them."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Regular expressions, in which a space is any white space, also across lines of a comment; and what to write instead.
+WORDS = {
+    "shall": "will or must",
+    "likewise": "also, or in the same way",
+    "in the place of": "instead of",
+    "takes? the place of": "replaces",
+    "(there|where|here)(of|in|upon|with)": "of it, in it",
+    "of (yours|ours)": "your own, our",
+    "an own": "its own, or a separate",
+    "(?<!there\\s)(is|are|was|were) no (checkpoint|class|config|file|folder|image|key|method|module|net)(e?s)?": "is not a",
+    "none yet": "not yet known, or no ... yet",
+    "nobody": "no client, no process or no one",
+    "what (becomes|became) of": "how ... is handled",
+    "as (the|its|their|our) [\\w']+( [\\w']+)? (has|have) it": "as in",
+    "as ever": "as usual",
+    "in small": "a small version of",
+    "(lies?|stands?) (in|at|on|next to|beside|below|above|with|here|there|elsewhere)(?! \\[)": "is in, or is stored in",
+    "(says|tells) (where|which|what|how|whether)( \\w+){1,3} (lies?|stands?)": "sets the folder of",
+    "wants": "needs or requires",
+    "knows? (of|no)": "has, or has no",
+    "(config|docstring|file|folder|key|option|page|row|setting|table)s? says?": "sets, shows or contains",
+    "(the|its|their|these|those|of|by|from) [\\w'-]+ alone": "only",
+}
+_STIFF = re.compile("|".join(rf"(?<![\w-])(?:{word})(?![\w-])".replace(" ", r"[\s#]+") for word in WORDS), re.IGNORECASE)
+_CURES = [(re.compile(word.replace(" ", r"[\s#]+"), re.IGNORECASE), cure) for word, cure in WORDS.items()]
+
+# Rooms and pages that are still to be edited: this list only gets shorter.
+TO_EDIT = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("data", "engines", "reports", "resuming", "sweeps")),
+    *(f"fl_lightning/{room}" for room in ("attacks", "command_line", "data", "privacy", "processes", "report")),
+    *(f"fl_lightning/{room}" for room in ("state", "sweep", "watch")),
+    "callbacks",
+)
+
+# Records of their time: what changed when, and the pages that runs write.
+_RECORDS = re.compile(r"CHANGELOG\.md|docs/(results|study_digits)/(.*/)?report\.md")
+
+
+def _pages() -> list[Path]:
+    """All pages of the tree that are kept up to date."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    return [page for page in pages if not _RECORDS.fullmatch(page.relative_to(ROOT).as_posix())]
+
+
+@cache
+def _rooms() -> dict[str, list[Path]]:
+    """Files by room: a page, a folder of the package, a file next to those folders, or a folder next to the package."""
+    found: dict[str, list[Path]] = {page.relative_to(ROOT).as_posix(): [page] for page in _pages()}
+    for file in (ROOT / "fl_lightning").rglob("*.py"):
+        found.setdefault("/".join(file.relative_to(ROOT).parts[:2]), []).append(file)
+    for folder in ("callbacks", "studies", "docs/site", "benchmarks"):
+        found[folder] = [*(ROOT / folder).rglob("*.py")]
+    return found
+
+
+def _prose(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """First lines and texts of a page, or of a file's docstrings and comments, without code, quotations and titles."""
+    if name.endswith(".md"):
+        yield 1, _masked(re.sub(r"^( *)(```|~~~)[^`].*?^\1\2|^( *)```\n.*?^\3```", _blank, text, flags=re.M | re.S))
+        return
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstring = "".join(lines[node.lineno - 1 : node.end_lineno]).replace('"""', "   ")
+            yield node.lineno, _masked(re.sub(r"^ *(>>>|\.\.\.) .*", _blank, docstring, flags=re.M))
+    comments: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string
+    for line, comment in comments.items():
+        if line - 1 not in comments:
+            block = [comment]
+            while line + len(block) in comments:
+                block.append(comments[line + len(block)])
+            yield line, _masked("\n".join(block))
+
+
+def _masked(text: str) -> str:
+    return re.sub(r'``.*?``|`[^`]*`|"[^"\n]*"|\]\([^)]*\)', _blank, text, flags=re.S)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", "_", found[0])
+
+
+def stiff(name: str, text: str) -> list[str]:
+    """A line for each stiff word of a file: where it is, and what to write instead."""
+    if not _STIFF.search(text):  # most files have none: parsing them all would take seconds
+        return []
+    found = []
+    for first, prose in _prose(name, text):
+        for match in _STIFF.finditer(prose):
+            cure = next(cure for word, cure in _CURES if word.fullmatch(match[0]))
+            line = first + prose.count("\n", 0, match.start())
+            found.append(f"{name}:{line}: {' '.join(match[0].split())!r}: write {cure}")
+    return found
+
+
+def _stiff_in(room: str) -> Iterator[str]:
+    for file in _rooms()[room]:
+        yield from stiff(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))
+
+
+def test_text_is_plain():
+    """Of all rooms that have been edited."""
+    found = [line for room in _rooms() if room not in TO_EDIT for line in _stiff_in(room)]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("room", TO_EDIT)
+def test_a_room_to_edit_still_is_one(room):
+    """Else it is taken off the list, and kept plain from then on."""
+    assert any(_stiff_in(room)), f"{room} has no stiff word left: take it off TO_EDIT"
+
+
+PAGE = """Files lie in a folder, and shall stay there.
+
+`shall` is code, "Shall we" a title, and x lies in [0, 1]; there is no file.
+
+```
+shall
+```
+
+This is no file, but a
+config of yours.
+"""
+
+CODE = '''"""What the file says."""
+
+shall = "likewise"  # a comment that is written in the
+# place of another
+
+
+def wants(nobody):
+    """Likewise.
+
+    Example::
+
+        >>> shall  # wants
+    """
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.md", PAGE, ["1: 'lie in'", "1: 'shall'", "9: 'is no file'", "10: 'of yours'"]),
+        ("a.py", CODE, ["1: 'file says'", "8: 'Likewise'", "3: 'in the # place of'"]),
+    ],
+)
+def test_stiff_words_are_found(name, text, expected):
+    """In text, also across lines; not in code, quotations or intervals."""
+    assert [line.removeprefix(f"{name}:").rpartition(": write ")[0] for line in stiff(name, text)] == expected
