@@ -55,9 +55,9 @@ STUDIES = [
         title="Digits: WSM and TCE against cross entropy",
         claim="Where clients train long on skewed data and the rate of each loss is chosen by validation, WSM and TCE end "
         "with a higher test accuracy than cross entropy and forget less of other clients' data.",
-        paper="Legate, Caccia, Belilovsky report .859 for TCE and .79 for cross entropy on CIFAR-10, Legate's thesis .833 for WSM "
-        "and .684 for cross entropy with 20 clients; digits are in neither. The rates are those that digits_rates chose with "
-        "seeds 1, 2 and 3; the setting was found without seeds 4, 5 and 6.",
+        paper="Legate, Caccia, Belilovsky report .859 for TCE and .79 for cross entropy on CIFAR-10, Legate's thesis .833 for "
+        "WSM and .684 for cross entropy with 20 clients; digits are in neither. The rates are those that digits_rates chose "
+        "with seeds 1, 2 and 3; the setting was found without seeds 4, 5 and 6.",
         sweeps=(
             Sweep(
                 "rate_0.3",
