@@ -96,7 +96,7 @@ def test_every_name_that_a_page_imports_has_an_api_page():
     assert [name for name in sorted(imported) if f"`{name}" not in api and f".{name}\n" not in api] == []
 
 
-HOSTS = {"semver.org", "github.com", "docs.pytorch.org"}  # that pages may link to
+HOSTS = {"semver.org", "github.com", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
 
 
 def test_external_links_lead_to_listed_hosts():
