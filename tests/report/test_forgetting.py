@@ -38,13 +38,14 @@ def test_ranks_by_hand():
 
 
 def test_the_least_forgetting_is_bold(write_run, study):
-    """F_t counts what is lost, and client F_ki is negative where something is."""
+    """F_t counts what is lost; client F_ki is logged negative where something is, and shown positive."""
     for model, lost, kept in (("FedAvg", 0.5, -0.5), ("FedProx", 0.25, -0.75), ("FedNova", 0.375, -0.25)):
         scalars = {"forgetting/round": {2: lost}, "forgetting/client_mean": {2: kept}}
         write_run(model, {2: 0.5}, model=model, scalars=scalars)
-    (table,) = forgetting(study(), {"forgetting/round": "round F_t", "forgetting/client_mean": "client F_ki (negative)"})
+    (table,) = forgetting(study(), {"forgetting/round": "round F_t", "forgetting/client_mean": "client F_ki"})
     cells = {name: {table.rows[row][column] for row, column in getattr(table, name)} for name in ("bold", "underlined")}
-    assert cells == {"bold": {"0.250", "-0.250"}, "underlined": {"0.375", "-0.500"}}
+    assert cells == {"bold": {"0.250"}, "underlined": {"0.375", "0.500"}}
+    assert [record["forgetting/client_mean_positive_mean"] for record in table.records] == [0.5, 0.25, 0.75]
     assert "Bold is the least forgetting, underlined the second." in table.note
 
 
