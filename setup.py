@@ -18,7 +18,7 @@ TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "con
 def description(readme: str, repository: str, commit: str) -> str:
     """The README with whole addresses in the place of relative ones: of pictures as they are, of pages as they are shown."""
     pictures = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/{commit}/", readme)
-    return re.sub(r"((?<!!)\[[^]!]*\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)
+    return re.sub(r"(\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)  # also of a picture that is a link
 
 
 def addresses(repository: str, commit: str) -> dict[str, str]:

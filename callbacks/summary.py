@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fl_lightning import __version__
 from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice, check_each
 from fl_lightning.functional import final_accuracy, rounds_to_target
@@ -191,10 +192,11 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row(name, f"{value:.4f}")
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
-    for name, value in (results["newest_forgetting"] | results["tasks"]).items():
-        if not name.endswith("_positive"):
-            last = ", last" * name.startswith("forgetting/")  # reports have the mean over rounds
-            table.add_row(f"{name}{last}", f"{value:z.4f}{_sign(name)}")
+    for name, value in results["newest_forgetting"].items():
+        if not name.endswith("_positive"):  # reports have the mean over rounds
+            table.add_row(f"{forgetting_name(name)}, last", f"{forgetting_sign(name) * value:z.4f}")
+    for name, value in results["tasks"].items():
+        table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:
         table.add_row("privacy", privacy["defence"])
         if privacy["epsilon"] is not None:
@@ -218,6 +220,8 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row("largest update before them", _named(before))
     if (largest := results["largest_update"]) and (undone or results["clients_left_out"] or results["far_update"]):
         table.add_row("largest finite update", _named(largest))
+    if results["newest_forgetting"]:
+        table.caption = "Positive forgetting is a loss of accuracy."
     Console().print(table)
 
 
@@ -226,13 +230,10 @@ def _named(update: dict[str, float]) -> str:
 
 
 def _sign(name: str) -> str:
-    """Which sign of a measure of forgetting is forgetting."""
-    of_clients = ("forgetting/client_mean", "forgetting/client_worst", "forgetting/personal_since_visit")
-    if name in (*of_clients, "tasks/backward_transfer"):
+    """Which sign of a score of tasks is forgetting: a transfer is negative where something is forgotten."""
+    if name == "tasks/backward_transfer":
         return ", negative is forgetting"
-    drops = ("forgetting/round", "forgetting/local_mean", "forgetting/from_best")
-    is_drop = name.startswith(("forgetting/every_", "tasks/forgetting")) or name in drops
-    return ", positive is forgetting" if is_drop else ""
+    return ", positive is forgetting" if name.startswith("tasks/forgetting") else ""
 
 
 def _span(readings: dict[str, float]) -> str:

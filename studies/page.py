@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.figures import drawing_style
 from fl_lightning.report.study import INTERVAL_IS
@@ -13,7 +14,7 @@ from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.sweep.points import short_keys
 from studies.declaration import Study, Sweep
 from studies.results_file import COLLAPSED_IS, Result
-from studies.table import Group, all_runs, compared, compared_within, groups, label
+from studies.table import Group, all_runs, compared, compared_within, groups, label, tag
 
 PAGE = "report.md"
 _RESOLUTION = 110  # dots an inch
@@ -73,17 +74,19 @@ def _measured(study: Study, found: Sequence[Group], results: Sequence[Result]) -
     differences, within = compared(study, found), compared_within(study, found)
     return [
         all_runs(study, found),
-        _wrapped(f"{_how(found)} Final is the {FINAL_IS}. {_provenance(results)}"),
+        _wrapped(f"{_how(study, found)} Final is the {FINAL_IS}. {_provenance(results)}"),
         *([_against(study, results), differences] if differences else []),
         *(["Two measures of the same runs, by the same test:", within] if within else []),
         "![Every run, and the mean of each setting](figure.png)",
     ]
 
 
-def _how(found: Sequence[Group]) -> str:
+def _how(study: Study, found: Sequence[Group]) -> str:
     """What the numbers of the table are."""
     collapsed = any(run.has_collapsed for group in found for run in group.done)
     said = f"Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, {INTERVAL_IS}."
+    if any(forgetting_sign(tag(measure)) < 0 for measure in study.measures):
+        said += " Positive forgetting is a loss of accuracy; runs.csv has F_ki with the papers' sign, by which it is negative."
     said += " Where a run of a setting lacks a number there is no mean, but how many have it."
     return said + f" A run has collapsed if {COLLAPSED_IS}." * collapsed
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.report.study import Spread, holm, paired_test
 from fl_lightning.report.tables import DASH, not_all, number
 from fl_lightning.sweep.points import short_keys
@@ -39,8 +40,9 @@ class Group:
         return {run.seed for run in self.runs}
 
     def by_seed(self, scalar: str) -> dict[int, float]:
-        """A scalar in the runs that have it."""
-        return {run.seed: run.scalars[scalar] for run in self.done if scalar in run.scalars}
+        """A scalar in the runs that have it, with the sign by which positive is forgetting."""
+        sign = forgetting_sign(tag(scalar))
+        return {run.seed: sign * run.scalars[scalar] for run in self.done if scalar in run.scalars}
 
     def over_all(self, scalar: str) -> Spread:
         """A scalar over all runs, of none where one lacks it."""
@@ -49,6 +51,11 @@ class Group:
     def without(self, keys: Iterable[str]) -> frozenset[tuple[str, Hashable]]:
         """The setting but some keys, to be compared."""
         return frozenset((key, value) for key, value in self.setting.items() if key not in keys)
+
+
+def tag(scalar: str) -> str:
+    """What a run logged that a column of the results file is of, such as ``.../last`` or ``.../mean``."""
+    return scalar.rpartition("/")[0] if scalar.startswith("forgetting/") else scalar
 
 
 def groups(results: Sequence[Result]) -> list[Group]:

@@ -197,9 +197,9 @@ def test_documented_samplers_are_keys(main):
         ("--model.privacy", {*privacy.__all__} - {"Privacy"}),
     ],
 )
-def test_the_readme_names_every_choice(key, names):
+def test_the_table_of_keys_names_every_choice(key, names):
     """In the row of its key; what is no class of ours has a dot."""
-    row = re.search(rf"^\| `{key}` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)[1]
+    row = re.search(rf"^\| `{key}` \| (.*) \|$", (ROOT / "docs" / "keys.md").read_text(), re.MULTILINE)[1]
     assert set(re.findall(r"`(\w+)`", row)) == names
 
 
@@ -230,13 +230,33 @@ def test_documented_hooks_exist():
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     """The snippet of the README, as a script in an empty folder, prints what the README says, to the rounding of machines."""
     text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "snippet.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("snippet.py", run_name="__main__")
     printed = re.search(r"test accuracy (\S+)\n$", capsys.readouterr().out)[1]
     written = re.search(r"`test accuracy (\S+)`", text)[1]
     assert abs(float(printed) - float(written)) < 0.03
+
+
+def test_the_readmes_method_is_the_documented_one(documented, fit, toy_data, tmp_path):
+    """The shorter class of the README gives the weights of docs/adding_a_method.md, bit for bit."""
+    _, code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "short_method.py").write_text(code)
+    short = runpy.run_path(str(tmp_path / "short_method.py"))["MyFedProx"]
+    net = torch.nn.Linear(4, 3, dtype=torch.float64)
+    methods = [method(copy.deepcopy(net), mu=0.5, local_steps=3) for method in (short, documented.MyFedProx)]
+    for method in methods:
+        fit(method, toy_data(), 2, precision="64-true")
+    assert torch.equal(methods[0].net.weight, methods[1].net.weight)
+
+
+def test_the_readme_is_short_and_begins_with_a_picture():
+    """At most 650 words; the first picture that is no badge stands above the first heading of a section."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 650
+    pictures = [name for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text[: text.index("## ")]) if "badge" not in name]
+    assert pictures
 
 
 def test_the_documented_data_modules_are_the_same_federation():
@@ -276,7 +296,7 @@ def test_links_lead_somewhere():
 
 
 def test_documented_keys_exist(capsys):
-    """Every key in the README's table and every callback it names is one of the command line."""
+    """Every key in the table of docs/keys.md and every callback it names is one of the command line."""
     from fl_lightning.command_line import cli
 
     sys.argv[1:] = []
@@ -284,8 +304,8 @@ def test_documented_keys_exist(capsys):
         cli.main(["fit", "--config", "digits_tce.yaml", "--print_config"])
     config = yaml.safe_load(capsys.readouterr().out)
     config["model"] = config["model"]["init_args"]
-    text = (ROOT / "README.md").read_text()
-    table = text[text.index("| key | what |") : text.index("## Checkpoints")]
+    text = (ROOT / "docs" / "keys.md").read_text()
+    table = text[text.index("| key | what |") : text.index("## Completion")]
     keys = re.findall(r"`--([\w.]+)", table)
     assert len(keys) > 12
     for key in keys:

@@ -77,11 +77,13 @@ def test_every_folder_of_the_package_is_installed(setup, monkeypatch):
 def test_the_index_shows_the_readme_with_whole_addresses(setup):
     text = setup["description"]((ROOT / "README.md").read_text(), "https://example.org/a/b", "c0ffee")
     targets = re.findall(r"\]\(([^)]+)\)", text)
-    assert len(targets) > 20
+    assert len(targets) > 15
     assert all(re.match(r"https?://|#", target) for target in targets)
-    picture = "docs/images/forgetting_clients_digits_40.png"
+    picture = "docs/images/forgetting_ce_wsm.png"
     assert f"](https://example.org/a/b/raw/c0ffee/{picture})" in text
-    assert "[docs/methods.md](https://example.org/a/b/blob/c0ffee/docs/methods.md)" in text
+    assert "[keys](https://example.org/a/b/blob/c0ffee/docs/keys.md)" in text
+    badge = "https://example.org/a/b/raw/c0ffee/docs/images/badge_docs.svg"
+    assert f"]({badge})](https://example.org/a/b/blob/c0ffee/docs/start.md)" in text
     kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
     assert setup["description"](kept, "https://example.org/a/b", "c0ffee") == kept
 

@@ -103,7 +103,7 @@ def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
     assert "FedProx, CrossEntropy, 20 rounds" in capsys.readouterr().out
 
 
-HOSTS = {"semver.org", "github.com", "docs.pytorch.org"}  # that pages may link to
+HOSTS = {"semver.org", "github.com", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
 
 
 def test_external_links_lead_to_listed_hosts():

@@ -48,9 +48,10 @@ def run_page(main):
 def test_start(run_page, tmp_path):
     """The files that the page names are there, and so is the report."""
     printed = run_page("start.md")
-    assert "TruncatedCrossEntropy" in printed
-    folder = tmp_path / "runs" / "digits_tce" / "version_0"
-    names = re.findall(r"^\| `([^`]+)` \|", (DOCS / "start.md").read_text(), re.MULTILINE)
+    assert "ReweightedSoftmax" in printed
+    folder = tmp_path / "runs" / "digits_wsm" / "version_0"
+    files = (DOCS / "start.md").read_text().split("| file | what |")[1]
+    names = re.findall(r"^\| `([^`]+)` \|", files, re.MULTILINE)
     assert len(names) == 5
     for name in names:
         assert list(folder.glob(name)), name

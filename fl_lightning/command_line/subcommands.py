@@ -19,7 +19,7 @@ subcommands:
 options:
 {}
 
-A first run: fl-lightning fit --config digits_tce.yaml"""
+A first run: fl-lightning fit --config digits_wsm.yaml"""
 _OPTIONS = {"--help": "show this overview; after a subcommand, its options", "--version": "show the version"}
 
 

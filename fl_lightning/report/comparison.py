@@ -9,6 +9,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.report.costs import megabytes, time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.groups import Group, group_runs
@@ -110,7 +111,7 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
         f"{metric}, best": lambda run: float(run.log.scalars[metric].after(0).values.max()),
     }
     for name in sorted(name for name in common - {_REPEATED} if name.startswith(_FORGETTING)):
-        measures[f"{name}, mean"] = lambda run, name=name: mean_after_first(run, name)
+        measures[f"{forgetting_name(name)}, mean"] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
     if "communication/total_up" in common:
         measures["MB up"] = lambda run: megabytes(run, "up")
     measures[_SECONDS] = lambda run: time_of_rounds(run)[1]

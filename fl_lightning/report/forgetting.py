@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.groups import Group
 from fl_lightning.report.runs import Run
@@ -21,7 +22,7 @@ from fl_lightning.report.tables import (
     spread,
 )
 
-_MORE_IS_BETTER = ("forgetting/client_mean", TASKS, "tasks/backward_transfer")
+_MORE_IS_BETTER = (TASKS, "tasks/backward_transfer")
 _SIZE = "tasks/model_megabytes"  # no score
 
 
@@ -39,6 +40,11 @@ class Measure:
     label: str
     of: Callable[[Run, str], float]
 
+    @property
+    def column(self) -> str:
+        """What files call it: its tag, or where its sign is the other one, that with ``_positive``."""
+        return self.scalar if forgetting_sign(self.scalar) > 0 else f"{self.scalar}_positive"
+
     def by_seed(self, group: Group) -> dict[int, float]:
         """Scores of the runs of a group that have logged it."""
         return {run.seed: self.of(run, self.scalar) for run in group.runs if self.scalar in run.log.scalars}
@@ -55,10 +61,11 @@ class Measure:
 
 def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
     """Means over rounds of what was measured, and their tests; ``names``: scalar -> what it is called."""
-    measures = [Measure(name, label, mean_after_first) for name, label in names.items()]
+    measures = [Measure(name, label, _forgotten) for name, label in names.items()]
     groups = [group for group in study.finished if any(measure.by_seed(group) for measure in measures)]
     rows = [[group.label, *(spread(measure.over_seeds(group)) for measure in measures)] for group in groups]
-    note = f"Means over all rounds but the first, mean ± standard deviation over seeds. {_marks_note(study)}"
+    note = "Means over all rounds but the first, mean ± standard deviation over seeds; positive is forgetting. "
+    note += _marks_note(study)
     table = Table(
         "forgetting",
         "Forgetting",
@@ -74,6 +81,11 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
 def mean_after_first(run: Run, name: str) -> float:
     """Mean over the rounds of a run, see :func:`mean_over_rounds`."""
     return mean_over_rounds(run.log.scalars[name].by_round())
+
+
+def _forgotten(run: Run, name: str) -> float:
+    """The mean with the sign by which more is more forgetting."""
+    return forgetting_sign(name) * mean_after_first(run, name)
 
 
 def tasks(study: Study) -> list[Table]:
@@ -113,7 +125,7 @@ def _last(run: Run, name: str) -> float:
 
 
 def _record(group: Group, measures: Sequence[Measure]) -> Mapping[str, object]:
-    scalars = [measure.scalar for measure in measures]
+    scalars = [measure.column for measure in measures]
     return {"method": group.label} | means_and_sds(scalars, [measure.over_seeds(group) for measure in measures])
 
 
@@ -140,7 +152,7 @@ def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequen
     for (group, measure, differences, p), p_holm, values in zip(scored, corrected, spreads, strict=True):
         rows.append([group.label, measure.label, spread(values), interval(values), *compared(differences, p_holm)])
         records.append(
-            {"method": group.label, "measure": measure.scalar}
+            {"method": group.label, "measure": measure.column}
             | mean_and_sd("score", values)
             | dict(zip(("low", "high"), values.interval, strict=True))
             | {"pairs": len(differences.values), "difference": differences.mean, "p": p, "p_holm": p_holm}

@@ -11,6 +11,7 @@ from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line
 
 RATE = "model.optimizer.lr"
+_LOSS = "model.loss"  # named always, as the method is
 # The federation and how long it learns: under each such condition methods are compared with each other.
 _CONDITIONS = (
     "data.partition",
@@ -21,7 +22,7 @@ _CONDITIONS = (
     "model.local_steps",
     "model.local_epochs",
 )
-_NAMED_FIRST = ("model", "model.loss", "model.net")  # in a label, as far as they set groups apart
+_NAMED_FIRST = ("model", _LOSS, "model.net")  # in a label, as far as they set groups apart
 # Where and how a run is carried out and watched, which says nothing about what is learned.
 _BOOKKEEPING = (
     "seed_everything",
@@ -61,7 +62,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Class of the method and all that sets the group apart: ``FedAvg, TruncatedCrossEntropy, lr 0.1, alpha 0.5``."""
+        """Class of the method, loss and all that sets the group apart: ``FedAvg, TruncatedCrossEntropy, lr 0.1, alpha 0.5``."""
         return self.label_without()
 
     @property
@@ -144,13 +145,13 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
-    """Keys that set groups apart, the most telling first; one that says nothing which those before do not is left out.
+    """The loss, and keys that set groups apart, the most telling first; one that says nothing new is left out.
 
-    So methods that were tuned to different rates are called by the method alone. A difference in the federation is
+    So methods that were tuned to different rates are called by method and loss. A difference in the federation is
     always named: methods on unlike data are not compared.
     """
-    named: list[str] = []
-    for key in sorted(differing_keys(configs), key=_rank):
+    named = [_LOSS] if any(_LOSS in config for config in configs) else []
+    for key in sorted((key for key in differing_keys(configs) if key != _LOSS), key=_rank):
         apart, before = (len({tuple(map(one.get, keys)) for one in configs}) for keys in ([*named, key], named))
         if apart > before or (key.startswith("data.") and is_condition(key)):
             named.append(key)

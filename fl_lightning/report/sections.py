@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from fl_lightning.callbacks.forgetting_names import forgetting_name
 from fl_lightning.report import costs, figures, forgetting, scores
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
@@ -156,9 +157,8 @@ def _has(study: Study, name: str) -> bool:
 
 def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     name, gap = _round_forgetting_name(study)
-    names = {name: "round F_t, mean"} if gap == 1 else {name: f"over {gap} rounds, mean"} if gap else {}
-    names |= {"forgetting/local_mean": "local F_kt, mean", "forgetting/client_mean": "client F_ki, mean (negative)"}
-    names = {name: label for name, label in names.items() if _has(study, name)}
+    names = [name] * (gap > 0) + ["forgetting/local_mean", "forgetting/client_mean"]
+    names = {name: f"{forgetting_name(name)}, mean" for name in names if _has(study, name)}
     if not names:
         return
     drawn = []

@@ -9,8 +9,8 @@ _MEASURES = {
     "rounds_to/0.375": "rounds to .375",
     "rounds_to/0.45": "to .45",
     "rounds_to/0.5": "to .5",
-    "forgetting/round/mean": "round forgetting F_t, mean",
-    "forgetting/local_mean/mean": "local forgetting F_kt, mean",
+    "forgetting/round/mean": "round forgetting F_t, mean over rounds",
+    "forgetting/local_mean/mean": "local forgetting F_kt, mean over rounds",
     "test_accuracy_best": "best test accuracy",
     "processor_seconds": "processor seconds",
 }

@@ -39,8 +39,8 @@ STUDIES = [
         ),
         measures={
             "test_accuracy": "final test accuracy",
-            "forgetting/client_mean/mean": "client forgetting F_ki, mean",
-            "forgetting/every_10/mean": "round forgetting F_t over 10 rounds, mean",
+            "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
+            "forgetting/every_10/mean": "round forgetting F_t over 10 rounds, mean over rounds",
             "class_accuracy/sd": "sd of accuracy over classes",
             "MB_up": "MB up",
             "MB_down": "MB down",

@@ -35,7 +35,7 @@ def _study(name: str, partition: str, options: str) -> Study:
             "personal/held_out/std": "standard deviation over clients",
             "personal/held_out/worst_decile": "worst tenth",
             "personal/held_out/sample_mean": "mean over samples",
-            "forgetting/personal_since_visit/mean": "forgotten since a client's last visit",
+            "forgetting/personal_since_visit/mean": "forgotten since a client's last visit, mean over rounds",
             "MB_up": "MB up",
             "MB_down": "MB down",
         },

@@ -90,20 +90,22 @@ def test_targets_out_of_range_are_refused(target):
         RunSummary(targets=[0.5, target])
 
 
-def test_the_sign_of_forgetting_is_said_and_zero_has_none(capsys):
-    """-0.00001 is 0.0000 and not -0.0000."""
-    forgetting = {"forgetting/client_mean": -0.00001, "forgetting/client_mean_positive": 0.00001, "forgetting/every_5": 0.125}
+def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
+    """F_ki is logged with the other sign, and 0.00001 of it is 0.0000 and not -0.0000."""
+    forgetting = {"forgetting/client_mean": 0.00001, "forgetting/client_mean_positive": -0.00001, "forgetting/every_5": 0.125}
+    forgetting["forgetting/client_worst"] = -0.25
     results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
     results |= {"personal": {}}
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
     results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
     _print_table(results)
-    rows = [
-        [cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines() if "/" in line
-    ]
-    assert rows == [
-        ["forgetting/client_mean, last", "0.0000, negative is forgetting"],
-        ["forgetting/every_5, last", "0.1250, positive is forgetting"],
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
+    assert rows[:-1] == [
+        ["client forgetting F_ki, last", "0.0000"],
+        ["forgetting over 5 rounds F_t, last", "0.1250"],
+        ["client forgetting F_k, worst, last", "0.2500"],
         ["tasks/backward_transfer", "-0.5000, negative is forgetting"],
     ]
+    assert "Positive forgetting is a loss of accuracy." in out

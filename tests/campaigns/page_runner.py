@@ -46,7 +46,7 @@ class PageRunner:
     def __init__(self, page: str, main: Callable, fork: Callable) -> None:
         self._blocks = blocks(page)
         self._page, self._main, self._fork = page, main, fork
-        self._measures = any("forgetting/client" in block.text for block in self._blocks)
+        self._measures = any(re.search("forgetting/client|client forgetting", block.text) for block in self._blocks)
         self._names: dict = {}
         self._printed = ""
 
@@ -194,7 +194,8 @@ def shortened(arguments: list[str], shown: bool, measures: bool) -> list[str]:
     if command == "sweep" and not shown:
         rest = [*(re.sub(r"^([\w.]+=[^,]+),.*", r"\1", word) for word in rest), "--seeds", "1"]
     continues = command == "fit" and (shown or {"--ckpt_path", "--model.initial_weights"} & {*rest})
-    net = ["--model.net.hidden", "16"] if continues else ["--model.net", "MLP", "--model.net.hidden", "[16]"]
+    hidden = "[16]" if config == "digits_wsm.yaml" else "16"  # of an MLP, of a CNN
+    net = ["--model.net.hidden", hidden] if continues else ["--model.net", "MLP", "--model.net.hidden", "[16]"]
     net = [] if {"--model.net", "mine.yaml"} & {*rest} else net
     rounds = "4" if "--ckpt_path" in rest else "12" if "1e30" in str(rest) else "3" if shown else "2" if measures else "1"
     pictures = [*NO_PICTURES, "--callbacks.client_forgetting.every", str(int(measures))]

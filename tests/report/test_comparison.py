@@ -34,7 +34,7 @@ def test_two_runs(write_run, sides):
     assert outcome.rows[:3] == [
         ["test/accuracy, final", "0.250", "0.750", "+0.500 (1)", "-"],
         ["test/accuracy, best", "0.500", "0.750", "+0.250 (1)", "-"],
-        ["forgetting/client_mean, mean", "-0.250", "-0.250", "+0.000 (1)", "-"],
+        ["client forgetting F_ki, mean", "0.250", "0.250", "+0.000 (1)", "-"],
     ]
     assert outcome.columns[0] == "measure"
     assert remarks == []
@@ -50,12 +50,24 @@ def test_two_sweeps(write_run, sides):
     settings, outcome, remarks = compare(*sides())
     assert settings.rows == [["model.local_steps", "3", "10"]]
     first, second = (row for row in outcome.rows if row[1] == "test/accuracy, final")
-    assert first[:-2] == ["FedAvg, lr 0.125", "test/accuracy, final", "0.375 ± 0.177", "0.812 ± 0.265", "+0.438 (2)"]
-    assert second[:-2] == ["FedAvg, lr 0.25", "test/accuracy, final", "0.375 ± 0.177", "0.938 ± 0.265", "+0.562 (2)"]
+    assert first[:-2] == [
+        "FedAvg, CrossEntropy, lr 0.125",
+        "test/accuracy, final",
+        "0.375 ± 0.177",
+        "0.812 ± 0.265",
+        "+0.438 (2)",
+    ]
+    assert second[:-2] == [
+        "FedAvg, CrossEntropy, lr 0.25",
+        "test/accuracy, final",
+        "0.375 ± 0.177",
+        "0.938 ± 0.265",
+        "+0.562 (2)",
+    ]
     # Student's t with one degree of freedom, of 4 tests: final and best, at either rate. Twice p of the rate .125 is less.
     assert outcome.records[0]["p_holm"] == pytest.approx(4 * (1 - 2 * math.atan(9) / math.pi))
     assert outcome.rows[2][1:] == ["seconds", "0.000 ± 0.000", "0.000 ± 0.000", "+0.000 (2)", "0.000 to 0.000", "-"]
-    assert remarks == ["FedAvg, lr 1: left out, on one side alone"]
+    assert remarks == ["FedAvg, CrossEntropy, lr 1: left out, on one side alone"]
 
 
 def test_the_same_settings_twice(write_run, sides):

@@ -13,7 +13,10 @@ def test_communication(write_run, study):
     write_run("b", {2: 0.5}, model="FedProx", scalars=totals)
     write_run("c", {2: 0.5}, model="FedNova")
     table = costs.communication(study())
-    assert table.rows == [["FedAvg", "2", "1", "0.25", "0.500"], ["FedProx", "2", "1", "-", "0.500"]]
+    assert table.rows == [
+        ["FedAvg, CrossEntropy", "2", "1", "0.25", "0.500"],
+        ["FedProx, CrossEntropy", "2", "1", "-", "0.500"],
+    ]
 
 
 def test_time_leaves_gaps_and_pauses_out(write_run):
@@ -33,7 +36,7 @@ def test_time_of_rounds_logged_now_and_then(write_run, study):
     """Every tenth round, 2 s a round: 30 rounds in 60 s."""
     write_run("a", dict.fromkeys(range(10, 41, 10), 0.5))
     table = costs.timing(study())
-    assert table.rows == [["FedAvg", "1", "1 min 00 s", "0.5", "-"]]
+    assert table.rows == [["FedAvg, CrossEntropy", "1", "1 min 00 s", "0.5", "-"]]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_sections_draw_what_was_logged(write_run, study):
     assert (first.get_title(), second.get_title()) == ("alpha 0.1", "alpha 1")
     assert [line.get_ydata().tolist() for line in second.lines] == [[0.125, 0.5], [0.75]]
     assert [line.get_linestyle() for line in second.lines] == ["-", "--"]
-    assert second.lines[1].get_label() == "FedProx (not finished)"
+    assert second.lines[1].get_label() == "FedProx, CrossEntropy (not finished)"
     points = drawn["ablation_alpha"].axes[0].lines[0]
     assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([0.1, 1.0], [0.1875, 0.3125])
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]

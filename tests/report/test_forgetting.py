@@ -15,7 +15,7 @@ def test_forgetting_leaves_round_1_out(write_run, study):
     write_run("a", {3: 0.5}, scalars=drops)
     write_run("b", {3: 0.5}, model="FedProx")
     (table,) = forgetting(study(), {"forgetting/round": "round F_t"})
-    assert table.rows == [["FedAvg", "0.375"]]
+    assert table.rows == [["FedAvg, CrossEntropy", "0.375"]]
 
 
 def test_tasks_are_scored_at_the_end(write_run, study):
@@ -23,9 +23,9 @@ def test_tasks_are_scored_at_the_end(write_run, study):
     for seed, value in enumerate((0.5, 0.75)):
         write_run("a", {1: 1.0, 3: value}, metric="tasks/accuracy", scalars=scalars, seed=seed)
     table, tests = tasks(study())
-    assert table.rows == [["FedAvg", "2", "0.625 ± 0.177", "0.250 ± 0.000", "-", "4.000 ± 0.000"]]
+    assert table.rows == [["FedAvg, CrossEntropy", "2", "0.625 ± 0.177", "0.250 ± 0.000", "-", "4.000 ± 0.000"]]
     assert np.isclose(table.records[0]["tasks/accuracy_mean"], 0.625)
-    assert tests.rows == [["FedAvg", "forgetting", "0.250 ± 0.000", "0.250 to 0.250", "-", "-"]]
+    assert tests.rows == [["FedAvg, CrossEntropy", "forgetting", "0.250 ± 0.000", "0.250 to 0.250", "-", "-"]]
 
 
 def test_ranks_by_hand():
@@ -38,13 +38,14 @@ def test_ranks_by_hand():
 
 
 def test_the_least_forgetting_is_bold(write_run, study):
-    """F_t counts what is lost, and client F_ki is negative where something is."""
+    """F_t counts what is lost; client F_ki is logged negative where something is, and shown positive."""
     for model, lost, kept in (("FedAvg", 0.5, -0.5), ("FedProx", 0.25, -0.75), ("FedNova", 0.375, -0.25)):
         scalars = {"forgetting/round": {2: lost}, "forgetting/client_mean": {2: kept}}
         write_run(model, {2: 0.5}, model=model, scalars=scalars)
-    (table,) = forgetting(study(), {"forgetting/round": "round F_t", "forgetting/client_mean": "client F_ki (negative)"})
+    (table,) = forgetting(study(), {"forgetting/round": "round F_t", "forgetting/client_mean": "client F_ki"})
     cells = {name: {table.rows[row][column] for row, column in getattr(table, name)} for name in ("bold", "underlined")}
-    assert cells == {"bold": {"0.250", "-0.250"}, "underlined": {"0.375", "-0.500"}}
+    assert cells == {"bold": {"0.250"}, "underlined": {"0.375", "0.500"}}
+    assert [record["forgetting/client_mean_positive_mean"] for record in table.records] == [0.5, 0.25, 0.75]
     assert "Bold is the least forgetting, underlined the second." in table.note
 
 
@@ -53,7 +54,7 @@ def test_of_tasks_all_but_the_size_is_ranked(write_run, study):
         scalars = {"tasks/forgetting": {1: lost}, "tasks/backward_transfer": {1: -lost}, "tasks/model_megabytes": {1: lost}}
         write_run(model, {1: 1 - lost}, metric="tasks/accuracy", model=model, scalars=scalars)
     table, *_ = tasks(study())
-    assert table.rows[1] == ["FedProx", "1", "0.750", "0.250", "-0.250", "0.250"]
+    assert table.rows[1] == ["FedProx, CrossEntropy", "1", "0.750", "0.250", "-0.250", "0.250"]
     assert table.bold == {(1, 2), (1, 3), (1, 4)}
     assert table.underlined == {(0, 2), (0, 3), (0, 4)}
 
@@ -67,8 +68,8 @@ def test_forgetting_is_tested_against_the_baseline(write_run, study):
     _, tests = forgetting(study(), {"forgetting/round": "round F_t"})
     assert tests.name == "forgetting_tests"
     assert tests.rows == [
-        ["FedAvg", "round F_t", "0.500 ± 0.000", "0.500 to 0.500", "-", "-"],
-        ["FedProx", "round F_t", "0.250 ± 0.125", "-0.061 to 0.561", "-0.250 (3)", "0.074"],
+        ["FedAvg, CrossEntropy", "round F_t", "0.500 ± 0.000", "0.500 to 0.500", "-", "-"],
+        ["FedProx, CrossEntropy", "round F_t", "0.250 ± 0.125", "-0.061 to 0.561", "-0.250 (3)", "0.074"],
     ]
     # Student's t with two degrees of freedom has the distribution 1/2 + t / (2 sqrt(2 + t^2)).
     assert tests.records[1]["p_holm"] == tests.records[1]["p"] == pytest.approx(1 - math.sqrt(12 / 14))

@@ -17,29 +17,38 @@ def groups(tmp_path):
 CURVE = {1: 0.25, 2: 0.5}
 LABELS = [
     # changes of each group, labels
-    ([{}], ["FedAvg"]),
-    ([{}, {"model": "FedProx", "model__mu": 0.1}], ["FedAvg", "FedProx"]),
+    ([{}], ["FedAvg, CrossEntropy"]),
+    ([{}, {"model": "FedProx", "model__mu": 0.1}], ["FedAvg, CrossEntropy", "FedProx, CrossEntropy"]),
     ([{}, {"model__loss": "TruncatedCrossEntropy"}], ["FedAvg, CrossEntropy", "FedAvg, TruncatedCrossEntropy"]),
-    ([{"model__optimizer__lr": 0.1}, {"model__optimizer__lr": 0.03}], ["FedAvg, lr 0.03", "FedAvg, lr 0.1"]),
+    (
+        [{"model__optimizer__lr": 0.1}, {"model__optimizer__lr": 0.03}],
+        ["FedAvg, CrossEntropy, lr 0.03", "FedAvg, CrossEntropy, lr 0.1"],
+    ),
     # Each method tuned to another rate.
-    ([{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}], ["FedAvg", "FedProx"]),
+    (
+        [{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}],
+        ["FedAvg, CrossEntropy", "FedProx, CrossEntropy"],
+    ),
     # A key that one class alone has tells nothing, until runs of that class differ in it.
     (
         [{}, {"model": "FedProx", "model__mu": 0.1}, {"model": "FedProx", "model__mu": 1.0}],
-        ["FedAvg", "FedProx, mu 0.1", "FedProx, mu 1"],
+        ["FedAvg, CrossEntropy", "FedProx, CrossEntropy, mu 0.1", "FedProx, CrossEntropy, mu 1"],
     ),
     # Set against not set.
-    ([{}, {"model__local_epochs": 5}], ["FedAvg", "FedAvg, local epochs 5"]),
+    ([{}, {"model__local_epochs": 5}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, local epochs 5"]),
     # The federation comes last, by size; it is told even where the methods differ too.
     (
         [{"data__partition__alpha": 10.0}, {"data__partition__alpha": 2.0}, {"data__partition__alpha": 0.1}],
-        ["FedAvg, alpha 0.1", "FedAvg, alpha 2", "FedAvg, alpha 10"],
+        ["FedAvg, CrossEntropy, alpha 0.1", "FedAvg, CrossEntropy, alpha 2", "FedAvg, CrossEntropy, alpha 10"],
     ),
-    ([{}, {"model": "FedProx", "data__partition__alpha": 1.0}], ["FedAvg, alpha 0.1", "FedProx, alpha 1"]),
+    (
+        [{}, {"model": "FedProx", "data__partition__alpha": 1.0}],
+        ["FedAvg, CrossEntropy, alpha 0.1", "FedProx, CrossEntropy, alpha 1"],
+    ),
     # Where the data lies is bookkeeping: one group.
-    ([{}, {"data__root": "/elsewhere"}], ["FedAvg"]),
+    ([{}, {"data__root": "/elsewhere"}], ["FedAvg, CrossEntropy"]),
     # One short name, two classes.
-    ([{"model": "FedAvg"}, {"model": "mine.FedAvg"}], ["FedAvg", "FedAvg (2)"]),
+    ([{"model": "FedAvg"}, {"model": "mine.FedAvg"}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy (2)"]),
 ]
 
 

@@ -164,7 +164,7 @@ def test_a_broken_folder_is_named_and_skipped(two_runs, write_run, main, tmp_pat
         assert said in of_it[0], (name, of_it)
     assert len(lines) == len(_BROKEN)
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "| FedAvg | 2 | 0, 1 | 4 | yes |" in text
+    assert "| FedAvg, CrossEntropy | 2 | 0, 1 | 4 | yes |" in text
 
 
 @pytest.mark.parametrize("name", ["model is null", "a list for results", "a folder for a record", "a record cut off"])

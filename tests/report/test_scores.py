@@ -22,14 +22,36 @@ def test_final_accuracy(write_run, study):
     base, other = table.records
     assert (base["final_mean"], base["final_sd"]) == (0.625, pytest.approx(0.25 / math.sqrt(2)))
     assert (base["best_mean"], base["best_sd"], base["last_mean"]) == (1.0, 0.0, 0.625)
-    assert (other["final_mean"], other["difference"], other["pairs"], other["baseline"]) == (0.8125, 0.1875, 2, "FedAvg")
+    assert (other["final_mean"], other["difference"], other["pairs"], other["baseline"]) == (
+        0.8125,
+        0.1875,
+        2,
+        "FedAvg, CrossEntropy",
+    )
     assert other["p"] == pytest.approx(2 * (0.5 - math.atan(0.1875 / (0.125 / 2)) / math.pi))  # Student's t, one degree
     half = [12.7062 * 0.25 / 2, 12.7062 * 0.125 / 2]  # t of one degree of freedom, 12.7062, times sd / sqrt 2
     between = [f"{mean - half:.3f} to {mean + half:.3f}" for mean, half in zip((0.625, 0.8125), half, strict=True)]
-    assert table.rows[0] == ["FedAvg", "2", "0.625 ± 0.177", between[0], "0.625 ± 0.177", "1.000 ± 0.000", "-", "-"]
-    assert table.rows[1] == ["FedProx", "2", "0.812 ± 0.088", between[1], *["0.812 ± 0.088"] * 2, "+0.188 (2)", "0.2"]
+    assert table.rows[0] == [
+        "FedAvg, CrossEntropy",
+        "2",
+        "0.625 ± 0.177",
+        between[0],
+        "0.625 ± 0.177",
+        "1.000 ± 0.000",
+        "-",
+        "-",
+    ]
+    assert table.rows[1] == [
+        "FedProx, CrossEntropy",
+        "2",
+        "0.812 ± 0.088",
+        between[1],
+        *["0.812 ± 0.088"] * 2,
+        "+0.188 (2)",
+        "0.2",
+    ]
     assert table.bold == {(1, 2)}
-    assert "The baseline is FedAvg: " in table.note
+    assert "The baseline is FedAvg, CrossEntropy: " in table.note
 
 
 def test_several_p_values_are_corrected(write_run, study):
@@ -42,10 +64,10 @@ def test_several_p_values_are_corrected(write_run, study):
     table = scores.final_accuracy(study())
     rows = records(table)
     raw = {name: 1 - 2 * math.atan(ratio) / math.pi for name, ratio in (("FedNTD", 7), ("FedProx", 3))}
-    assert rows["FedNTD"]["p"] == pytest.approx(raw["FedNTD"])
-    assert rows["FedNTD"]["p_holm"] == pytest.approx(2 * raw["FedNTD"])
-    assert rows["FedProx"]["p_holm"] == pytest.approx(raw["FedProx"])
-    assert math.isnan(rows["FedAvg"]["p_holm"])
+    assert rows["FedNTD, CrossEntropy"]["p"] == pytest.approx(raw["FedNTD"])
+    assert rows["FedNTD, CrossEntropy"]["p_holm"] == pytest.approx(2 * raw["FedNTD"])
+    assert rows["FedProx, CrossEntropy"]["p_holm"] == pytest.approx(raw["FedProx"])
+    assert math.isnan(rows["FedAvg, CrossEntropy"]["p_holm"])
     assert table.columns[-1] == "p (Holm)"
     assert [row[-1] for row in table.rows] == ["-", "0.18", "0.2"]
     assert "corrected for the 2 tests of this table by Holm's method" in table.note
@@ -69,7 +91,7 @@ def test_one_seed_has_no_deviation(write_run, study):
     write_run("a", {1: 0.5})
     write_run("b", {1: 0.75}, model="FedProx")
     table = scores.final_accuracy(study())
-    assert table.rows[1] == ["FedProx", "1", "0.750", "0.750", "0.750", "+0.250 (1)", "-"]
+    assert table.rows[1] == ["FedProx, CrossEntropy", "1", "0.750", "0.750", "0.750", "+0.250 (1)", "-"]
     assert math.isnan(table.records[1]["final_sd"])
 
 
@@ -78,7 +100,10 @@ def test_the_best_of_each_condition_is_bold(write_run, study):
         for model, value in zip(("FedAvg", "FedProx"), values):
             write_run(f"{model}_{alpha}", {1: value}, model=model, data__partition__alpha=alpha)
     table = scores.final_accuracy(study())
-    assert [table.rows[row][0] for row, _ in sorted(table.bold)] == ["FedProx, alpha 0.1", "FedAvg, alpha 1"]
+    assert [table.rows[row][0] for row, _ in sorted(table.bold)] == [
+        "FedProx, CrossEntropy, alpha 0.1",
+        "FedAvg, CrossEntropy, alpha 1",
+    ]
 
 
 def test_rounds_to_target(write_run, study):
@@ -88,8 +113,8 @@ def test_rounds_to_target(write_run, study):
     write_run("b", {2: 0.1, 8: 0.59}, model="FedProx")
     table = scores.rounds_to_target(study(target=0.8))
     assert table.rows == [
-        ["FedAvg", "2", "0.800", "3 ± 1", "6 ± 0", "- (1 of 2)"],
-        ["FedProx", "1", "0.800", "-", "-", "-"],
+        ["FedAvg, CrossEntropy", "2", "0.800", "3 ± 1", "6 ± 0", "- (1 of 2)"],
+        ["FedProx, CrossEntropy", "1", "0.800", "-", "-", "-"],
     ]
     first = table.records[0]
     assert (first["fraction"], first["reached"], first["rounds_mean"]) == (0.75, 2, 3.0)
@@ -102,9 +127,9 @@ def test_unfinished_runs_are_in_no_table(write_run, study):
     write_run("a", {1: 0.5})
     write_run("b", {1: 0.75}, rounds=9, model="FedProx")
     one = study()
-    assert [group.label for group in one.groups] == ["FedAvg", "FedProx"]
+    assert [group.label for group in one.groups] == ["FedAvg, CrossEntropy", "FedProx, CrossEntropy"]
     for table in (scores.final_accuracy(one), scores.rounds_to_target(one)):
-        assert [row[0] for row in table.rows] == ["FedAvg"]
+        assert [row[0] for row in table.rows] == ["FedAvg, CrossEntropy"]
 
 
 def test_rates_within_points_of_the_best(write_run, study):
@@ -116,7 +141,7 @@ def test_rates_within_points_of_the_best(write_run, study):
         write_run(f"a_{rate}", {1: value}, model__optimizer__lr=rate)
     write_run("b", {1: 0.5}, model="FedProx")
     table = scores.rate_robustness(study())
-    assert table.rows == [["FedAvg", "0.796 (0.1)", "5", "0.03, 0.1", "0.03, 0.1, 0.3", "0.03, 0.07, 0.1, 0.3"]]
+    assert table.rows == [["FedAvg, CrossEntropy", "0.796 (0.1)", "5", "0.03, 0.1", "0.03, 0.1, 0.3", "0.03, 0.07, 0.1, 0.3"]]
     assert {record["learning_rate"] for record in table.records if record["within_0.02"]} == {0.03, 0.1}
 
 

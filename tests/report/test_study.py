@@ -115,10 +115,10 @@ def test_the_baseline_is_that_of_the_same_federation(write_run, study):
     one = study()
     pairs = {group.label: getattr(one.counterpart(group), "label", None) for group in one.groups}
     assert pairs == {
-        "FedAvg, alpha 0.1": None,
-        "FedProx, alpha 0.1": "FedAvg, alpha 0.1",
-        "FedAvg, alpha 1": None,
-        "FedProx, alpha 1": "FedAvg, alpha 1",
+        "FedAvg, CrossEntropy, alpha 0.1": None,
+        "FedProx, CrossEntropy, alpha 0.1": "FedAvg, CrossEntropy, alpha 0.1",
+        "FedAvg, CrossEntropy, alpha 1": None,
+        "FedProx, CrossEntropy, alpha 1": "FedAvg, CrossEntropy, alpha 1",
     }
 
 
@@ -176,4 +176,4 @@ def test_methods_are_shown_at_their_best_rate(write_run, study):
     for rate, value in ((0.1, 0.5), (0.3, 0.75)):
         write_run(f"a_{rate}", {1: value}, model__optimizer__lr=rate)
         write_run(f"b_{rate}", {1: 1 - value}, model__optimizer__lr=rate, model="FedProx")
-    assert [group.label for group in study().shown()[""]] == ["FedAvg, lr 0.3", "FedProx, lr 0.1"]
+    assert [group.label for group in study().shown()[""]] == ["FedAvg, CrossEntropy, lr 0.3", "FedProx, CrossEntropy, lr 0.1"]
