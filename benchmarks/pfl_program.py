@@ -39,7 +39,7 @@ class Classifier(nn.Module):
 
 
 class ScheduledUsers:
-    """The cohorts of our schedule, in the form of pfl's federated data set."""
+    """The cohorts of our schedule, in the form of pfl's federated dataset."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload, self.inputs = workload, workload.normalised_inputs()

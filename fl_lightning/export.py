@@ -18,7 +18,7 @@ from fl_lightning.state.checkpoint import read_checkpoint
 
 
 class Classifier(nn.Module):
-    """Class probabilities from the net of a run, for inputs as the data set stores them.
+    """Class probabilities from the net of a run, for inputs as the dataset stores them.
 
     Args:
         net: takes prepared inputs and gives logits (n, classes).

@@ -1,4 +1,4 @@
-"""Draw the partitions of docs/data.md: ``python docs/site/partition_figures.py OUT_FOLDER``. Needs no data set, only labels."""
+"""Draw the partitions of docs/data.md: ``python docs/site/partition_figures.py OUT_FOLDER``. Needs no dataset, only labels."""
 
 import sys
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Decoded data sets on disk, so that images are decoded once."""
+"""Decoded datasets on disk, so that images are decoded once."""
 
 import os
 import pickle
@@ -23,14 +23,14 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Dataset:
-    """The data set from its cache file, or from ``decode``, whose result is then kept.
+    """The dataset from its cache file, or from ``decode``, whose result is then kept.
 
     Two processes that start at once decode once: the second waits for the first. The tensors are mapped from the file, so
     several processes share one copy in memory.
 
     Args:
         name: readable part of the file's name.
-        fingerprint: whatever changes when the files behind the data set change.
+        fingerprint: whatever changes when the files behind the dataset change.
         decode: called if there is no cache file of that name and fingerprint.
 
     Raises:

@@ -22,7 +22,7 @@ class ClientTestSets:
     Args:
         kind: where they are from: ``held_out``, of the client's samples or by nature; ``matched``, those of the global
             test set that were dealt to the client, with the class shares of its training samples.
-        stored: the part of the data set that the indices count in.
+        stored: the part of the dataset that the indices count in.
         indices: client by client.
         start: (N + 1,).
     """
@@ -38,7 +38,7 @@ class ClientTestSets:
 
 
 def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, natural: bool, seed: int) -> ClientTestSets | None:
-    """The test samples of each client; None where the data set has none.
+    """The test samples of each client; None where the dataset has none.
 
     Args:
         held_out: whether they are held out of the client's samples.

@@ -32,7 +32,7 @@ from fl_lightning.protocol import EvaluationName
 
 
 class FederatedDataModule(LightningDataModule):
-    """Partitions a data set among clients and serves them their batches from the device.
+    """Partitions a dataset among clients and serves them their batches from the device.
 
     Images, which uint8 inputs are, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
     there. Float inputs are used as they are, in the net's precision, unless ``mean`` and ``std`` are given. Other whole
@@ -44,7 +44,7 @@ class FederatedDataModule(LightningDataModule):
     Args:
         source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
             ``.npz`` file.
-        root: folder of the data set; torchvision sets are downloaded into it.
+        root: folder of the dataset; torchvision sets are downloaded into it.
         num_clients: clients in the federation, N.
         clients_per_round: size of a cohort; a whole number is a count, a number with a point is a fraction of the clients
             (``0.1``; ``1.0`` is all of them), of which at least one takes part. With ``Poisson`` it is the size on average.
@@ -128,7 +128,7 @@ class FederatedDataModule(LightningDataModule):
         """Read the source and give each client its samples; a second call does nothing.
 
         Raises:
-            FileNotFoundError: if the data set is not there and cannot be fetched.
+            FileNotFoundError: if the dataset is not there and cannot be fetched.
             ValueError: if it cannot be read, or leaves a client without samples.
         """
         if self._samples is not None:

@@ -1,4 +1,4 @@
-"""A federation from what lies in memory: arrays, data frames or torch's data sets, and who holds which sample."""
+"""A federation from what lies in memory: arrays, data frames or torch's datasets, and who holds which sample."""
 
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
@@ -49,10 +49,10 @@ def from_arrays(
 def from_dataset(
     train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: Any
 ) -> FederatedDataModule:
-    """A data module from torch's data sets with pairs of an input and its class, all of which are read into memory.
+    """A data module from torch's datasets with pairs of an input and its class, all of which are read into memory.
 
     Args:
-        train: a ``TensorDataset`` of inputs and targets, or any data set of known length whose samples are such pairs.
+        train: a ``TensorDataset`` of inputs and targets, or any dataset of known length whose samples are such pairs.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
         settings: ``classes`` of :class:`Arrays`, and anything that :class:`FederatedDataModule` takes.
@@ -92,13 +92,13 @@ def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
 
 
 def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
-    """Inputs (n, ...) and targets (n,) of a data set."""
+    """Inputs (n, ...) and targets (n,) of a dataset."""
     if isinstance(samples, TensorDataset):
         if len(samples.tensors) != 2:
             raise ValueError(f"{name} is a TensorDataset of {len(samples.tensors)} tensors, must have two: inputs and targets")
         return samples.tensors
     if not isinstance(samples, Sized):
-        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a data set with indices")
+        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a dataset with indices")
     pairs = [_pair(name, i, samples[i]) for i in range(len(samples))]
     shapes = {tuple(inputs.shape) for inputs, _ in pairs}
     if len(shapes) != 1:

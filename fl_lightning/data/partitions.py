@@ -194,7 +194,7 @@ class Fixed(Partition):
         if len(outside) > 0:
             raise ValueError(
                 f"data.partition.clients names sample {int(outside[0])}, must be between 0 and {len(labels) - 1}: "
-                "use the indices of this data set"
+                "use the indices of this dataset"
             )
         if len(held.unique()) != len(held):
             repeated = int(held.bincount().argmax())

@@ -1,4 +1,4 @@
-"""A data set's samples where a net wants them, and as it takes them."""
+"""A dataset's samples where a net wants them, and as it takes them."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from fl_lightning.protocol import Batch
 
 
 class PreparedSamples:
-    """The training and test samples of a data set, on one device and in one precision at a time.
+    """The training and test samples of a dataset, on one device and in one precision at a time.
 
     Args:
         dataset: as loaded.

@@ -15,7 +15,7 @@ class PublicData:
     """The server's samples, as evaluation sees them.
 
     Args:
-        samples: of the data set.
+        samples: of the dataset.
         indices: which training samples are the server's, (``data.public_size``,).
     """
 

@@ -72,7 +72,7 @@ class StoredSamples:
 def place_samples(
     dataset: Dataset, device: torch.device, storage: Storage, num_workers: int, announce: bool
 ) -> tuple[StoredSamples, StoredSamples]:
-    """Training and test samples of a data set, where ``data.storage`` wants them.
+    """Training and test samples of a dataset, where ``data.storage`` wants them.
 
     Args:
         storage: ``auto`` streams what does not fit on the device.

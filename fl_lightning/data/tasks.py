@@ -145,7 +145,7 @@ class TaskStream(Tasks):
         return self.partition(dataset, split.num_clients, split.seed)
 
     def partition(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
-        """Each client's tasks and samples; a function of the data set and the seed alone.
+        """Each client's tasks and samples; a function of the dataset and the seed alone.
 
         Raises:
             ValueError: if there are fewer tasks than a client shall learn, a task has one class, or a client is left without

@@ -20,7 +20,7 @@ def client_forgetting(before: Tensor, after: Tensor) -> ClientForgettingScores:
     """Change in accuracy on every client's data by the local training of each client's model.
 
     ``F[i, k] = Acc_k(w_t^i) - Acc_k(w_{t-1})`` (Legate, Caccia, Belilovsky, section 2, "Local client forgetting"). The paper
-    averages over models, its heatmaps over data sets; the function returns both, without the diagonal. Clients without data are
+    averages over models, its heatmaps over datasets; the function returns both, without the diagonal. Clients without data are
     NaN and are left out of the means; with a single client the means are NaN.
 
     Args:

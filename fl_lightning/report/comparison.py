@@ -48,7 +48,7 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
     """The settings in which two sides differ, what came out on each, and remarks on what was left out.
 
     Raises:
-        ValueError: if a side has logged no accuracy, the sides are of several data sets or have no accuracy in common, or
+        ValueError: if a side has logged no accuracy, the sides are of several datasets or have no accuracy in common, or
             nothing on them belongs together.
     """
     (first, said), (second, said_too) = measured_runs(first), measured_runs(second)

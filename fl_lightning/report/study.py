@@ -189,7 +189,7 @@ def build_study(runs: Sequence[Run], baseline: str | None, target: float | None)
     """Group runs, and choose accuracy, baseline and target; with remarks on the runs left out.
 
     Raises:
-        ValueError: if none has logged an accuracy, the runs are of several data sets or have no accuracy in common, or
+        ValueError: if none has logged an accuracy, the runs are of several datasets or have no accuracy in common, or
             ``baseline`` is not a label.
     """
     measured, remarks = measured_runs(runs)
@@ -238,7 +238,7 @@ def _measured(run: Run) -> list[str]:
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
-    """Refuse runs on several data sets: no table compares their accuracies.
+    """Refuse runs on several datasets: no table compares their accuracies.
 
     Raises:
         ValueError: naming the sources, or the runs with different classes.
@@ -251,10 +251,10 @@ def check_same_data(runs: Sequence[Run]) -> None:
             by_classes[classes].append(run)
     if len(by_source) > 1:
         said = "; ".join(f"data.source is {source} in {_names(of)}" for source, of in by_source.items())
-        raise ValueError(f"RUNS mix data sets: {said}. Give the runs of one data set at a time")
+        raise ValueError(f"RUNS mix datasets: {said}. Give the runs of one dataset at a time")
     if len(by_classes) > 1:
         said = " and ".join(f"those of {_names(of)}" for of in by_classes.values())
-        raise ValueError(f"RUNS mix data sets: the classes differ between {said}. Give the runs of one data set at a time")
+        raise ValueError(f"RUNS mix datasets: the classes differ between {said}. Give the runs of one dataset at a time")
 
 
 def common_metric(runs: Sequence[Run]) -> str:

@@ -19,7 +19,7 @@ def names(axis):
 
 
 def test_three_panels_hold_before_after_and_difference_with_the_mean_column():
-    """Three panels with a row a model and a column a data set; the third has one more of each, the means of the others."""
+    """Three panels with a row a model and a column a dataset; the third has one more of each, the means of the others."""
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]])
     after = torch.tensor([[0.75, 0.0], [0.25, 0.5]])
     scores = ClientForgettingScores(after - before, torch.tensor([-0.25, -0.5]), torch.tensor([-0.5, -0.25]))

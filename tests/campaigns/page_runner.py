@@ -28,7 +28,7 @@ _PLACEHOLDERS = {
     "FOLDER": "folder",
 }
 _PLACEHOLDERS_OF = {"docs/arriving_classes.md": {"METHOD": "lwf"}}
-# Streams of several data sets, or of classes that the digits do not have: their settings are read, and printed.
+# Streams of several datasets, or of classes that the digits do not have: their settings are read, and printed.
 _READ_ALONE = {"fedweit_interference.yaml"}
 # Of what a page shows more rarely than in every round.
 _CADENCES = ("--callbacks.round_forgetting.clients_every", "--trainer.callbacks.every")

@@ -1,4 +1,4 @@
-"""Decoded data sets on disk."""
+"""Decoded datasets on disk."""
 
 import os
 import textwrap
@@ -26,7 +26,7 @@ def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypat
 
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"junk", lambda content: content[: len(content) // 2]])
 def test_a_damaged_file_is_named(cache, damage):
-    """Empty, something else, and cut off: never read as another data set; without it all is as at first."""
+    """Empty, something else, and cut off: never read as another dataset; without it all is as at first."""
     samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
 
     def load():

@@ -1,4 +1,4 @@
-"""Data sets that are broken, hostile or too large: each ends in one line that names the key, the file and the cure.
+"""Datasets that are broken, hostile or too large: each ends in one line that names the key, the file and the cure.
 
 A case makes its files in an empty folder and gives the settings of a data module. Reading them must neither hang nor ask for
 memory in proportion to a number that a file merely claims.

@@ -1,4 +1,4 @@
-"""Federations from arrays, data frames and torch's data sets."""
+"""Federations from arrays, data frames and torch's datasets."""
 
 import numpy as np
 import pytest

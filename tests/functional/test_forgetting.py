@@ -42,7 +42,7 @@ def test_client_forgetting_by_hand():
     scores = client_forgetting(before, after)
     assert_equal(scores.forgetting, [[0.4, -0.5], [-0.1, 0.2]], "F")
     assert_equal(scores.per_model, [-0.5, -0.1], "mean per model")
-    assert_equal(scores.per_data, [-0.1, -0.5], "mean per data set")
+    assert_equal(scores.per_data, [-0.1, -0.5], "mean per dataset")
 
 
 def test_client_forgetting_of_three_clients_by_hand():
@@ -53,7 +53,7 @@ def test_client_forgetting_of_three_clients_by_hand():
     after = torch.arange(1, 10, dtype=torch.float64).reshape(3, 3) / 10
     scores = client_forgetting(torch.zeros(3, dtype=torch.float64), after)
     assert_equal(scores.per_model, [0.25, 0.5, 0.75], "mean per model")
-    assert_equal(scores.per_data, [0.55, 0.5, 0.45], "mean per data set")
+    assert_equal(scores.per_data, [0.55, 0.5, 0.45], "mean per dataset")
 
 
 def test_row_mean_of_the_printed_heatmap():
@@ -68,7 +68,7 @@ def test_row_mean_of_the_printed_heatmap():
     assert scores.per_model[1].item() == pytest.approx(1.28 / 9, abs=1e-7)
     assert f"{scores.per_model[1].item():.2f}" == "0.14"
     # The same entries, one a column, over nine models.
-    assert_equal(scores.per_data.float(), [0.02 / 9, 0, 0.4 / 9, 0, 0.28 / 9, 0, 0.58 / 9, 0, 0, 0], "mean per data set")
+    assert_equal(scores.per_data.float(), [0.02 / 9, 0, 0.4 / 9, 0, 0.28 / 9, 0, 0.58 / 9, 0, 0, 0], "mean per dataset")
 
 
 def test_client_without_data_is_left_out():
@@ -80,7 +80,7 @@ def test_client_without_data_is_left_out():
     after = torch.tensor([[0.1, NAN, 0.3], [0.5, NAN, 0.7], [0.2, NAN, 0.4]], dtype=torch.float64)
     scores = client_forgetting(before, after)
     assert_equal(scores.per_model, [0.3, 0.6, 0.2], "mean per model")
-    assert_equal(scores.per_data, [0.35, NAN, 0.5], "mean per data set")
+    assert_equal(scores.per_data, [0.35, NAN, 0.5], "mean per dataset")
 
 
 def test_single_client_has_no_others():
@@ -88,7 +88,7 @@ def test_single_client_has_no_others():
     scores = client_forgetting(torch.tensor([0.25]), torch.tensor([[0.75]]))
     assert_equal(scores.forgetting, [[0.5]], "F")
     assert_equal(scores.per_model, [NAN], "mean per model")
-    assert_equal(scores.per_data, [NAN], "mean per data set")
+    assert_equal(scores.per_data, [NAN], "mean per dataset")
 
 
 @PROPERTY
@@ -103,7 +103,7 @@ def test_client_forgetting_matches_naive_loops(rows):
     per_model = [naive_mean(expected[i][k] for k in range(size) if k != i) for i in range(size)]
     per_data = [naive_mean(expected[i][k] for i in range(size) if i != k) for k in range(size)]
     assert_equal(scores.per_model, per_model, "mean per model")
-    assert_equal(scores.per_data, per_data, "mean per data set")
+    assert_equal(scores.per_data, per_data, "mean per dataset")
 
 
 def test_client_forgetting_leaves_its_arguments_alone():

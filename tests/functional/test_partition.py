@@ -78,7 +78,7 @@ def test_dirichlet_gives_each_client_n_over_n_samples(labels, data, alpha, seed)
 @PROPERTY
 @given(LABELS, st.data(), ALPHA, SEED)
 def test_dirichlet_by_class_uses_every_sample(labels, data, alpha, seed):
-    """The shards together are the data set."""
+    """The shards together are the dataset."""
     num_clients = data.draw(st.integers(1, len(labels)))
     parts = dirichlet_by_class_partition(labels, num_clients, alpha, seed, min_size=0)
     assert_valid(labels, parts, num_clients)
@@ -142,7 +142,7 @@ def test_lists_arrays_and_tensors_of_labels_agree(partition):
 
 @every_partition
 def test_one_client_gets_everything(partition):
-    """N = 1: the only part is the data set."""
+    """N = 1: the only part is the dataset."""
     assert sorted(partition(np.arange(50) % 3, 1, 0)[0].tolist()) == list(range(50))
 
 

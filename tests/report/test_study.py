@@ -145,9 +145,7 @@ def test_targets(write_run, study):
 def test_different_data_is_refused(write_run, study):
     write_run("a", {1: 0.5})
     write_run("b", {1: 0.5}, data__source="MNIST")
-    with pytest.raises(
-        ValueError, match=r"RUNS mix data sets: data.source is digits in .*/a/.*; data.source is MNIST in .*/b/"
-    ):
+    with pytest.raises(ValueError, match=r"RUNS mix datasets: data.source is digits in .*/a/.*; data.source is MNIST in .*/b/"):
         study()
 
 

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by name."""
+"""Datasets of Hugging Face, by name."""
 
 from collections.abc import Sequence
 from pathlib import Path

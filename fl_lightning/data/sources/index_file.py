@@ -14,7 +14,7 @@ _KEY = "data.source.index"
 
 @dataclass
 class ListedImages:
-    """Images of one part of a data set, and for each the line that names it."""
+    """Images of one part of a dataset, and for each the line that names it."""
 
     paths: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Data sets in the JSON files of LEAF, FEMNIST above all."""
+"""Datasets in the JSON files of LEAF, FEMNIST above all."""
 
 import json
 import string
@@ -85,7 +85,7 @@ def _check_widths(users: list[_User]) -> None:
         if inputs.shape[1] != width:
             raise ValueError(
                 f"data.root: user {name} has samples of {width} values, user {other} of {inputs.shape[1]}: keep the files of "
-                "one data set alone"
+                "one dataset alone"
             )
 
 

@@ -7,11 +7,11 @@ from fl_lightning.data.samples import Dataset
 
 
 class Source(ABC):
-    """A labelled data set with a training and a test part."""
+    """A labelled dataset with a training and a test part."""
 
     @abstractmethod
     def load(self, root: Path) -> Dataset:
-        """Read the data set; ``root`` is ``data.root``.
+        """Read the dataset; ``root`` is ``data.root``.
 
         Raises:
             FileNotFoundError: if the data is not there and cannot be fetched.

@@ -199,7 +199,7 @@ def test_failed_download_leaves_nothing_behind(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", [[], ["notes.txt"], ["MNIST/raw/t10k-labels-idx1-ubyte", "notes.txt"]])
 def test_failed_download_keeps_what_was_there(tmp_path, monkeypatch, content):
-    """An empty folder of the user, a file in it, and part of the data set all stay as they are."""
+    """An empty folder of the user, a file in it, and part of the dataset all stay as they are."""
     refuse_network(monkeypatch, RuntimeError("no network"))
     root = tmp_path / "data"
     root.mkdir()
