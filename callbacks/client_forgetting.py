@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
-from fl_lightning.callbacks.figures import three_panels
+from fl_lightning.callbacks.figures import client_forgetting_picture
 from fl_lightning.functional import client_forgetting
 from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
@@ -17,7 +17,7 @@ class ClientForgetting(FederatedCallback):
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
     the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
     ``forgetting/client_mean_positive`` its negative; ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
-    client k whose data is forgotten most. ``forgetting/clients`` is the picture in three panels, with the means of both kinds.
+    client k whose data is forgotten most. ``forgetting/clients`` is the picture, with the means of both kinds.
     Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K),
     row i the model of client i, column k the data of client k. Where clients keep personal models, the model before is that
     of client i too, and ``clients/accuracy_before`` (K, K).
@@ -47,5 +47,5 @@ class ClientForgetting(FederatedCallback):
         cohort = torch.tensor(models.clients)
         numbers = {"cohort": cohort, "accuracy_before": before, "accuracy_after": after}
         log_tensors(trainer, {f"clients/{name}": tensor for name, tensor in numbers.items()}, round)
-        figure = three_panels(before.expand_as(after), after, scores, models.clients, round)
+        figure = client_forgetting_picture(before, after, scores, models.clients, round)
         log_figure(trainer, "forgetting/clients", figure, round)

@@ -63,31 +63,54 @@ def heatmap(
     axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
 
 
-def three_panels(before: Tensor, after: Tensor, scores: ClientForgettingScores, clients: Sequence[int], round: int) -> Figure:
-    """Accuracies before and after the local fits and their difference with its means (Legate et al., Figures 1, 5-7).
+def accuracy_heatmaps(axes: Sequence[Axes], before: Tensor, after: Tensor, clients: Sequence[str], label: str = "") -> None:
+    """Draw accuracies around the local fits: a heatmap before and one after, or, by one received model, both in one.
+
+    Args:
+        axes: as many as ``before`` has dimensions.
+        before: (K,), the model that all clients receive on the data of each, or (K, K), row i the model that client i has.
+        after: (K, K), row i the model of client i, column k the data of client k.
+        clients: names of the K clients.
+        label: a line above the first title.
+    """
+    draw = partial(heatmap, row_title="model of client", column_title="data of client")
+    above = f"{label}\n" if label else ""
+    if before.ndim == 1:
+        rows = ["received", *clients]
+        draw(axes[0], torch.cat([before[None], after]), rows, clients, title=f"{above}received and after the local fit")
+        axes[0].axhline(0.5, color="white", linewidth=2)
+    else:
+        draw(axes[0], before, clients, clients, title=f"{above}before the local fit")
+        draw(axes[1], after, clients, clients, title="after the local fit")
+
+
+def client_forgetting_picture(
+    before: Tensor, after: Tensor, scores: ClientForgettingScores, clients: Sequence[int], round: int
+) -> Figure:
+    """Accuracies around the local fits, and their difference with its means (Legate et al., Figures 1, 5-7).
 
     The last column is the mean of each model over the data of the others, as in the paper's figures, the last row that of each
     client's data over the models of the others, F_k.
 
     Args:
-        before, after: (K, K), row i the model of client i, column k the data of client k.
+        before: (K,) or (K, K), as :func:`accuracy_heatmaps` takes it.
+        after: (K, K), row i the model of client i, column k the data of client k.
         scores: the difference and its means.
         clients: indices of the K clients.
         round: for the title.
     """
     names = [str(client) for client in clients]
     figure = Figure(figsize=(8, 8), layout="constrained")
-    # A and B are before and after; C, the difference, is what the picture is about.
-    panels = list(figure.subplot_mosaic("AB;CC", height_ratios=(3, 4)).values())
-    draw = partial(heatmap, row_title="model of client", column_title="data of client")
-    draw(panels[0], before, names, names, title="before the local fit")
-    draw(panels[1], after, names, names, title="after the local fit")
+    # The last one, the difference, is what the picture is about.
+    *panels, difference = figure.subplot_mosaic(("A;C", "AB;CC")[before.ndim - 1], height_ratios=(3, 4)).values()
+    accuracy_heatmaps(panels, before, after, names)
     with_means = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
     with_means[:-1, :-1], with_means[:-1, -1], with_means[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
     title = "difference: red is forgetting; at the end means of the others"
-    draw(panels[2], with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True)
-    panels[2].axvline(len(names) - 0.5, color="black")
-    panels[2].axhline(len(names) - 0.5, color="black")
+    draw = partial(heatmap, row_title="model of client", column_title="data of client")
+    draw(difference, with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True)
+    difference.axvline(len(names) - 0.5, color="black")
+    difference.axhline(len(names) - 0.5, color="black")
     figure.suptitle(f"Client forgetting, round {round}: accuracy on validation samples", fontsize="x-large")
     return figure
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fl_lightning.callbacks.figures import heatmap
+from fl_lightning.callbacks.figures import accuracy_heatmaps, heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
@@ -171,19 +171,20 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
 
 
 def draw_client_forgetting(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
-    """Accuracies before and after the local fits and their difference, a row for each group (TCE, Figures 1 and 5 to 7)."""
-    figure = Figure(figsize=(13.5, 4.2 * len(groups)), layout="constrained")
-    panels = figure.subplots(len(groups), 3, squeeze=False)
+    """Accuracies around the local fits and their difference, a row for each group (TCE, Figures 1 and 5 to 7)."""
+    columns = 1 + max(tensors(group, "clients/accuracy_before").ndim for group in groups)
+    figure = Figure(figsize=(4.5 * columns, 4.2 * len(groups)), layout="constrained")
+    panels = figure.subplots(len(groups), columns, squeeze=False)
     draw = partial(heatmap, row_title="model of client", column_title="data of client")
     for row, group in zip(panels, groups, strict=True):
         names = [str(int(client)) for client in tensors(group, "clients/cohort")]
-        after = torch.from_numpy(tensors(group, "clients/accuracy_after"))
-        before = torch.from_numpy(tensors(group, "clients/accuracy_before")).expand_as(after)
-        draw(row[0], before, names, names, title=f"{_wrapped(group.label)}\nbefore the local fit")
-        draw(row[1], after, names, names, title="after the local fit")
-        draw(row[2], after - before, names, names, title="difference (red is forgetting)", diverging=True)
+        before, after = (torch.from_numpy(tensors(group, f"clients/accuracy_{when}")) for when in ("before", "after"))
+        accuracy_heatmaps(row, before, after, names, _wrapped(group.label))
+        draw(row[before.ndim], after - before, names, names, title="difference (red is forgetting)", diverging=True)
+        for axes in row[before.ndim + 1 :]:
+            axes.remove()
     figure.suptitle(f"Round {round}")
-    _finish_heatmaps(list(panels.flat), panels.size)
+    _finish_heatmaps(figure.axes, len(figure.axes))
     return figure
 
 

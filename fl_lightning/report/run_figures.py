@@ -90,9 +90,9 @@ def _arriving(log: Log, count: int) -> list[str]:
 
 def _client_forgetting(log: Log, round: int) -> Figure:
     after = _tensor(log, "clients/accuracy_after", round)
-    before = _tensor(log, "clients/accuracy_before", round).expand_as(after)
+    before = _tensor(log, "clients/accuracy_before", round)
     clients = _tensor(log, "clients/cohort", round).int().tolist()
-    return figures.three_panels(before, after, client_forgetting(before, after), clients, round)
+    return figures.client_forgetting_picture(before, after, client_forgetting(before, after), clients, round)
 
 
 def _one_round(log: Log, round: int) -> Figure:

@@ -100,7 +100,7 @@ def test_hooks_come_in_the_order_of_a_round(watched):
 
 
 def test_client_forgetting_is_that_of_a_naive_count(watched):
-    """F_ki from a double loop over clients' models and validation parts; picture of three panels in the chosen round only."""
+    """F_ki from a double loop over clients' models and validation parts; the picture in the chosen round only."""
     recorder = Recorder()
     scalars, figures, data = watched(recorder, ClientForgetting(every=3))
     clients = recorder.clients[3]

@@ -5,7 +5,14 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fl_lightning.callbacks.figures import label_map, label_shares, one_round, over_rounds, partition_picture, three_panels
+from fl_lightning.callbacks.figures import (
+    client_forgetting_picture,
+    label_map,
+    label_shares,
+    one_round,
+    over_rounds,
+    partition_picture,
+)
 from fl_lightning.functional import ClientForgettingScores
 
 
@@ -18,19 +25,27 @@ def names(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_three_panels_hold_before_after_and_difference_with_the_mean_column():
-    """Three panels with a row a model and a column a dataset; the third has one more of each, the means of the others."""
+@pytest.mark.parametrize("keeps_models", [False, True])
+def test_client_forgetting_shows_before_after_and_difference_with_means(keeps_models):
+    """A row a model and a column a dataset. The model that all receive is the first row; models of their own have a panel. The
+    difference has one more of each, the means of the others."""
+    received = torch.tensor([0.5, 0.25])
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]])
     after = torch.tensor([[0.75, 0.0], [0.25, 0.5]])
     scores = ClientForgettingScores(after - before, torch.tensor([-0.25, -0.5]), torch.tensor([-0.5, -0.25]))
-    figure = three_panels(before, after, scores, [3, 8], round=40)
-    panels = figure.axes[:3]
-    np.testing.assert_allclose(shown(panels[0]), before)
-    np.testing.assert_allclose(shown(panels[1]), after)
-    np.testing.assert_allclose(shown(panels[2]), [[0.25, -0.25, -0.25], [-0.25, 0.25, -0.5], [-0.5, -0.25, np.nan]])
-    assert names(panels[2].xaxis) == ["3", "8", "mean"]
-    assert names(panels[2].yaxis) == ["3", "8", "mean"]
-    assert panels[2].images[0].get_clim() == (-1, 1)
+    figure = client_forgetting_picture(before if keeps_models else received, after, scores, [3, 8], round=40)
+    if keeps_models:
+        first, second, difference = figure.axes[:3]
+        np.testing.assert_allclose(shown(first), before)
+        np.testing.assert_allclose(shown(second), after)
+    else:
+        both, difference = figure.axes[:2]
+        np.testing.assert_allclose(shown(both), [[0.5, 0.25], [0.75, 0.0], [0.25, 0.5]])
+        assert (names(both.yaxis), names(both.xaxis)) == (["received", "3", "8"], ["3", "8"])
+    np.testing.assert_allclose(shown(difference), [[0.25, -0.25, -0.25], [-0.25, 0.25, -0.5], [-0.5, -0.25, np.nan]])
+    assert names(difference.xaxis) == ["3", "8", "mean"]
+    assert names(difference.yaxis) == ["3", "8", "mean"]
+    assert difference.images[0].get_clim() == (-1, 1)
     assert "round 40" in figure.get_suptitle()
 
 
