@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import matplotlib.style
 import numpy as np
 import torch
 from matplotlib import colormaps
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from fl_lightning.functional import ClientForgettingScores
 
+# M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
+TEN_COLORS: list[str] = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
 _CELLS_WITH_NUMBERS = 300  # above this many cells, numbers in them could not be read,
 _COLUMNS_WITH_NUMBERS = 12  # or above this many columns
 _NAMES = 30  # labels of a vertical axis,
@@ -170,7 +173,7 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     shares = counts.cpu().double()
     shares = (shares / shares.sum(dim=1, keepdim=True).clamp_min(1)).numpy()
     count = len(classes)
-    colors = colormaps["tab10"](range(count)) if count <= 10 else colormaps["turbo"](np.linspace(0, 1, count))
+    colors = TEN_COLORS if count <= len(TEN_COLORS) else colormaps["turbo"](np.linspace(0, 1, count))
     left = np.zeros(len(rows))
     for label, name in enumerate(classes):
         axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=name)

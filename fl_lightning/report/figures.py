@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fl_lightning.callbacks.figures import accuracy_heatmaps, heatmap
+from fl_lightning.callbacks.figures import TEN_COLORS, accuracy_heatmaps, heatmap
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
@@ -27,8 +27,6 @@ from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
 INK, PAPER = "#010101", "#fefefe"
-# M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
-_COLORS = "#3f90da #ffa90e #bd1f01 #832db6 #94a4a2 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
 _STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
 _MOST_POINTS = 400  # of a drawn curve: more cannot be seen
 _MOST_COLUMNS = 100  # of a heatmap over rounds
@@ -67,7 +65,7 @@ class Palette:
         method = group.label_without(RATE, *group.conditions)
         if method not in self._methods:
             self._methods.append(method)
-        return _COLORS[self._methods.index(method) % len(_COLORS)]
+        return TEN_COLORS[self._methods.index(method) % len(TEN_COLORS)]
 
 
 def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
@@ -106,7 +104,10 @@ def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, 
     axes.plot(at, mean, color=color, label=label, linewidth=1.3, linestyle="--" if dashed else "-")
     if len(values) > 1:
         deviation = values.std(axis=0, ddof=1)
-        axes.fill_between(at, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+        low, high = mean - deviation, mean + deviation
+        if values.min() >= 0 and values.max() <= 1:  # accuracies, and the band's are some too
+            low, high = low.clip(min=0), high.clip(max=1)
+        axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def draw_distribution(axes: Axes, values: NDArray, counts: NDArray, color: str, label: str) -> None:

@@ -32,6 +32,16 @@ def test_one_seed_has_no_band(axes):
     assert len(axes.collections) == 0
 
 
+def test_the_band_of_accuracies_ends_at_0_and_1(axes):
+    """Round 1: 0 and .5, .25 less .35; round 2: .75 and 1, .875 plus .18. Of what is no share the band is whole."""
+    rounds = np.array([1, 2])
+    for scale, ends in ((1.0, (0.0, 1.0)), (10.0, (2.5 - 3.5355339, 8.75 + 1.7677670))):
+        curves = [Curve(rounds, scale * np.array(values)) for values in ([0.0, 0.75], [0.5, 1.0])]
+        figures.draw_spread(axes, curves, "red", "FedAvg")
+        drawn = axes.collections[-1].get_paths()[0].vertices[:, 1]
+        assert (drawn.min(), drawn.max()) == pytest.approx(ends)
+
+
 def test_long_curves_are_thinned_and_keep_their_end(axes):
     figures.draw_spread(axes, [Curve(np.arange(1, 4001), np.arange(4000.0))], "red", "FedAvg")
     rounds = axes.lines[0].get_xdata()
