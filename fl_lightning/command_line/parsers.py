@@ -4,6 +4,7 @@ import re
 from argparse import Action
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, get_args
 
 import docstring_parser
@@ -16,7 +17,7 @@ from jsonargparse import (
 )
 
 from fl_lightning.command_line.parsing import parse
-from fl_lightning.config_files.reading import config_values
+from fl_lightning.config_files.reading import config_values, shortened
 
 
 def plain(text: str) -> str:
@@ -89,4 +90,18 @@ def arguments_of(command: Callable[..., None], line: Sequence[str]) -> dict[str,
         name, verb = missing[-1], "are" if given[missing[-1]] == [] else "is"
         example = f"{help[name].rstrip('.')}, as in {doc.examples[0].description}"
         raise ValueError(f"{name.upper()} {verb} missing: give {example}")
+    for word in words:
+        _check_paths(word.name.upper(), given[word.name])
     return given
+
+
+def _check_paths(name: str, given: object) -> None:
+    """Raise a ValueError for a path that the system takes for none, such as one that is too long; it may lead nowhere."""
+    for path in given if isinstance(given, list) else [given]:
+        try:
+            Path(str(path)).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            said = f"{name} is {shortened(str(path))}, which cannot be used"
+            raise ValueError(f"{said} ({error.strerror}): give another path") from error

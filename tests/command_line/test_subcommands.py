@@ -69,6 +69,18 @@ def test_a_mistake_is_said_at_once(arguments):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [("report", "RUNS"), ("check", "RUN"), ("watch", "FOLDER"), ("figures", "RUN"), ("compare", "FIRST")],
+)
+def test_a_path_that_is_too_long_is_named_with_its_word(main, command, key):
+    long = "a" * 300
+    code, _, error = main(command, *[long] * (2 if command in ("figures", "compare") else 1))
+    assert code == 1
+    said = f"{key} is {long[:77]}..., which cannot be used (File name too long): give another path"
+    assert error == f"fl-lightning: error: {said}\n"
+
+
 def test_the_overview_names_every_subcommand():
     """Those of the trainer and the others; no argument at all asks for it too."""
     assert set(SUBCOMMANDS) == {*trainer_command.TRAINER_COMMANDS, *cli.COMMANDS, "attack", "sweep", "configs"}
