@@ -34,6 +34,7 @@ _INSTEAD = {  # of what is not mistyped, and is not supported
 }
 # Of several types the one whose class is given: the key of its option, if it is known, and what is wrong.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
+_MOST_DOTS = 100  # in an import path; a minute goes into looking for one of 50,000
 _LONGEST = 4000  # characters of an error, whose beginning and end say what it is and how to mend it
 
 
@@ -71,6 +72,8 @@ def _check_values(arguments: Sequence[str]) -> None:
         key = key.removeprefix("--")
         if key in SEED_KEYS:
             raise ValueError(f"{key} is given, but {SEEDED}")
+        if value.count(".") > _MOST_DOTS and re.fullmatch(r"[\w.]+", value):
+            raise ValueError(f"{key} is {shortened(value)}, which is not an import path: it has {value.count('.'):,} dots")
         if key != "config" and value:
             try:
                 check_yaml(_text_of(value))

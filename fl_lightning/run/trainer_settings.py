@@ -84,7 +84,7 @@ def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
     except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
         message = " ".join(str(error).split())
         # Lightning shows the setting in question as name=value, and can mention others.
-        patterns = (r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
+        patterns = (r"The {} `", r"(?<![\w.]){}=", r"(?<![\w.]){}\b")
         named = next((name for form in patterns for name in settings if re.search(form.format(name), message)), None)
         if named is None and isinstance(error, ImportError):
             named = next((name for name in _NEED_LIBRARIES if settings.get(name) not in (None, "auto")), None)

@@ -140,6 +140,7 @@ OTHERS = [
     (["--model.net={a: 1, a: 2}"], "model.net", "the key a is given twice"),
     (["--model.net={a: &a [*a]}"], "model.net", "part of itself"),
     (["--model.net=" + "[" * 60], "model.net", "deeper than 50 levels"),
+    (["--model.loss", "a." * 50_000 + "a"], "model.loss", "is not an import path: it has 50,000 dots"),
     *(([option, "a" * 100_000], option.removeprefix("--"), "aaa...") for option in ("--model.loss", "--model.local_steps")),
     (["--model.loss", "."], "model.loss is .", "there are CrossEntropy"),
     *(
@@ -200,6 +201,7 @@ OTHERS = [
     ),
     (["--trainer.max_steps", "2147483648"], "trainer.max_steps", "must be at least 1 and below 2,147,483,648"),
     (["--trainer.accelerator", "tpu"], "trainer.accelerator", "is tpu, which Lightning refuses"),
+    (["--trainer.accelerator", "cpu", "--trainer.strategy", "fsdp"], "trainer.strategy", "is fsdp, which Lightning refuses"),
     (["--model.optimizer", "LBFGS"], "model.optimizer", "needs a closure"),
     (["--trainer.max_time", "-1"], "trainer.max_time", "is -1, must be days:hours:minutes:seconds"),
     (["--trainer.devices", "0"], "trainer.devices", "is 0, which Lightning refuses"),
