@@ -1,5 +1,6 @@
 """The page of a study, ``report.md``: the claim, the paper's sentence, the commands, and the contents of the results file."""
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,8 +104,9 @@ def _against(study: Study, results: Sequence[Result]) -> str:
 
 
 def _command(sweep: Sweep) -> str:
-    """As it is typed, on several lines, an option and its value on one."""
-    options = f"fl-lightning sweep {sweep.arguments}".split(" --")
+    """As it is typed, on several lines, an option and its value on one; each sweep of several has a folder."""
+    folder = f" --out {shlex.quote(sweep.name)}" if sweep.name else ""
+    options = f"fl-lightning sweep {sweep.arguments}{folder}".split(" --")
     text = textwrap.fill(" --".join(option.replace(" ", _JOINT) for option in options), _WIDTH - 8, break_on_hyphens=False)
     return text.replace(_JOINT, " ").replace("\n", " \\\n    ")
 

@@ -131,10 +131,11 @@ def command_without_config(name: str, method: type[FederatedModule], root: Path)
     """A run on digits of a method that no config names, with the options that its paragraph in docs/methods.md gives."""
     needs = method.needs
     config = "digits_fedweit" if needs.data.task_streams else "digits_classes" if needs.data.arriving_classes else "digits_tce"
-    said = re.search(rf"`(--model {name}\b[^`]*)`", "".join(_paragraphs_on(name, root)))
+    said = re.search(rf"`(--model(?:\.tasks)? {name}\b[^`]*)`", "".join(_paragraphs_on(name, root)))
     if said:
         return f"fl-lightning fit --config {config}.yaml {said[1]}"
-    return f"fl-lightning fit --config {config}.yaml --model {_module_of(name)}.{name}"
+    learned = "--model" if issubclass(method, FederatedModule) else "--model FedAvg --model.tasks"
+    return f"fl-lightning fit --config {config}.yaml {learned} {_module_of(name)}.{name}"
 
 
 def _results(name: str, root: Path) -> Iterator[str]:

@@ -114,6 +114,7 @@ def pretended_gpu() -> Iterator[None]:
         patch.setattr(Stream, "recorded", recorded)
         patch.setattr(torch.cuda, "Stream", Queue)
         patch.setattr(torch.cuda, "stream", nullcontext)
+        patch.setattr(torch.cuda, "device", nullcontext)
         patch.setattr(torch.cuda, "current_stream", Queue)
         patch.setattr(torch.compiler, "cudagraph_mark_step_begin", _always(None))  # would import the compiler
         # Weights that go to the device are other objects there.
