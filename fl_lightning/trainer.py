@@ -49,8 +49,8 @@ class Trainer(pl.Trainer):
         float32_products: Float32Products = "high",
         **given: Any,
     ) -> None:
-        quiet_lightning()  # and Lightning's notice of what it makes of float16 on a processor
-        refuse_float16(str(given.get("precision")))
+        refuse_float16(str(given.get("precision")))  # on a CPU Lightning takes bfloat16, in a notice that the next line hides
+        quiet_lightning()
         watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
         super().__init__(
             max_steps=max_steps,

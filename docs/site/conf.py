@@ -3,6 +3,9 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 import fl_lightning
 
@@ -51,7 +54,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
-# The address of the repository, which a clone does not know; with it each of its pages has a link to edit it.
+# The address of the repository, which a clone does not know. With it, pages that are files there have a link to edit them.
 repository = os.environ.get("FL_LIGHTNING_REPOSITORY", "").rstrip("/")
 html_context = {"edit_page_url_template": f"{repository}/edit/main/{{{{ file_name }}}}"}
 html_theme_options = {
@@ -64,3 +67,14 @@ html_theme_options = {
     "footer_end": ["theme-version"],
 }
 copybutton_prompt_text = "$ "
+
+
+def _link_to_edit(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """Only for pages of the repository: the others are written from the code."""
+    if not any((Path(__file__).parents[2] / f"{page}{suffix}").is_file() for suffix in (".md", ".ipynb")):
+        context["theme_use_edit_page_button"] = False
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls at its start."""
+    app.connect("html-page-context", _link_to_edit, priority=900)  # after the theme

@@ -96,7 +96,7 @@ def arguments_of(command: Callable[..., None], line: Sequence[str]) -> dict[str,
 
 
 def _check_paths(name: str, given: object) -> None:
-    """Raise a ValueError for a path that the system takes for none, such as one that is too long; it may lead nowhere."""
+    """Raise a ValueError for a path that the system refuses, such as one that is too long; a path to nothing is fine."""
     for path in given if isinstance(given, list) else [given]:
         try:
             Path(str(path)).stat()

@@ -97,7 +97,7 @@ def trainer_parser(command: str) -> CommandParser:
     if command in ("validate", "test"):
         parser.add_argument("--verbose", type=bool, default=True, help="print what was measured")
     if command == "partition":  # builds no net, so it asks for none
-        parser.add_argument("--out", type=str, default="partition.json", help="the file; its picture lies next to it")
+        parser.add_argument("--out", type=str, default="partition.json", help="the file; its picture is next to it")
         parser.set_defaults({"model": {"class_path": _METHOD, "init_args": {"net": "fl_lightning.models.MLP"}}})
     return parser
 

@@ -1,4 +1,4 @@
-"""A federation from what lies in memory: arrays, data frames or torch's datasets, and who holds which sample."""
+"""A federation from data in memory: arrays, data frames or torch's datasets, and who holds which sample."""
 
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any

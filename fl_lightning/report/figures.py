@@ -105,7 +105,7 @@ def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, 
     if len(values) > 1:
         deviation = values.std(axis=0, ddof=1)
         low, high = mean - deviation, mean + deviation
-        if values.min() >= 0 and values.max() <= 1:  # accuracies, and the band's are some too
+        if values.min() >= 0 and values.max() <= 1:  # accuracies: a band beyond 0 and 1 has no meaning
             low, high = low.clip(min=0), high.clip(max=1)
         axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
 
