@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,18 @@ from fork_server import CommandLine
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked ``one_in(n)`` every n-th is quick, from the first on; the others are slow."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("one_in"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % mark.args[0]:
+                item.add_marker("slow")
+            cases[test] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -167,6 +167,7 @@ def test_full_runs_and_timed_rounds_have_one_arithmetic(monkeypatch):
         assert f"--trainer.precision {seen[0]}" in sweep.arguments
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_is_one_line():
     for arguments, said in ((["--gpu", "--headline"], "there is no CUDA device here"), (["--headline"], "give --gpu too")):
         ended = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)

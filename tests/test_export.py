@@ -172,6 +172,7 @@ def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):
     ],
     ids=["ResNet18", "ResNet9", "LeNet", "torchvision", "ViTB32"],
 )
+@pytest.mark.one_in(2)
 def test_every_kind_of_net_can_be_exported(tmp_path, build, size):
     """``export`` itself compares the program with the net, for one input and for two."""
     torch.manual_seed(0)

@@ -24,6 +24,7 @@ def folders(run_in, tmp_path, monkeypatch):
     return [run("CrossEntropy", "1"), run("ReweightedSoftmax", "2")]
 
 
+@pytest.mark.slow
 def test_panels_have_the_measured_numbers_on_one_scale(folders):
     """Of round 2, the last that both measured: accuracy after less before, and the mean of what is off the diagonal."""
     from fl_lightning.report.runs import read_runs
@@ -44,6 +45,7 @@ def test_panels_have_the_measured_numbers_on_one_scale(folders):
         assert axes.get_title() == f"{run.results['loss']}\nforgetting {lost:z.2f}"
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_picture(folders, tmp_path):
     from studies.side_by_side import main
 
@@ -51,6 +53,7 @@ def test_the_command_writes_the_picture(folders, tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_runs_without_a_common_round_are_refused(folders):
     from fl_lightning.report.runs import read_runs
     from studies.side_by_side import side_by_side

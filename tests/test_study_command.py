@@ -266,6 +266,7 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
     assert (tmp_path / "results" / "small" / "report.md").read_text() == page
 
 
+@pytest.mark.slow
 def test_what_the_results_file_has_is_not_run_again(command, small, results, tmp_path):
     """On a machine without the folders of earlier runs; a failed run is none that is done."""
     from studies.results_file import read_results, write_results

@@ -25,6 +25,7 @@ Trainer(max_steps=3, accelerator="cpu").fit(FedAvg(torch.nn.Linear(4, 2), local_
 QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
 
 
+@pytest.mark.slow
 def test_a_script_shows_the_rounds_and_the_table_and_nothing_else(tmp_path):
     """No advert, no epoch, no warning of a library."""
     (tmp_path / "script.py").write_text(SCRIPT)

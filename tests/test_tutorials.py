@@ -45,6 +45,7 @@ def run_page(main):
     return run
 
 
+@pytest.mark.slow
 def test_start(run_page, tmp_path):
     """The files that the page names are there, and so is the report."""
     printed = run_page("start.md")
@@ -58,6 +59,7 @@ def test_start(run_page, tmp_path):
     assert (tmp_path / "report" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_data_and_net(run_page, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     federation, net, archive = blocks("tutorials/data_and_net.md", "python")

@@ -44,6 +44,7 @@ def change(checkpoint, **values):
     path.write_text(yaml.safe_dump(config))
 
 
+@pytest.mark.slow
 def test_images_are_recovered_and_shown(main, checkpoint):
     """Two clients' digits, each from one step: a table, a file and a picture next to the run."""
     code, printed, error = main(
@@ -160,6 +161,7 @@ def test_originals_and_guesses_are_paired():
         ([], "ckpt_path is missing: give a checkpoint, such as runs/"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_bad_input_is_one_line(main, checkpoint, arguments, message):
     """Value and cure on standard error, exit code 1, nothing written."""
     code, _, error = main("attack", *(str(checkpoint) if argument is None else argument for argument in arguments))

@@ -189,6 +189,7 @@ def test_a_linear_model_gives_its_image_away():
     [{"distance": "l2"}, {"distance": "cosine", "tv": 1e-4, "signed": True}, {"distance": "l2", "lr": 1.0, "tv": 1e-8}],
     ids=["DLG", "Geiping", "FedReg paper"],
 )
+@pytest.mark.slow
 def test_a_small_network_gives_its_image_away(settings):
     """To more than 25 dB; with noise of ten times the gradient's norm, to less than 12."""
     net, (images, targets) = small_net(128), digits(5)

@@ -54,6 +54,7 @@ class Opened:
         return differing, {group.sessions[0].name: group for group in groups}
 
 
+@pytest.mark.slow
 def test_two_methods_stand_side_by_side(main, tmp_path):
     """One layout without empty charts, one table: a row a run with what only one method has, and the final readings; resuming
     adds no row.

@@ -188,6 +188,7 @@ def test_augmentation_plays_no_part(fit):
 
 
 @pytest.mark.parametrize("with_fedavg", [False, True])
+@pytest.mark.slow
 def test_the_command_line_takes_it(main, read_scalars, tmp_path, with_fedavg):
     """As docs/reading_the_heatmaps.md has it: added to the callbacks of a bundled config."""
     commands = re.findall(r"^fl-lightning (.*LossIncrease.*)$", PAGE.read_text().replace("\\\n", ""), re.MULTILINE)
@@ -248,6 +249,7 @@ def test_fedavg_starts_from_fedregs_global_models(along_fedreg, engine):
 
 
 @pytest.mark.parametrize("common", [{"engine": "sequential"}, {"engine": "vectorized"}, {"privacy": DPSGD(0.5)}])
+@pytest.mark.slow
 def test_measuring_fedavg_changes_nothing_of_the_run(along_fedreg, common):
     """Global models of all rounds, what else is logged, and what is drawn next, bit for bit."""
     drawn = []

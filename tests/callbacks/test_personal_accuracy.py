@@ -316,6 +316,7 @@ def test_client_forgetting_begins_with_a_clients_personal_model(run, monkeypatch
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("method", [FedRep, Ditto, LocalOnly])
+@pytest.mark.one_in(3)
 def test_every_engine_measures_alike(run, method, engine):
     """All that is logged, of steps that are the same to rounding."""
     expected, actual = run(method), run(method, engine=engine)

@@ -147,6 +147,7 @@ def test_some_clients_drawn_by_the_seed(watched, data):
 
 @pytest.mark.parametrize("cut", [1, 3])
 @pytest.mark.parametrize("history", [2, 10])
+@pytest.mark.one_in(2)
 def test_a_resumed_run_logs_the_same(watched, tmp_path, cut, history):
     """The clients of the rounds before the cut are known after it."""
     whole, _, _ = watched(PseudoDataFisher(every=1, history=history))

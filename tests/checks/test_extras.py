@@ -18,6 +18,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("library", "extra", "what", "command"), NEEDS)
+@pytest.mark.one_in(3)
 def test_a_missing_library_is_one_line_with_the_command(main, tmp_path, monkeypatch, library, extra, what, command):
     monkeypatch.setitem(sys.modules, library, None)  # Python's word for a library that cannot be imported
     for module in ("sweep.study", "sweep.entered_sweep", "command_line.sweep"):  # which an earlier test has imported

@@ -80,6 +80,7 @@ SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
         (["--model.optimizer.lr", "1e30", *NO_PICTURES], "no client sent a finite update in 10 rounds in a row"),
     ],
 )
+@pytest.mark.one_in(4)
 def test_bad_input_is_one_line(main, tmp_path, arguments, message):
     """Key, value and cure on standard error, exit code not 0, no run folder left."""
     code, _, error = main(*DIGITS, *arguments)

@@ -104,6 +104,7 @@ def test_many_clients_are_drawn_too(main, tmp_path):
         (["--seed_everything", "true"], "seed_everything is true: "),
     ],
 )
+@pytest.mark.one_in(3)
 def test_bad_input_is_one_line(main, tmp_path, arguments, message):
     """Key, value and cure on standard error, exit code not 0, no file left."""
     code, _, error = main("partition", *DIGITS, *arguments)

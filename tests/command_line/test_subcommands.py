@@ -50,6 +50,7 @@ def test_what_needs_no_torch_is_answered_at_once(arguments):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(3)
 def test_the_help_of_a_function_is_its_docstring_and_signature(name):
     """Of each command that is a function, without torch: the first line, and every parameter."""
     arguments = [sys.executable, "-c", _WITHOUT_TORCH, name, "--help"]

@@ -286,17 +286,20 @@ def test_there_are_three_hundred():
         for i, (options, key) in enumerate(VALUES)
     ],
 )
+@pytest.mark.one_in(4)
 def test_a_wrong_value_is_one_line(main, tmp_path, options, key):
     check(main, tmp_path, [*FIT, *options], key, "")
 
 
 @pytest.mark.parametrize(("options", "key", "says"), LINES, ids=[" ".join(options)[:80] for options, *_ in LINES])
+@pytest.mark.one_in(4)
 def test_a_wrong_command_line_is_one_line(main, tmp_path, options, key, says):
     (tmp_path / "a_file").write_text("")
     check(main, tmp_path, [*FIT, *options], key, says)
 
 
 @pytest.mark.parametrize(("content", "key", "says"), CONFIGS, ids=[content[:40] for content, *_ in CONFIGS])
+@pytest.mark.one_in(4)
 def test_a_wrong_config_is_one_line(main, tmp_path, content, key, says):
     base = "" if content.startswith(("base", "{", "1")) else "base: digits_tce.yaml\n"
     (tmp_path / "mine.yaml").write_text(base + content + "\n")

@@ -184,6 +184,7 @@ PARSED = fewest(VALUES)
 
 
 @pytest.mark.parametrize("name", PARSED)
+@pytest.mark.one_in(4)
 def test_bundled_configs_are_what_the_command_line_takes(parser, name):
     """The parser looks at each value, and at the keys of each class, by itself: each stands in one of these configs."""
     config = parser.parse_args(["--config", name])
@@ -192,6 +193,7 @@ def test_bundled_configs_are_what_the_command_line_takes(parser, name):
 
 
 @pytest.mark.parametrize("name", "apfl ditto fedavg_fine_tuned fedbabu fedbn fedrep fedrs pfedme".split())
+@pytest.mark.one_in(3)
 def test_settings_of_methods_are_what_the_command_line_takes(parser, name):
     """After a row, for those that no row has: the others are held to be equal to a row's."""
     config = parser.parse_args(["--config", "digits_tce.yaml", "--config", f"{name}.yaml"])
@@ -222,6 +224,7 @@ def test_a_faulty_config_is_among_those_that_are_parsed(parser, write, key, valu
 
 
 @pytest.mark.parametrize("name", [name for name in FITS if not name.startswith("digits_")])
+@pytest.mark.one_in(4)
 def test_bundled_configs_name_their_table_and_number(name):
     """Paper, table or figure and setting, and the method; what it says of the rate is what is set."""
     row = bundled_rows()[name]
@@ -261,6 +264,7 @@ def blank(per_class, name, shape):
 
 
 @pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.one_in(3)
 def test_configs_on_task_streams_build_their_data_and_net(parser, name):
     """On blank images: so many tasks and clients, and a net for the five classes of a task, or two."""
     num_tasks, num_clients, per_class = STREAMS[name]

@@ -614,6 +614,7 @@ def more_clients_than_memory_holds(folder: Path) -> Settings:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(4)
 def test_data_is_refused(name, tmp_path, bounded):
     """Every case of the table."""
     make, message = CASES[name]

@@ -37,6 +37,7 @@ def some_images(tmp_path_factory):
     return unpack
 
 
+@pytest.mark.slow
 def test_real_mnist():
     """60,000 and 10,000 images; 5,923 zeros and 6,742 ones among the former; pixel mean .1307 and deviation .3081 as known."""
     dataset = TorchvisionDataset("MNIST").load(Path(REAL_DATA))

@@ -259,6 +259,7 @@ def readers():
     return [thread for thread in threading.enumerate() if thread.name.startswith("reader")]
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_data():
     """Once it is read there are some for training, none after the data module is gone, in a cycle of objects too, as a trainer
     makes one, or moved to another dtype and not yet read."""

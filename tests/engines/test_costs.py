@@ -127,6 +127,7 @@ def operators_of_a_plain_step():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", [FedAvg, PersonalHead])
+@pytest.mark.one_in(3)
 def test_local_fits_wait_for_nothing(started, as_on_a_gpu, monkeypatch, engine, method):
     """Ragged shards, augmentation, filled batches: no ``.item()``, no shape that depends on values, nothing brought over."""
     built = started(engine, 5, 2, method=method, sizes=[2, 4, 7, 12, 5], augment=[RandomCrop(1)])

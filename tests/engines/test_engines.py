@@ -466,6 +466,7 @@ def assert_engines_agree(fit, case, atol=1e-10, **settings):
 
 
 @pytest.mark.parametrize("case", PUBLIC_CASES, ids=name_of)
+@pytest.mark.one_in(4)
 def test_public_methods_give_the_same_under_every_engine(fit, case):
     """Two rounds in float64: weights, buffers, states, reports, probes and predictions to 1e-10, integers exactly."""
     assert_engines_agree(fit, case)
@@ -479,6 +480,7 @@ def test_public_methods_give_the_same_under_every_engine(fit, case):
     ],
     ids=name_of,
 )
+@pytest.mark.one_in(4)
 def test_every_hook_gives_the_same_under_every_engine(fit, case):
     """As above, for methods that override each of a client's hooks."""
     assert_engines_agree(fit, case)
@@ -505,6 +507,7 @@ def optimizer_named(name, **settings):
     ],
     ids=lambda optimizer: optimizer.__name__,
 )
+@pytest.mark.one_in(3)
 def test_every_optimizer_that_is_stacked_steps_as_it_does_alone(fit, optimizer):
     """Ragged shards, so that stacks shrink with moments in them; two rates, each in a separate stack."""
     assert_engines_agree(fit, Case(ClientRates, mlp, ragged, optimizer))
@@ -812,6 +815,7 @@ def test_tune_leaves_engines_out_that_cannot_run(fit, capsys):
 
 @pytest.mark.parametrize("case", [HOOK_CASES[0], HOOK_CASES[4], HOOK_CASES[13], HOOK_CASES[15]], ids=name_of)
 @pytest.mark.parametrize("num_bytes", [1, 60_000])
+@pytest.mark.one_in(3)
 def test_stacks_that_do_not_fit_into_memory_are_taken_in_turn(fit, monkeypatch, case, num_bytes):
     """One client a stack, or two or three: the same results as with all of them side by side."""
     sizes = []
@@ -840,6 +844,7 @@ def test_cohorts_of_changing_sizes(fit):
         assert_engines_agree(fit, Case(method, net, changing, momentum), rounds=3)
 
 
+@pytest.mark.slow
 def test_captured_runs_one_after_another_in_one_process(fit):
     """More runs than torch's limit of graphs for one function, each with another constant: none is refused or mixed up."""
     with torch._dynamo.config.patch(recompile_limit=3):

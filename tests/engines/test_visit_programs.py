@@ -59,6 +59,7 @@ def after_rounds(engine, precision=nullcontext, **settings):
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE)
+@pytest.mark.one_in(3)
 def test_rates_that_decay_need_no_other_program(kind):
     """Factors 1, 1/2 and 1/4 in three rounds; of optimizers that are not proportional to their rate, a program each."""
     settings = {"optimizer": lambda weights: kind(weights, lr=0.01), "learning_rate_decay": 0.5}

@@ -320,6 +320,7 @@ def test_a_method_without_data_says_so():
         FederatedAlgorithm(net()).cohort(1)
 
 
+@pytest.mark.slow
 def test_the_algorithm_knows_no_lightning():
     """Neither it nor an engine imports a trainer: a site needs torch alone."""
 

@@ -50,6 +50,7 @@ def num_bytes(tensors):
     ("name", "personal"),
     [(name, ()) for name in TABLE] + [(name, ("classifier.*",)) for name, cost in TABLE.items() if not cost.personal_by_rule],
 )
+@pytest.mark.one_in(4)
 def test_bytes_of_a_round(tiny, name, personal):
     """Three rounds of 3, 2 and 2 clients, 3, 1 and 0 of them new; a head that stays at home has no part in anything sent."""
     row, method = TABLE[name], name.split(",")[0]

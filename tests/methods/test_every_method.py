@@ -18,6 +18,7 @@ def assert_same_end(tiny, actual, expected):
 
 
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
     """Infinite samples at client 3, in two of three rounds: the run ends as one that client 3 never took part in."""
     poisoned = tiny.train_any(name, poisoned=3, cohorts=[[0, 1, 3], [1, 2, 3], [0, 1]])
@@ -28,6 +29,7 @@ def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
 
 # Clients of LocalOnly send nothing: those that are finite keep what they learned.
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if name != "LocalOnly"])
+@pytest.mark.one_in(4)
 def test_a_round_that_loses_more_than_half_does_no_harm(tiny, name):
     """Two of the three clients of round 2 are not finite: model and states of round 1 stand after it, and round 3 trains on."""
     cohorts = [[0, 1], [1, 2, 3], [0, 1]]
@@ -53,6 +55,7 @@ class NobodyTwice(ClientSampler):
 
 
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if not changes(name, "cohort")])
+@pytest.mark.one_in(4)
 def test_a_round_of_nobody_is_a_lost_one(tiny, name):
     """The first round and a later one: the run ends as one in which their only client was not finite."""
     empty = tiny.train_any(name, cohorts=None, client_sampler=NobodyTwice(), rounds=4)
@@ -62,6 +65,7 @@ def test_a_round_of_nobody_is_a_lost_one(tiny, name):
 
 @pytest.mark.filterwarnings("ignore:round 2")
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
     """Whatever its clients sent: the run ends as one whose round 2 has no finite update."""
     lost = tiny.train_any(name, poisoned=3, cohorts=[[0, 1], [3], [0, 1]])
@@ -72,6 +76,7 @@ def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if shares_body(name) and keeps_head(name)])
+@pytest.mark.one_in(4)
 def test_a_head_stays_at_home(tiny, name):
     """No client touches the global classifier; each keeps its head, and the bodies are averaged all the same."""
     method = tiny.train_any(name, personal=("classifier.*",))
@@ -91,6 +96,7 @@ def test_a_head_stays_at_home(tiny, name):
 
 
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
     """A checkpoint after round 1, with the server's and the clients' states in it, and two more rounds: the same bits."""
     tiny.train_any(name, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")

@@ -85,6 +85,7 @@ def test_rounds_equal_equation_3(tiny, remember):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.one_in(3)
 def test_weights_that_count_twice(tied, engine):
     """Their Fisher information is of the whole gradient of each sample, where a layer's call shows a part."""
     method = tied.train(FedCurv, penalty=PENALTY, engine=engine)

@@ -171,6 +171,7 @@ def test_the_loss_does_not_underflow():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized", pytest.param("captured", marks=pytest.mark.slow)])
+@pytest.mark.one_in(3)
 def test_weights_that_count_twice(tied, traced, engine):
     """Two rounds to 1e-9, and the net is left with parameters, not with the tensors that it held in between."""
     cohorts = [[0, 1], [1]]

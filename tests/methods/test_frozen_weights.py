@@ -72,6 +72,7 @@ def assert_alike(tiny, whole, part):
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if not changes(name, "pseudo_data")])
+@pytest.mark.one_in(4)
 def test_frozen_weights_are_constants(tiny, name, engine):
     """Not sent, not summed, not kept, not counted, and what is trained comes out the same.
 
@@ -80,6 +81,7 @@ def test_frozen_weights_are_constants(tiny, name, engine):
     assert_alike(tiny, *both(tiny, name, engine=engine))
 
 
+@pytest.mark.slow
 def test_under_the_captured_engine(tiny, traced):
     assert_alike(tiny, *both(tiny, "SCAFFOLD", engine="captured"))
 

@@ -94,6 +94,7 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
         pytest.param(partial(ResNet18, norm="mix"), "vectorized", marks=STACKED_FIXED_GROUP_NORM),
     ],
 )
+@pytest.mark.one_in(3)
 def test_our_nets_have_features(fit, build, engine):
     """Two rounds on images of 17x17, with a first and a second visit; ResNet-18 is among them."""
     draws = torch.Generator().manual_seed(0)

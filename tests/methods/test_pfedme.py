@@ -74,6 +74,7 @@ def test_from_a_cold_start_steps_of_rate_1_over_lambda_are_fedavg(tiny):
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "captured"])
+@pytest.mark.slow
 def test_every_engine_starts_cold(tiny, engine):
     settings = {"penalty": PENALTY, "inner_steps": 2, "inner_rate": RHO, "warm_start": False}
     expected, method = (tiny.train(PFedMe, engine=each, **settings) for each in ("sequential", engine))

@@ -190,6 +190,7 @@ def test_feddyn_is_pulled_after_the_noise(tiny, clipped):
 
 
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
     """C = 1000, which nothing reaches, and sigma = 1e-15, noise of 1e-12: three rounds of any method, to 1e-9.
 
@@ -208,6 +209,7 @@ def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
 
 
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_every_method_runs_on_poisson_batches(tiny, name):
     """With noise: finite, and elsewhere than without."""
     private, plain = (

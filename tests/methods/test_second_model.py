@@ -31,6 +31,7 @@ class LocalModel(FedAvg):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
 def test_a_second_model_has_buffers_of_its_own(tiny, engine):
     """It is local training, running statistics included, from the initial weights also where the first visit is in round 2.
 
@@ -88,6 +89,7 @@ def in_phases(tiny, net, client, round, clip=None):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam"], indirect=True)
+@pytest.mark.one_in(3)
 def test_weights_that_rest_stay_as_they_are(tiny, engine):
     """Neither momentum nor decay nor Adam's moments move them: one optimizer does what one a phase would do."""
     method, net = tiny.train(HeadThenBody, engine=engine), tiny.new_net()

@@ -47,6 +47,7 @@ def loop(method, data, rounds, ckpt_path, callbacks, engine=SequentialEngine, **
 
 
 @pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_the_weights_are_those_of_a_fit(tiny, name):
     """All that the net and the server hold, bit for bit, and the reports of the rounds; from what the protocol names alone."""
     fitted, by_hand = tiny.train_any(name), type(tiny)(loop).train_any(name)

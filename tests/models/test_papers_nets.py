@@ -141,6 +141,7 @@ def test_lenet_has_the_published_total_with_ten_class_layers():
         *[(resnet18, shape) for shape in [(3, 224, 224), (3, 28, 32)]],
     ],
 )
+@pytest.mark.one_in(4)
 def test_output_has_one_logit_a_class(net, input_shape):
     """(B, *input_shape) gives (B, C), from the smallest allowed image to uneven sides, without running the arithmetic."""
     with torch.device("meta"):
@@ -163,6 +164,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(("net", "input_shape"), SMALL)
+@pytest.mark.one_in(3)
 def test_classifier_of_features_is_the_net_and_the_seed_decides(net, input_shape):
     """classifier(features(x)) = net(x), so other code can take features; the same seed gives the same weights and logits."""
     first, again = (build_seeded(lambda: net(input_shape, 10)).eval() for _ in range(2))
@@ -180,6 +182,7 @@ def test_classifier_of_features_is_the_net_and_the_seed_decides(net, input_shape
 
 
 @pytest.mark.parametrize(("net", "input_shape"), SMALL)
+@pytest.mark.one_in(3)
 def test_gradient_reaches_every_parameter(net, input_shape):
     """No parameter is unused: away from the initial zeros each has a finite gradient, not all of it 0."""
     model = shake(build_seeded(lambda: net(input_shape, 10)))
@@ -746,6 +749,7 @@ def test_torchvision_model_is_the_same_net(torch_file, name):
         ("vit_b_32", 64, {"image_size": 64}),
     ],
 )
+@pytest.mark.one_in(3)
 def test_torchvision_families_have_a_class_layer(name, size, options):
     """In train mode too the output is one tensor (B, C), and ``classifier`` is the linear layer that gives it."""
     with torch.device("meta"):

@@ -24,6 +24,7 @@ def batches(device, poisson, full):
 
 @pytest.mark.parametrize(("most", "together"), [(1 << 24, STEPS), (2 * 4 * 75, 2), (1, 1)])
 @pytest.mark.parametrize(("poisson", "full"), [(False, False), (False, True), (True, False)])
+@pytest.mark.one_in(3)
 def test_steps_that_are_read_together_are_those_of_the_cpu(monkeypatch, most, together, poisson, full):
     monkeypatch.setattr(client_batches, "_READ_TOGETHER", most)
     expected, _ = batches(torch.device("cpu"), poisson, full)

@@ -36,6 +36,7 @@ class Round(pl.Callback):
 
 
 @pytest.mark.parametrize("case", BUDGETS)
+@pytest.mark.one_in(2)
 def test_a_round_keeps_within_its_budget(case):
     """Augmentation, TCE, a local optimizer with momentum, client states: the end is that of the same run on the CPU."""
     expected = fit("cpu", engine="sequential", **SETTINGS[case])

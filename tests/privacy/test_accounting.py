@@ -33,6 +33,7 @@ def accountants_epsilon(rate, sigma, releases, delta):
 @pytest.mark.filterwarnings("ignore:Optimal order is the")
 @pytest.mark.parametrize("rate", [1e-4, 0.3, 1.0])
 @pytest.mark.parametrize("sigma", [0.01, 1.0, 8.0])
+@pytest.mark.one_in(3)
 def test_epsilon_is_that_of_the_accountant(rate, sigma):
     """For 1, 7 and 50 releases, at two deltas."""
     for releases in (1, 7, 50):
@@ -113,6 +114,7 @@ def forget_settings(path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_counting(fit, toy_data, tmp_path, cut):
     """The same epsilon in every round after the cut, in the summary too."""
     privacy = DPSGD(1.3, accounting=True, delta=1e-3)

@@ -494,6 +494,7 @@ DP = ["fit", "--config", "digits_tce.yaml", "--model.privacy", "DPSGD", "--model
         ),
     ],
 )
+@pytest.mark.one_in(3)
 def test_bad_input_on_the_command_line_is_one_line(main, tmp_path, arguments, message):
     """Key, value and cure, and no run folder left."""
     code, _, error = main(*DP, *arguments)

@@ -245,6 +245,7 @@ REFUSED_OTHERWISE = [name for name in methods.__all__ if needs_of(name)[1].get("
 
 
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in NOT_BOUNDED + REFUSED_OTHERWISE])
+@pytest.mark.one_in(3)
 def test_methods_that_send_weights_alone_run(fit, name):
     of_data, settings = needs_without_net(name)
     trained = train(fit, getattr(methods, name), 4, new_data(**of_data), net=Parts(), **settings)

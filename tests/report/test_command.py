@@ -60,6 +60,7 @@ class Page(HTMLParser):
         self.text.append(data.strip())
 
 
+@pytest.mark.slow
 def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
     """Files, sections, the same numbers in all three forms; nothing from elsewhere; a second report replaces the first."""
     code, out, err = main("report", str(tmp_path / "runs"), "--out", "out", "--rounds", "[4,7]")

@@ -27,6 +27,7 @@ def run(write_run):
 NAMES = {"accuracy", "class_accuracy_heatmap_round_2", "forgetting_drops_round_2", "forgetting_clients_round_2"}
 
 
+@pytest.mark.slow
 def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
     """In pixels at 300 dots an inch, and in points of 1/72 inch: a column of ICML is 3.25 inches."""
     for format in ("png", "svg", "pdf"):

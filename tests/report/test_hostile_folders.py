@@ -276,6 +276,7 @@ def _cells(tokens) -> list[list[str]]:
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.slow
 def test_values_are_text_in_every_file(write_run, main, tmp_path):
     """Each hostile text as a setting in which methods differ, as one that all share, as a class and as a folder."""
     classes = {f"class_accuracy/{value}": {1: 0.25, 4: 0.5} for value in _HOSTILE if value.isprintable()}

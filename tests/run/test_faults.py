@@ -165,6 +165,7 @@ _NEEDS_FORK = pytest.mark.skipif(
 @_NEEDS_FORK
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, KILL], ids=["EIO", "ENOSPC", "kill"])
 @pytest.mark.parametrize(("kind", "files"), [("memory", ""), ("disk", "client_states")])
+@pytest.mark.one_in(3)
 def test_a_fault_at_a_call_of_each_kind(tmp_path, toy_data, kind, files, fault):
     """About all files of a run, and about those of clients' states."""
     goes_on_after_faults(tmp_path, toy_data, kind, fault, partial(one_of_each, folder=files))

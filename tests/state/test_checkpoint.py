@@ -80,6 +80,7 @@ def test_a_flipped_bit_of_a_clients_state_is_named(main):
     assert "go on from an older checkpoint" in error
 
 
+@pytest.mark.slow
 def test_code_in_a_checkpoint_never_runs(main, digits):
     """Whatever is asked for: nothing runs, and nobody is advised to let it."""
     stored = torch.load(LAST, weights_only=True)

@@ -181,6 +181,7 @@ def test_files_do_not_pile_up_without_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.one_in(2)
 def test_as_plain_dicts_do(tmp_path, seed):
     """Random rounds, checkpoints, lost checkpoints, returns to older ones by the same store or by a new run.
 

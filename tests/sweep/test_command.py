@@ -60,6 +60,7 @@ def test_a_command_that_cannot_be_meant(refused, arguments, message):
         ([*LR, "--prune", "--data.val_fraction", "0"], "--prune goes by validation accuracy, and there is none"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_what_fit_would_refuse_is_refused_before_anything_runs(refused, arguments, message):
     assert message in refused(*BASE, *arguments)
 
@@ -81,6 +82,7 @@ def idle(main, monkeypatch):
     return main
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
     """Other values, keys, seeds, options or config: named with the cure. One value or seed more is the same sweep, grown,
     and so is one whose options stand in another order.

@@ -144,6 +144,7 @@ def test_a_point_is_worth_the_mean_of_its_seeds(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["random", "tpe"])
+@pytest.mark.slow
 def test_what_is_drawn_does_not_depend_on_the_workers(tmp_path, kind):
     """One worker's points, and those of two in turn, are the same."""
 
@@ -172,6 +173,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path):
     assert len(points_of(tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_tpe_finds_the_better_half(tmp_path):
     """Accuracy falls with the distance of log10(lr) from -1: later draws come closer than the first ten, which are random."""
     study, found = SweepStudy(tmp_path), []

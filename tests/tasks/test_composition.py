@@ -30,6 +30,7 @@ def plain_sgd(weights):
     "name",
     [pytest.param(name, marks=() if i % (len(LEARNERS) + 1) == 0 else pytest.mark.slow) for i, name in enumerate(ON_TASKS)],
 )
+@pytest.mark.one_in(3)
 def test_every_pair_runs(tiny, tmp_path, name):
     """Two tasks and a round, some clients alone; what came back from a checkpoint ends bit for bit as one run.
 

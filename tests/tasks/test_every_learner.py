@@ -45,6 +45,7 @@ def weaker(pair):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(3)
 def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
     """From a checkpoint in the middle of the second task, some clients trained without the server: the same bits in the end."""
     settings = {"optimizer": adam, "train_unsampled": True}
@@ -57,6 +58,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["FedAvg TaskLearner", "FedWeIT"])
+@pytest.mark.slow
 def test_clients_at_several_tasks_go_on_from_there(tiny, tmp_path, name):
     """Asynchronous clients, two a round, whose rates fall when their losses do not; cut after rounds 1, 3 and 4."""
     settings = {"schedule": "asynchronous", "patience": 1, "rate_divisor": 2.0, "smallest_rate": 0.05, "rounds_per_task": 3}
@@ -96,6 +98,7 @@ def test_knowledge_of_another_net_is_refused(tiny, tmp_path, method, settings):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(3)
 def test_the_engines_agree(tiny, name):
     """One client after another and stacked, in cohorts of a part of the clients: the same to rounding, and the same bytes."""
     one, other = (
@@ -112,6 +115,7 @@ def test_the_engines_agree(tiny, name):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
+@pytest.mark.one_in(3)
 def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
     """Infinite samples at client 2, in three of four rounds: the run ends as one that it never took part in."""
     cohorts = [[0, 1, 2], [0, 1], [0, 2], [1, 2]]
@@ -125,6 +129,7 @@ def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
 
 @pytest.mark.filterwarnings("ignore:round 2")
 @pytest.mark.parametrize("name", FEDERATED)
+@pytest.mark.one_in(3)
 def test_a_round_that_is_undone_leaves_no_trace(tiny, monkeypatch, name):
     """The last one of a task: the run ends as one in which everyone sent NaN there, knowledge base and clocks too."""
     cohorts, method = [[0, 1, 2], [0, 1], [0, 1, 2], [0, 2]], pair_of(name).method
@@ -203,6 +208,7 @@ def breaks(name, round):
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("name", ["FedAvg TaskLearner", "FedWeIT", "FedProx EWC", "FedProx APD"])
+@pytest.mark.one_in(3)
 def test_a_task_whose_last_update_is_lost_is_not_learned(tiny, name, engine):
     """Round 2 ends the first task. Client 2 goes on with the second, and nobody builds on its first."""
     method = tiny.train(breaks(name, 2), engine=engine)
@@ -256,6 +262,7 @@ def test_what_is_gathered_decides_like_the_rest():
 
 
 @pytest.mark.parametrize("name", ["FedWeIT", "FedProx EWC"])
+@pytest.mark.slow
 def test_two_processes_give_the_end_of_one(tiny, tmp_path, name):
     """Model, knowledge, clients' states and clocks in the last checkpoint; clients 0 and 1, or 1 and 2, are apart."""
     ends = []

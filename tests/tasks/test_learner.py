@@ -381,6 +381,7 @@ def new_adam(start):
         lambda weights: torch.optim.Adagrad(weights, lr=0.05),
     ],
 )
+@pytest.mark.one_in(2)
 def test_kept_moments_come_back_from_a_checkpoint(tiny, tmp_path, optimizer):
     """Stopped in the midst of a task, gone on: bit for bit. And clients that keep them are not stacked."""
     settings = {"optimizer": optimizer, "reset_adam_each_round": False}

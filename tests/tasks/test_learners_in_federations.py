@@ -197,6 +197,7 @@ def test_a_class_of_the_users_may_have_a_former_name(main, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["FedCurv EWC", "SCAFFOLD APD", "SCAFFOLD TaskLearner", "FedDyn EWC"])
+@pytest.mark.one_in(2)
 def test_on_the_command_line(main, tmp_path, name):
     """Two tasks of a round each by short name, then on from the checkpoint by the path in config.yaml."""
     method, learner = name.split()

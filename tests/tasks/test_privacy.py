@@ -13,6 +13,7 @@ REFUSED = ["FedWeIT", *(f"{method} {learner}" for method in METHODS for learner 
 
 
 @pytest.mark.parametrize("name", [*TRAINED_AS_THEY_ARE, "LocalOnly SingleTask"])
+@pytest.mark.one_in(4)
 def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
     """C = 1000, which nothing reaches, and noise of 1e-12: three rounds, into the second task, to 1e-8."""
     actual, expected = (

@@ -115,6 +115,7 @@ def test_domains_have_a_table_and_no_confusion(arriving):
     }
 
 
+@pytest.mark.slow
 def test_other_callbacks_show_a_class_from_its_task_on(arriving, tmp_path, read_scalars, raw_records):
     """Per-class accuracy and F_t live, and the pictures of the tasks, which what was logged draws again."""
     callbacks = [PerClassAccuracy(every=1, clients_every=3), RoundForgetting(every=1, clients_every=3), ArrivingClasses()]
@@ -159,6 +160,7 @@ def test_pictures_say_when_a_class_came_and_went(arriving, settings, spans):
     assert class_names(trained) == expected
 
 
+@pytest.mark.slow
 def test_on_the_command_line(main, tmp_path):
     """Two tasks of one round each, on from the checkpoint, evaluated and applied."""
     short = (
@@ -205,6 +207,7 @@ def test_on_the_command_line(main, tmp_path):
         (["--model.tasks", "null"], "data.tasks is ClassStream(5 tasks), but FedAvg learns no tasks"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_mistakes_are_one_line(main, tmp_path, arguments, message):
     """Before the first round, and no folder is left."""
     if arguments[0] == "--data.tasks.classes":

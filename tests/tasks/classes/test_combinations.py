@@ -36,12 +36,14 @@ methods = pytest.mark.parametrize(
 
 
 @methods
+@pytest.mark.one_in(3)
 def test_engines_agree(arriving, method):
     one, many = (arriving.train(method, engine=engine, **METHODS[method]) for engine in ("sequential", "vectorized"))
     arriving.assert_same(many.net, one.net, atol=1e-10)
 
 
 @methods
+@pytest.mark.one_in(3)
 def test_resumed_runs_end_as_those_that_were_never_stopped(arriving, method, tmp_path):
     """In the midst of a task, and between two: bit for bit."""
     whole = arriving.train(method, arriving.new_data(cohorts=arriving.cohorts), checkpoints=tmp_path, **METHODS[method])
@@ -54,6 +56,7 @@ def test_resumed_runs_end_as_those_that_were_never_stopped(arriving, method, tmp
 
 
 @methods
+@pytest.mark.one_in(3)
 def test_a_client_that_is_not_finite_is_left_out(arriving, method):
     """Its shard might as well not have been: the others go on as if it took no part."""
     poisoned = arriving.train(method, poisoned=1, **METHODS[method])
@@ -73,6 +76,7 @@ def test_two_processes_are_one(arriving, method, tmp_path):
 
 
 @methods
+@pytest.mark.one_in(3)
 def test_a_checkpoint_is_a_net_for_use_elsewhere(arriving, method, tmp_path):
     """Without data, and silent on classes that it has not seen."""
     trained = arriving.train(method, rounds=4, checkpoints=tmp_path, **METHODS[method])
@@ -95,6 +99,7 @@ class Broken(torch.optim.SGD):
 
 
 @methods
+@pytest.mark.one_in(3)
 def test_a_round_that_is_undone_counts(arriving, method):
     """The clock ticks on, and the task ends in its round."""
     with pytest.warns(UserWarning, match="and was undone"):

@@ -84,6 +84,7 @@ def test_fedcurv_equals_its_loop(arriving, softmax_over):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(3)
 def test_every_method_learns_all_tasks(arriving, name):
     """With other cohorts each round; every class is known in the end."""
     of_data, _ = needs_of(name)

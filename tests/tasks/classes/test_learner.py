@@ -154,6 +154,7 @@ def blurry_loss(arriving, data, distillation, softmax_over):
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("softmax_over", ["seen", "new"])
 @pytest.mark.parametrize(("method", "distillation"), [(ClassLearner, 0.0), (LwF, 3.0)])
+@pytest.mark.one_in(3)
 def test_classes_that_leaked_compete_at_clients_that_have_met_them(arriving, engine, method, distillation, softmax_over):
     """Few have: the head, what is seen and what is distilled go by the order of tasks."""
     tasks = ClassStream(num_tasks=3, blurry=0.15)
@@ -185,6 +186,7 @@ class FitModels(FederatedCallback):
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("method", [ClassLearner, ServerEWC, Pair(FedCurv, ClassLearner), GLFC, ICaRL])
+@pytest.mark.one_in(3)
 def test_blurry_borders_end_in_numbers(arriving, method, engine, tmp_path):
     """Validation samples of classes to come are left out, and nobody says anything of these; resumed, bit for bit."""
     settings = {"memory": 9} if method in (GLFC, ICaRL) else {}

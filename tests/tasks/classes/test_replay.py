@@ -142,6 +142,7 @@ def again(arriving, stream, method=Replay, selection="herding", **settings):
 
 @pytest.mark.parametrize("method", [Replay, ICaRL, GLFC])
 @pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.one_in(3)
 def test_herding_takes_later_samples_of_a_class(arriving, stream, method):
     """As many of the earlier and the later ones as there were; the later ones herded to their mean."""
     trained = again(arriving, stream, method)
@@ -197,6 +198,7 @@ def test_balanced_memories_are_uniform_samples_of_each_class(arriving):
 
 @pytest.mark.parametrize("selection", ["balanced", "herding"])
 @pytest.mark.parametrize("stream", ["domains", "blurry"])
+@pytest.mark.one_in(2)
 def test_memories_do_not_depend_on_how_a_run_is_run(arriving, stream, selection, tmp_path):
     """Side by side, and in two parts: in the midst of a task, and between two."""
     one = again(arriving, stream, selection=selection, checkpoints=tmp_path)
