@@ -31,7 +31,7 @@ ROOMS = [
     {"state"},
     {"algorithm"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers"},
+    {"models", "losses", "metrics", "optimizers", "forgetting"},
     {"functional"},
     {"checks"},
 ]

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from options import NO_PICTURES
 
+from fl_lightning.forgetting import DEFINITIONS
+
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "docs" / "site"
 
@@ -139,7 +141,19 @@ def test_pictures_show_what_the_page_says(tmp_path):
     page = (ROOT / "docs" / "how_forgetting_is_measured.md").read_text()
     assert {path.name for path in tmp_path.iterdir()} == set(re.findall(r"\(images/(\w+\.png)\)", page))
     numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", printed)]
-    assert numbers == pytest.approx([-0.15, -0.1, -0.35, 0.3, 0.3, 0.2, 0.2, 0.5, -0.25], abs=1e-4)
+    of_definitions = [0.2, 0.35, 0.267, 0.2, 0.2, 0.5, 0.25, 0.5, 0.167]
+    assert numbers == pytest.approx([-0.15, -0.1, -0.35, 0.3, 0.3, 0.2, 0.2, 0.5, -0.25, *of_definitions], abs=1e-4)
+    assert f"```text\n{printed[printed.index('client 0.200') :]}```" in page
+
+
+def test_the_page_lists_every_definition_of_forgetting():
+    page = (ROOT / "docs" / "how_forgetting_is_measured.md").read_text()
+    rows = [
+        f"| `{name}` | ${one.formula}$ | {one.low} to {one.high} | "
+        f"{'positive' if one.sign > 0 else 'negative'} is forgetting | {one.source} |\n"
+        for name, one in DEFINITIONS.items()
+    ]
+    assert "".join(rows) in page
 
 
 def test_every_page_is_in_the_contents():

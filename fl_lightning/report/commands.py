@@ -19,6 +19,7 @@ def report(
     baseline: str | None = None,
     target: float | None = None,
     rounds: list[int] = [],  # noqa: B006  # the parser shows it as the default, and nobody changes it
+    forgetting: str | None = None,
 ) -> None:
     """Write tables and figures of any number of runs.
 
@@ -31,6 +32,8 @@ def report(
         target: accuracy whose rounds are counted; by default the largest of the runs' callbacks.summary.targets, else 95 % of
             the highest accuracy of any run.
         rounds: rounds of the who-forgets heatmaps, such as [1,2000,4000]; by default the last measured.
+        forgetting: more definitions of forgetting for a table of their own, such as chaudhry,mammoth: names of
+            fl_lightning.forgetting.DEFINITIONS.
 
     Raises:
         FileNotFoundError: if a folder is missing or holds no run that can be read.
@@ -40,6 +43,7 @@ def report(
     Example:
         fl-lightning report runs
     """
+    from fl_lightning.report.definitions import definitions_named, missing_matrices
     from fl_lightning.report.figures import drawing_style
     from fl_lightning.report.page import Report, check_out, write_report
     from fl_lightning.report.runs import read_runs
@@ -50,11 +54,12 @@ def report(
     if target is not None:
         check_range("--target", target, above=0, at_most=1, hint="0.9 is 90 %")
     check_out(out)
+    definitions = definitions_named(forgetting) if forgetting is not None else []
     read, remarks = read_runs(runs)
     study, said = build_study(read, baseline, target)
     with drawing_style():
-        found = list(sections(study, rounds))
-        remarks += said + missing_rounds(study, rounds)
+        found = list(sections(study, rounds, definitions))
+        remarks += said + missing_rounds(study, rounds) + missing_matrices(study, definitions)
         tables = [overview(study), *settings(study)]
         write_report(Report(title_of(study), lead_of(study), found, tables, remarks, shared_settings(study)), out)
     _say_left_out(remarks)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name
 from fl_lightning.report import costs, figures, forgetting, scores
+from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve
@@ -41,10 +42,17 @@ class Section:
     tables: list[Table] = field(default_factory=list)
 
 
-def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
-    """All sections that have content. ``rounds`` are those of the who-forgets heatmaps, by default the last one measured."""
+def sections(study: Study, rounds: Sequence[int], definitions: Sequence[str] = ()) -> Iterator[Section]:
+    """All sections that have content.
+
+    Args:
+        rounds: of the who-forgets heatmaps, by default the last one measured.
+        definitions: of forgetting, by name, for a table of their own.
+    """
     palette = _palette(study)
     yield from _learning(study, palette)
+    if definitions and study.finished:
+        yield Section("Forgetting by definition", tables=[defined_forgetting(study, definitions)])
     yield from _classes(study)
     yield from _who_forgets(study, rounds)
     yield from _spent(study, palette)
