@@ -26,6 +26,7 @@ from fl_lightning.functional.generator_losses import class_imbalance, gaussian_d
 from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
+    calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
@@ -53,6 +54,7 @@ __all__ = [
     "average_forgetting",
     "average_incremental_accuracy",
     "backward_transfer",
+    "calibrated_cross_entropy",
     "class_imbalance",
     "class_partition",
     "client_forgetting",
