@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_range
 from fl_lightning.checks.extras import needing_extra
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.privacy.accounting import Releases, epsilon
 from fl_lightning.protocol import Update
 from fl_lightning.protocol.protection import Protection
