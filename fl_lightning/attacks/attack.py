@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from fl_lightning.attacks.attacked_run import AttackedRun, load_run
 from fl_lightning.attacks.inversion import Inversion, Inverter
-from fl_lightning.attacks.observed_update import ObservedRound, observe
+from fl_lightning.attacks.observed_update import ObservedRound, check_method, observe
 from fl_lightning.attacks.scores import ClientScore, print_table, score, write_picture, write_scores
 from fl_lightning.checks import check_file
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+from fl_lightning.run.saved_run import build_run, run_config
 
 _EXAMPLE = "runs/digits_tce/version_0/checkpoints/last.ckpt"
 _SHOW_EVERY = 20  # iterations: reading the objective waits for the device
@@ -46,6 +48,38 @@ class Target:
         if self.ckpt_path is None:
             raise ValueError(f"ckpt_path is missing: give a checkpoint, such as {_EXAMPLE}")
         check_file("ckpt_path", self.ckpt_path, f"give a checkpoint, such as {_EXAMPLE}")
+
+
+@dataclass(frozen=True)
+class AttackedRun:
+    """A run, built again from its config."""
+
+    folder: Path
+    method: FederatedModule
+    data: FederatedDataModule
+    precision: str | int | None
+
+
+def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
+    """Build the method and the data of the run that wrote a checkpoint, for single steps of single clients.
+
+    Args:
+        root: of the data, instead of that in the run's config.
+
+    Raises:
+        FileNotFoundError: if the run's config is not there.
+        ValueError: if it is none, or of a method that cannot be attacked.
+    """
+    folder, stored = run_config(ckpt_path)
+    if stored["data"].get("tasks") is not None:
+        raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
+    stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
+    stored["data"].update(client_sampler=None, cohorts=None, clients_per_round=1)
+    if root is not None:
+        stored["data"]["root"] = root
+    built = build_run(stored, FederatedModule, FederatedDataModule)
+    check_method(built.model)
+    return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
 
 
 def attack(target: Target, settings: Inversion, root: str | None = None) -> None:

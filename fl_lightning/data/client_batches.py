@@ -8,9 +8,8 @@ from itertools import groupby, islice, repeat, tee
 from torch import Tensor
 
 from fl_lightning.data.batch_plan import Step, Visits, joined
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.present_shards import PresentShards
+from fl_lightning.data.present_shards import BatchSizes, PresentShards
 from fl_lightning.protocol import Batch, PlannedStep
 
 _READ_TOGETHER = 1 << 24  # values of inputs at most and about: 64 MiB

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
@@ -20,12 +19,11 @@ from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
-from fl_lightning.data.preparation import Preparation
-from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.present_shards import PresentShards
-from fl_lightning.data.public_data import PublicData
+from fl_lightning.data.prepared_samples import Preparation, PreparedSamples, PublicData
+from fl_lightning.data.present_shards import BatchSizes, PresentShards
 from fl_lightning.data.scaling import check_statistics
-from fl_lightning.data.sources import Source, open_source
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
 from fl_lightning.protocol import EvaluationName

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
-from fl_lightning.data.sources import Arrays
+from fl_lightning.data.sources.arrays import Arrays
 
 Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
 

@@ -1,17 +1,84 @@
 """A dataset's samples where a net wants them, and as it takes them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.loaders import EvaluationInputs
-from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.samples import Dataset, Part, are_whole, type_name
-from fl_lightning.data.scaling import InputRecord
+from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.storage import Storage, place_samples
+from fl_lightning.functional.random_streams import random_bits
 from fl_lightning.protocol import Batch
+
+
+class Preparation:
+    """Stored samples as a net takes them, on its device and in its precision, which :meth:`to` sets.
+
+    Args:
+        stored: (n, ...) training inputs.
+        augment: changes to images, in order; in evaluation without chance.
+        mean, std: one value a channel, in [0, 1] for images; None: measured on ``stored``, where those are images.
+
+    Raises:
+        ValueError: if these do not go together.
+    """
+
+    def __init__(
+        self, stored: Tensor, augment: Sequence[Augmentation], mean: Sequence[float] | None, std: Sequence[float] | None
+    ) -> None:
+        if augment and stored.ndim != 4:
+            shape = tuple(stored.shape[1:])
+            raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
+        if mean is not None and are_whole(stored):
+            raise ValueError(
+                f"data.mean is {list(mean)}, but data.source gives whole numbers that are no images: leave "
+                "data.mean and data.std out, or give floats"
+            )
+        self.augment = tuple(augment)
+        self._example = stored[:1]
+        self.statistics = channel_statistics(stored, self._without_chance, mean, std)  # None: inputs are used as they are
+        self.input_shape = tuple(self._without_chance(self._example).shape[1:])  # of one sample as the net takes it
+        self.to(torch.device("cpu"), torch.get_default_dtype())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Prepare samples on this device, for a net of this precision."""
+        self.device, self.dtype, self._scale = device, dtype, None
+        if self.statistics is not None:
+            multiply, add = self.statistics.scale(self._example)
+            self._scale = (multiply.to(device, dtype), add.to(device, dtype))
+
+    def augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
+        """Images of local steps, changed by draws of their clients' streams.
+
+        Args:
+            images: (M * B, channels, height, width) as stored, of M clients.
+            keys: (M,), of the clients' streams.
+            counters: (M, B), of each image in its client's stream.
+        """
+        total = sum(augmentation.num_draws for augmentation in self.augment)
+        draws = random_bits(keys[:, None, None], counters[..., None] * total + torch.arange(total, device=self.device))
+        draws = draws.reshape(len(images), total).split([augmentation.num_draws for augmentation in self.augment], dim=1)
+        for augmentation, values in zip(self.augment, draws, strict=True):
+            images = augmentation(images, values)
+        return images
+
+    def for_evaluation(self, inputs: Tensor) -> Tensor:
+        """Inputs in the shape of those for training, with nothing random about them."""
+        return self.normalise(self._without_chance(inputs))
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Changed inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers as they are."""
+        return normalise(inputs, self._scale, self.dtype)
+
+    def _without_chance(self, images: Tensor) -> Tensor:
+        for augmentation in self.augment:
+            images = augmentation.evaluate(images)
+        return images
 
 
 class PreparedSamples:
@@ -69,3 +136,32 @@ class PreparedSamples:
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
         return InputRecord(list(stored.shape[1:]), list(shape), type_name(stored), mean, std, list(self.dataset.classes))
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """The server's samples, as evaluation sees them.
+
+    Args:
+        samples: of the dataset.
+        indices: which training samples are the server's, (``data.public_size``,).
+    """
+
+    samples: PreparedSamples
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def targets(self) -> Tensor:
+        """(``data.public_size``,) classes."""
+        return self.samples.targets("train", self.indices)
+
+    def inputs(self) -> EvaluationInputs:
+        """All inputs."""
+        return self.samples.inputs("train", self.indices)
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
+        """A batch for each tensor of positions among these samples."""
+        return self.samples.batches("train", [self.indices[part] for part in positions])

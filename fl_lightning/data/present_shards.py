@@ -1,6 +1,10 @@
-"""The shards that clients train on at present: all that they hold or, where they learn tasks, those of their present task."""
+"""The shards that clients train on at present: all that they hold or, where they learn tasks, those of their present task.
+
+Also the sizes of the batches from these.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -82,3 +86,34 @@ class PresentShards:
         starts = (row - row % self.num_tasks for row in self._rows)
         rows = (row for start, last in zip(starts, self._rows, strict=True) for row in range(start, last + 1))
         return [self.shards.validation_indices(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Sizes of clients' batches.
+
+    Args:
+        shards: of the clients.
+        local_step: samples of a local step, of which the last of an epoch may have fewer; None: a client's shard is one batch.
+        evaluation: samples of an evaluation step.
+    """
+
+    shards: PresentShards
+    local_step: int | None
+    evaluation: int
+
+    def steps_per_epoch(self, client: int) -> int:
+        """Batches of one pass over a client's training samples."""
+        size = self.shards.num_train(client)
+        return -(-size // (self.local_step or size))
+
+    def sampling_rate(self, client: int) -> float:
+        """Share of a client's training samples in a batch, at most 1: the probability of each in a Poisson batch."""
+        size = self.shards.num_train(client)
+        return min((self.local_step or size) / size, 1.0)
+
+    def smallest(self, client: int, steps: int) -> int:
+        """Samples of the smallest batch that a client's visit of so many steps has."""
+        size = self.shards.num_train(client)
+        batch, reaches_last = min(self.local_step or size, size), steps >= self.steps_per_epoch(client)
+        return size % batch or batch if reaches_last else batch

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_memory
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -93,11 +92,6 @@ class ClassStreams:
         """Classes of which the client that meets most has training samples in all of its tasks."""
         counts = self.shards.train_label_counts
         return int((counts.reshape(-1, self.num_tasks, counts.shape[1]).sum(dim=1) > 0).sum(dim=1).max())
-
-    def digest(self) -> str:
-        """A short name of who learns which samples in which order."""
-        parts = (self.dataset.train.targets, self.shards.train, self.shards.train_start, self.shards.validation, self.test_task)
-        return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
 
 
 def shards_of_tasks(

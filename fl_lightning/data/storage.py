@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks.memory import machine_memory
+from fl_lightning.checks import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
 
 Storage = Literal["auto", "device", "stream"]

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -46,12 +45,6 @@ class Streams:
         """A client's validation or test samples of the task at a position of its sequence."""
         row = client * self.num_tasks + position
         return self.test[row] if part == "test" else self.shards.validation_indices(row)
-
-    def digest(self) -> str:
-        """A short name of who learns which samples in which order."""
-        shards = (self.shards.train, self.shards.train_start, self.shards.validation)
-        parts = (self.order, self.dataset.train.targets, *shards, *self.test)
-        return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
 
 
 class Tasks(ABC):

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed

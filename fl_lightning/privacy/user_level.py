@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fl_lightning.checks.memory import machine_memory
+from fl_lightning.checks import machine_memory
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import kept, to_host
 from fl_lightning.protocol import ClientState, pack, unpack

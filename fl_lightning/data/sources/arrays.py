@@ -12,8 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.checks import check_file
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_file, check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 

@@ -7,14 +7,9 @@ from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.leaf import Leaf
 from fl_lightning.data.sources.source import Source
-from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset, classification_sets
+from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
 
 _NAMED: dict[str, Callable[[], Source]] = {"digits": Digits, "image_folder": ImageFolder, "leaf": Leaf}
-
-
-def source_names() -> list[str]:
-    """The names that ``data.source`` takes, without those of files and splits."""
-    return [*_NAMED, *classification_sets()]
 
 
 def open_source(source: str | Source) -> Source:

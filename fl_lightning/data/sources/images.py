@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fl_lightning.checks import check_range
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_memory, check_range
 from fl_lightning.data.samples import Samples
 
 

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks import check_choice, check_range
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_choice, check_memory, check_range
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
