@@ -52,7 +52,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
         FileNotFoundError: if a config is neither a file nor bundled.
     """
     _check_values(arguments)
-    given = dict(_given_values(arguments))
+    given = dict(given_values(arguments))
     options = list(options_of(arguments))
     try:
         config = parser.parse_args(list(arguments))
@@ -92,7 +92,7 @@ def _text_of(value: str) -> str:
     return Path(value).read_text(encoding="utf-8")
 
 
-def _given_values(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def given_values(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Each option with its value, a config as all that it holds."""
     for key, value in options_of(arguments):
         yield from flat_values(config_values(value)) if key == "config" and value else [(key, value)]

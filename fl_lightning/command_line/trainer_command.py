@@ -36,7 +36,7 @@ from fl_lightning.callbacks import (
 from fl_lightning.checks import check_range
 from fl_lightning.command_line.known_classes import known_classes
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
-from fl_lightning.command_line.parsing import parse
+from fl_lightning.command_line.parsing import given_values, parse
 from fl_lightning.command_line.run_folder import NAMED, SaveConfig, find_checkpoint, run_folder
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
@@ -50,6 +50,7 @@ from fl_lightning.run.trainer_settings import check_trainer_settings, naming_set
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import VersionFolder, is_complete
+from fl_lightning.tasks.former_names import present_form
 from fl_lightning.trainer import Trainer
 
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
@@ -111,6 +112,11 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
         raise ValueError("model.net is missing: give it, or a config, such as --config digits_tce.yaml")
     # The first option and no default of the parser: as such its arguments would count as given and stay when another method
     # takes its place.
+    for value in (str(value) for key, value in given_values(options) if key == "model"):
+        package, _, name = value.rpartition(".")
+        is_ours = package in ("", "fl_lightning.tasks")  # a class of the user's may have such a name
+        if is_ours and (now := present_form(name)) is not None:
+            raise ValueError(f"model is {value}: {now}")
     config = parse(trainer_parser(command), ["--model", _METHOD, *options], known_classes)
     seed = config.seed_everything
     check_range("seed_everything", seed, at_least=0, below=2**32, hint="a run must be repeatable")
