@@ -1,5 +1,6 @@
 """The package as a wheel installs it, what the package index shows of it, and the source tree next to it."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 import fl_lightning
+from fl_lightning import methods
 
 ROOT = Path(__file__).parent.parent
 # Found as an import finds them, without the seconds that an import takes.
@@ -49,6 +51,13 @@ def test_callbacks_are_found_next_to_an_installed_wheel(installed, tmp_path, whe
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [str(expected / name / "__init__.py") for name in ("callbacks", "configs")]
+
+
+def test_type_checkers_see_every_public_name():
+    """The stub gives a checker what the lazy imports give at run time."""
+    tree = ast.parse((ROOT / "fl_lightning" / "__init__.pyi").read_text())
+    names = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names - {"*"} | set(methods.__all__) == set(fl_lightning.__all__)
 
 
 @pytest.mark.parametrize("name", ["fl_lightning", "benchmarks", "tests"])
