@@ -151,11 +151,11 @@ class TaskLearner(Learner):
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         position = self.clocks.positions[client.index]
-        if int(client.state.get("position", -1)) != position:
+        if int(self.state_of(client).get("position", -1)) != position:
             self.begin_task(net, client, position)
             device = client.label_counts.device
-            client.state["position"] = torch.tensor(position, device=device)
-            client.state["clock"] = Clock().to_tensor(device)
+            self.state_of(client)["position"] = torch.tensor(position, device=device)
+            self.state_of(client)["clock"] = Clock().to_tensor(device)
             # The weights at the start of the task count as received, for hooks that compare the net with them.
             client.received_state.update({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
         return {}
@@ -202,8 +202,8 @@ class TaskLearner(Learner):
     def end_visit(self, net: nn.Module, client: Client) -> None:
         position = self.clocks.positions[client.index]
         loss = self.models.validation_loss(net, client, position)
-        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
-        client.state["clock"] = clock.to_tensor(client.label_counts.device)
+        clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
+        self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
         comes_again = partial(self.is_sampled_within, client)
         if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):
             self.end_task(net, client, position)
@@ -241,7 +241,7 @@ class TaskLearner(Learner):
                     accuracy[seen] = self.models.accuracy(net, client, seen)
         return {
             "client": torch.tensor(client.index),
-            "rate_factor": client.state["clock"][0],
+            "rate_factor": self.state_of(client)["clock"][0],
             "task_accuracy": accuracy,
             "model_values": torch.tensor(self.num_values(net, client)),
         }

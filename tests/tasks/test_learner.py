@@ -88,7 +88,7 @@ def test_what_steers_rates_are_the_validation_samples(tiny):
         state = method.stored.states.read(client)
         weights = {name: state.weights[name] for name in (*tiny.body, *tiny.head)}
         loss = {part: float(tiny.loss(weights, *tiny.samples(client, 0, part))) for part in ("validation", "test")}
-        assert float(state.method["clock"][1]) == pytest.approx(loss["validation"], abs=1e-9)
+        assert float(state.method["tasks"]["clock"][1]) == pytest.approx(loss["validation"], abs=1e-9)
         assert loss["validation"] != pytest.approx(loss["test"], abs=1e-3)
 
 
