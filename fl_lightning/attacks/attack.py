@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from fl_lightning.attacks.inversion import Inversion, Inverter
-from fl_lightning.attacks.observed_update import ObservedRound, check_method, observe
+from fl_lightning.attacks.observed_update import ObservedRound, observe
 from fl_lightning.attacks.scores import ClientScore, print_table, score, write_picture, write_scores
 from fl_lightning.checks import check_file
 from fl_lightning.data import FederatedDataModule
@@ -68,7 +68,7 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
 
     Raises:
         FileNotFoundError: if the run's config is not there.
-        ValueError: if it is none, or of a method that cannot be attacked.
+        ValueError: if it is not a config, or of a run with tasks.
     """
     folder, stored = run_config(ckpt_path)
     if stored["data"].get("tasks") is not None:
@@ -78,7 +78,6 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
     if root is not None:
         stored["data"]["root"] = root
     built = build_run(stored, FederatedModule, FederatedDataModule)
-    check_method(built.model)
     return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
 
 

@@ -160,19 +160,6 @@ def _pixel_range(data: FederatedDataModule) -> PixelRange:
     return PixelRange(data.preparation.normalise(blank), data.preparation.normalise(blank + white))
 
 
-def check_method(method: FederatedModule) -> None:
-    """Refuse by name what sends no weights of one model for all.
-
-    Raises:
-        ValueError: with the cure.
-    """
-    name = type(method).__name__
-    if method.needs.data.task_streams:
-        raise ValueError(
-            f"model of the run is {name}, which learns tasks, but the attack is on runs without tasks: choose another"
-        )
-
-
 def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -> None:
     if len(data.input_shape) != 3 or min(data.input_shape[1:]) < 2:
         raise ValueError(
