@@ -1,4 +1,4 @@
-"""The command line: ``fl-lightning fit --config digits_tce.yaml``. An error is one line, and the exit code says so."""
+"""The command line: ``fl-lightning fit --config digits_tce.yaml``. After an error, one line and the exit code show it."""
 
 import os
 import signal
@@ -37,11 +37,11 @@ _OPTIONS = {"--help": "show this overview; after a subcommand, its options", "--
 def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
     """Entry point of ``fl-lightning``; returns the exit code.
 
-    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
+    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows its origin.
 
     Args:
         args: the command line without the program; by default that of this process.
-        imported: called when torch and Lightning are there and the command begins.
+        imported: called when torch and Lightning are imported and the command begins.
     """
     quiet_lightning()
     threading.excepthook = _say_thread_failed
@@ -71,7 +71,7 @@ def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambd
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a command that is a function; what asks for its help ends here."""
+    """The arguments of a command that is a function; a request for its help ends here."""
     if arguments[0] not in COMMANDS:
         return {}
     from fl_lightning.command_line.parsers import arguments_of
@@ -80,7 +80,7 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _imported(name: str, options: Sequence[str], given: dict[str, Any]) -> Callable[[], None]:
-    """A command, with what takes long to import."""
+    """A command, with its slow imports."""
     if name in COMMANDS:
         import_module("fl_lightning.callbacks")
         return partial(COMMANDS[name], **given)
@@ -108,22 +108,22 @@ def _refuse(line: str) -> int:
 
 
 def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """As Python does, but for TensorBoard's thread that writes: its error reaches the main thread, which says it."""
+    """Report an error as Python does, except in TensorBoard's writing thread: the main thread reports that one."""
     if not type(failed.thread).__module__.startswith("tensorboard."):
         threading.__excepthook__(failed)
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
-    """A warning without the line of code that gave it."""
+    """A warning without its line of code."""
     return f"fl-lightning: warning: {message}\n"
 
 
 def quick_answer(arguments: Sequence[str]) -> str | None:
-    """What to print where torch need not be imported; None where a subcommand is to run.
+    """The answer to a command line that does not need torch; None if a subcommand must run.
 
     Raises:
-        ValueError: naming all subcommands, if the first word is none of them; if configs is given several names.
-        FileNotFoundError: if there is no config of the name that configs is given.
+        ValueError: naming all subcommands, if the first word is not one of them; if configs gets several names.
+        FileNotFoundError: if configs gets the name of no config.
     """
     first, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if first in ("--help", "-h"):

@@ -1,4 +1,4 @@
-"""A dataset's samples where a net wants them, and as it takes them."""
+"""A dataset's samples on the device of a net, in the form that it takes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Preparation:
 
     Args:
         stored: (n, ...) training inputs.
-        augment: changes to images, in order; in evaluation without chance.
-        mean, std: one value a channel, in [0, 1] for images; None: measured on ``stored``, where those are images.
+        augment: changes to images, in order; in evaluation without randomness.
+        mean, std: one value per channel, in [0, 1] for images; None: measured on ``stored``, if those are images.
 
     Raises:
-        ValueError: if these do not go together.
+        ValueError: if these do not fit together.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Preparation:
 
         Args:
             images: (M * B, channels, height, width) as stored, of M clients.
-            keys: (M,), of the clients' streams.
-            counters: (M, B), of each image in its client's stream.
+            keys: (M,), keys of the clients' streams.
+            counters: (M, B), counter of each image in its client's stream.
         """
         total = sum(augmentation.num_draws for augmentation in self.augment)
         draws = random_bits(keys[:, None, None], counters[..., None] * total + torch.arange(total, device=self.device))
@@ -68,11 +68,11 @@ class Preparation:
         return images
 
     def for_evaluation(self, inputs: Tensor) -> Tensor:
-        """Inputs in the shape of those for training, with nothing random about them."""
+        """Inputs in the shape of those for training, without randomness."""
         return self.normalise(self._without_chance(inputs))
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Changed inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers as they are."""
+        """Augmented inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers unchanged."""
         return normalise(inputs, self._scale, self.dtype)
 
     def _without_chance(self, images: Tensor) -> Tensor:
@@ -85,10 +85,10 @@ class PreparedSamples:
     """The training and test samples of a dataset, on one device and in one precision at a time.
 
     Args:
-        dataset: as loaded.
-        preparation: of its inputs.
-        storage: where inputs lie: on the ``device``, or ``stream``, on disk; ``auto`` goes by the memory.
-        num_workers: threads that read ahead what is streamed; 0 for none.
+        dataset: the loaded dataset.
+        preparation: preparation of its inputs.
+        storage: where inputs are stored: on the ``device``, or ``stream``, on disk; ``auto`` depends on the memory.
+        num_workers: threads that read streamed samples ahead; 0 for none.
     """
 
     def __init__(self, dataset: Dataset, preparation: Preparation, storage: Storage, num_workers: int) -> None:
@@ -97,10 +97,10 @@ class PreparedSamples:
         self._num_workers = num_workers
 
     def to(self, device: torch.device, dtype: torch.dtype, announce: bool) -> None:
-        """Keep the samples for a net on ``device`` of precision ``dtype``.
+        """Keep the samples for a net on ``device`` with precision ``dtype``.
 
         Args:
-            announce: say so where they are streamed because they do not fit.
+            announce: whether to print that they are streamed because they do not fit.
         """
         self.train, self.test = place_samples(self.dataset, device, self._storage, self._num_workers, announce)
         self.preparation.to(device, dtype)
@@ -122,17 +122,17 @@ class PreparedSamples:
 
     def first_inputs(self, count: int) -> Tensor:
         """A few training inputs as the net takes them in evaluation."""
-        first = self.dataset.train.inputs[:count].clone()  # not a view: whoever counts its memory means these alone
+        first = self.dataset.train.inputs[:count].clone()  # not a view, which would hold the memory of all
         return self.preparation.for_evaluation(first.to(self.preparation.device))
 
     @property
     def inputs_are_whole(self) -> bool:
-        """Whether the net is given whole numbers, such as token ids, of which there are no gradients."""
+        """Whether the net's inputs are whole numbers, such as token ids, which have no gradients."""
         return are_whole(self.dataset.train.inputs)
 
     @property
     def input_record(self) -> InputRecord:
-        """What a trained net needs to be used elsewhere: the samples as stored, their statistics and the classes."""
+        """The facts for the use of a trained net: the form of stored samples, their statistics and the classes."""
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
         return InputRecord(list(stored.shape[1:]), list(shape), type_name(stored), mean, std, list(self.dataset.classes))
@@ -140,11 +140,11 @@ class PreparedSamples:
 
 @dataclass(frozen=True)
 class PublicData:
-    """The server's samples, as evaluation sees them.
+    """The server's samples, in evaluation mode.
 
     Args:
-        samples: of the dataset.
-        indices: which training samples are the server's, (``data.public_size``,).
+        samples: samples of the dataset.
+        indices: indices of the server's training samples, (``data.public_size``,).
     """
 
     samples: PreparedSamples

@@ -14,17 +14,17 @@ from torch import Tensor
 from fl_lightning.engines.ranks import Ranks
 from fl_lightning.protocol import Packed
 
-_ALIGNED = 16  # bytes: a tensor begins at a multiple of them, as a view of another type must
-_LENGTH = 8  # bytes that say how long the header is
+_ALIGNED = 16  # bytes: a tensor begins at a multiple of this, as a view of another type must
+_LENGTH = 8  # bytes of the header's length
 
 
 class ProcessGroup(Ranks):
     """The ranks by a trainer's strategy and, between several processes, torch.distributed.
 
     Args:
-        strategy: of the trainer.
-        rank: of this process, from 0.
-        size: how many there are.
+        strategy: strategy of the trainer.
+        rank: rank of this process, from 0.
+        size: number of processes.
     """
 
     def __init__(self, strategy: Strategy, rank: int, size: int) -> None:
@@ -32,7 +32,7 @@ class ProcessGroup(Ranks):
 
     @classmethod
     def of(cls, trainer: Trainer) -> Self:
-        """Those of a trainer."""
+        """The processes of a trainer."""
         return cls(trainer.strategy, trainer.global_rank, trainer.world_size)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class ProcessGroup(Ranks):
         return self.exchange([part] * self.size)
 
     def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
-        """Bytes travel from process to process; how many there are goes to all."""
+        """Send bytes from process to process, after their numbers to all."""
         if self.size == 1:
             return [*outgoing]
         device = torch.device("cpu") if "gloo" in dist.get_backend() else self._strategy.root_device
@@ -63,10 +63,10 @@ class ProcessGroup(Ranks):
 
 
 def to_bytes(packed: Packed) -> Tensor:
-    """(n,) uint8 on the host: the length of a header, the header in JSON, then the values of each tensor; nothing of nothing.
+    """(n,) uint8 on the host: the length of a header, the header in JSON, then the values of each tensor; or empty.
 
-    The header has the name, type and shape of each tensor, its dimensions in the order of their strides, the largest first, and
-    how many bytes after the header it begins.
+    For each tensor the header has its name, type and shape, its dimensions in the order of their strides, the largest first,
+    and its position in bytes after the header.
     """
     described, size = [], 0
     for name, tensor in packed.items():
@@ -85,7 +85,7 @@ def to_bytes(packed: Packed) -> Tensor:
 
 
 def from_bytes(row: Tensor) -> Packed:
-    """What :func:`to_bytes` was given, each tensor in memory of its own: one that is kept keeps no other."""
+    """The inverse of :func:`to_bytes`, each tensor in separate memory: one that is kept does not keep the others."""
     return {name: place.clone() for name, place in _places(row).items()}
 
 

@@ -1,4 +1,4 @@
-"""A sweep in its folder: begun or gone on with, worked on, reported."""
+"""A sweep in its folder: it begins or continues, runs and reports."""
 
 import signal
 import sys
@@ -17,16 +17,16 @@ from fl_lightning.sweep.study import Search, SweepStudy
 from fl_lightning.sweep.table import as_csv, as_table, rows, totals
 from fl_lightning.sweep.worker import Stop, Worker
 
-_WARM_UP = 5  # a fifth of the rounds pass before a run is compared with others
+_WARM_UP = 5  # one fifth of the rounds passes before a run is compared with others
 
 
 class EnteredSweep:
     """A sweep with its runs queued in its folder.
 
     Args:
-        settings: what the command line asks for.
-        config: text of the config that all runs share, which is kept in the folder.
-        rounds: of a run.
+        settings: settings from the command line.
+        config: text of the config that all runs share, which is stored in the folder.
+        rounds: number of rounds of a run.
         left_out: runs of a grid that the folder does not need.
 
     Raises:
@@ -51,17 +51,17 @@ class EnteredSweep:
                 self.study.queue_failed()
 
     def work(self, screen: Screen, stop: Stop) -> None:
-        """Run what is left, until nothing is or a signal asks for an end."""
+        """Run what is left, until all is done or a signal stops it."""
         asked, search = self.settings, None
         if asked.search != "grid":
             search = Search(asked.search, asked.axes, asked.seeds, asked.trials or 0)
         Worker(self.study, self._config, asked.options, asked.jobs, search, asked.prune, screen, stop).work()
 
     def report(self, signals: Sequence[int]) -> None:
-        """Show and write the results, and end with the exit code that they and the signals ask for.
+        """Show and write the results, and end with the exit code for them and for the signals.
 
         Raises:
-            ValueError: saying how many runs have failed.
+            ValueError: with the number of failed runs.
             SystemExit: after a signal.
         """
         found, path = rows(self.study.records()), self.settings.out / "results.csv"
@@ -84,10 +84,10 @@ class EnteredSweep:
 
 
 def described(settings: Settings, config: str) -> dict[str, Any]:
-    """What makes a sweep, as its folder keeps it.
+    """The description of a sweep that its folder stores.
 
     Args:
-        settings: what the command line asks for.
+        settings: settings from the command line.
         config: text of the config that all runs share.
     """
     varied = {axis.key: list(axis.values) for axis in settings.axes}
@@ -101,10 +101,10 @@ def described(settings: Settings, config: str) -> dict[str, Any]:
 
 
 def check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
-    """Whether ``new`` is the sweep in the folder, or more of it.
+    """Check that ``new`` is the sweep in the folder, or an extension of it.
 
     Raises:
-        ValueError: naming what differs.
+        ValueError: naming the difference.
     """
     if not old:
         return
@@ -129,9 +129,9 @@ def check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
 
 
 def _by_key(options: Sequence[str]) -> list[list[str]]:
-    """Options for ``fit`` with their values, in an order that is the same however options of different keys were mixed.
+    """Options for ``fit`` with their values, in an order that does not depend on how options of different keys were mixed.
 
-    Options of a key and of what lies below it stay in their order, in which ``fit`` reads them.
+    Options of a key and of the keys below it stay in their order, in which ``fit`` reads them.
     """
     given: list[list[str]] = []
     for word in options:

@@ -1,1 +1,1 @@
-"""Where samples come from. A source is one small class: ``load(root)`` gives a :class:`Dataset`."""
+"""Sources of samples. A source is one small class: ``load(root)`` returns a :class:`~fl_lightning.data.Dataset`."""

@@ -15,8 +15,8 @@ _NAMED: dict[str, Callable[[], Source]] = {"digits": Digits, "image_folder": Ima
 def open_source(source: str | Source) -> Source:
     """A source object from the value of ``data.source``: an object as it is, or a name.
 
-    A name is ``digits``, ``image_folder``, ``leaf``, a file that ends in ``.npz``, or a set of torchvision, with its split
-    behind a slash where it has several: ``CIFAR10``, ``EMNIST/digits``.
+    A name is ``digits``, ``image_folder``, ``leaf``, a file that ends in ``.npz``, or a set of torchvision, with a slash and
+    its split if it has several: ``CIFAR10``, ``EMNIST/digits``.
     """
     if isinstance(source, Source):
         return source
