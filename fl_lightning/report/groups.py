@@ -12,6 +12,7 @@ from fl_lightning.report.safe_text import one_line
 
 RATE = "model.optimizer.lr"
 _LOSS = "model.loss"  # named always, as the method is
+_RATES = (RATE, "model.server_optimizer.lr")  # named wherever they differ
 # The federation and how long it learns: under each such condition methods are compared with each other.
 _CONDITIONS = (
     "data.partition",
@@ -145,15 +146,15 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
-    """The loss, and keys that set groups apart, the most telling first; one that says nothing new is left out.
+    """The loss, and keys that set groups apart, the most telling first; one that tells nothing new is left out.
 
-    So methods that were tuned to different rates are called by method and loss. A difference in the federation is
-    always named: methods on unlike data are not compared.
+    Rates and what belongs to the federation are always named where they differ: two methods at unlike rates, or on unlike
+    data, differ in more than the method.
     """
     named = [_LOSS] if any(_LOSS in config for config in configs) else []
     for key in sorted((key for key in differing_keys(configs) if key != _LOSS), key=_rank):
         apart, before = (len({tuple(map(one.get, keys)) for one in configs}) for keys in ([*named, key], named))
-        if apart > before or (key.startswith("data.") and is_condition(key)):
+        if apart > before or key in _RATES or (key.startswith("data.") and is_condition(key)):
             named.append(key)
     return tuple(sorted(named, key=is_condition))
 

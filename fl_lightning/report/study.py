@@ -99,8 +99,12 @@ class Study:
         return None if evaluations is None else int(curve.rounds[evaluations - 1])
 
     def counterpart(self, group: Group) -> Group | None:
-        """The baseline under the conditions of a group; None for the baseline itself and where there is none."""
-        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in group.label_keys}
+        """The baseline under the conditions of a group; None for the baseline itself and where there is none.
+
+        It may be tuned to another rate under each condition, unless several of its rates are in the study.
+        """
+        keys = [key for key in group.label_keys if key != RATE or self.tries_rates]
+        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in keys}
         for other in self.finished:
             if all(other.config.get(key) == value for key, value in wanted.items()):
                 return None if other is group else other

@@ -27,7 +27,7 @@ LABELS = [
     # Each method tuned to another rate.
     (
         [{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}],
-        ["FedAvg, CrossEntropy", "FedProx, CrossEntropy"],
+        ["FedAvg, CrossEntropy, lr 0.1", "FedProx, CrossEntropy, lr 0.03"],
     ),
     # A key that one class alone has tells nothing, until runs of that class differ in it.
     (
