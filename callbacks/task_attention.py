@@ -49,20 +49,14 @@ class TaskAttention(FederatedCallback):
         if not tensors or not self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
-        names = list(map(shortened, tasks.names))
         for client in module.stored.states.clients()[: self.num_clients]:
             table, columns = attention(module.stored.states.read(client).tasks, tasks.num_tasks, chosen)
             if columns:
-                local = [names[task] for task in tasks.order[client].tolist()]
-                foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
+                local = [tasks.names[task] for task in tasks.order[client].tolist()]
+                foreign = [f"{tasks.names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
                 numbers = {"attention": table, "foreign": torch.tensor(columns)}
                 log_tensors(trainer, {f"tasks/{name}_of_client_{client}": part for name, part in numbers.items()}, round)
                 log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, local, foreign, client), round)
-
-
-def shortened(name: str) -> str:
-    """A task's name of at most 24 characters: five long names of classes would leave no space for the picture."""
-    return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 def attention(tasks: Mapping[int, LearnedTask], num_tasks: int, names: Sequence[str]) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -70,6 +70,8 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
         "accuracy",
         "ablation_alpha",
         "ablation_learning_rate",
+        "forgetting_round_over_rounds",
+        "forgetting_client_mean_over_rounds",
         "forgetting_round",
         "forgetting_local",
         "class_accuracy",
