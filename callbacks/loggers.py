@@ -4,6 +4,7 @@ A logger of another class takes figures if it has a method ``log_figure(tag, fig
 :class:`~fl_lightning.callbacks.InlineFigures` has. One without gets scalars and hyper-parameters alone, and a warning says so.
 """
 
+import re
 import warnings
 from functools import singledispatch
 from io import BytesIO
@@ -57,7 +58,9 @@ def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
 
 @write_figure.register
 def _(logger: TensorBoardLogger, tag: str, figure: Figure, round: int) -> None:
-    image = summary.image(tag, figure_to_image(figure), dataformats="CHW")
+    # Before those of class_accuracy, as TensorBoard sorts groups by name.
+    shown = re.sub("^forgetting/", "Overview/forgetting_", tag)
+    image = summary.image(shown, figure_to_image(figure), dataformats="CHW")
     image.value[0].metadata.MergeFrom(metadata(tag, "images"))
     logger.experiment._get_file_writer().add_summary(image, round)
 

@@ -29,7 +29,7 @@ from fl_lightning.report.tables import DASH, Table, compared, spread
 
 _PROVENANCE = ("version", "commit")  # of results.json
 _FORGETTING = "forgetting/"
-_REPEATED = "forgetting/client_mean_positive"  # client_mean with the other sign
+_REPEATED = "forgetting/client_mean_positive"  # of earlier versions: client_mean with the other sign
 _SECONDS = "seconds"  # which say as much of the machine
 _WIDE = 200  # columns where there is no terminal
 Measure = Callable[[Run], float]
