@@ -126,8 +126,8 @@ class Dashboard(FederatedCallback):
 def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
     """The values of a config by key, as they are given on the command line: ``model.optimizer`` and ``model.optimizer.lr``.
 
-    What is neither a number, a truth value nor a text becomes a text, nothing becomes ``null``. Keys that say where the run
-    lies are left out.
+    What is neither a number, a truth value nor a text becomes a text, nothing becomes ``null``. Keys that locate
+    the run are left out.
     """
     flat: dict[str, float | bool | str] = {}
     _flatten(config, "", flat)

@@ -1,7 +1,7 @@
 """The pictures: heatmaps and bars, drawn without any global state of matplotlib but its settings.
 
-A figure is as wide as ``figure.figsize`` says, and as high as its rows of text need in the font size set. Text is thus never
-shrunk: ``fl-lightning figures`` sets the width of a paper's column, TensorBoard gets matplotlib's defaults.
+A figure has the width of ``figure.figsize``, and the height that its rows of text need at the font size. Text is never shrunk:
+ ``fl-lightning figures`` sets the width of a paper's column, TensorBoard gets matplotlib's defaults.
 """
 
 import textwrap
@@ -63,6 +63,8 @@ def height_of(rows: int) -> float:
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels, each label once, in as many columns as fit, and space for it."""
     found = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    if not found:
+        return
     size = rcParams["legend.fontsize"]
     points = size if isinstance(size, int | float) else rcParams["font.size"]
     most = int(72 * figure.get_figwidth() / (_CHARACTER * points)) - 6  # characters of a row, without its line
@@ -274,7 +276,7 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
     """Class shares of many clients, a column a client, and their sizes; counts (N, C).
 
     Clients are sorted by their most frequent class and its share. Above 400 clients a column is the mean of neighbours. The
-    title says so.
+    title states it.
     """
     table = counts.cpu().double().numpy()
     sizes = table.sum(axis=1)
@@ -352,7 +354,7 @@ def _task_by_task(values: Tensor, **titles: str) -> Figure:
 
 
 def _one_heatmap(values: Tensor, rows: Sequence[str], columns: Sequence[str], **how: Any) -> Figure:
-    """A figure with one heatmap, drawn as :func:`heatmap` says."""
+    """A figure with one heatmap, drawn by :func:`heatmap`."""
     figure, (axes,) = panels(1, height_of(len(rows)))
     heatmap(axes, values, rows, columns, **how)
     return figure

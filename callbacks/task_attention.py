@@ -18,7 +18,7 @@ class TaskAttention(FederatedCallback):
 
     A row is a task that the client has learned, a column a task of another client that one of them was given; the value is
     ``alpha`` of a layer, or its mean over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for
-    clients whose states lie with the first process. Its numbers are the tensors ``tasks/attention_of_client_K`` (T, F) and
+    clients whose states the first process holds. Its numbers are the tensors ``tasks/attention_of_client_K`` (T, F) and
     ``tasks/foreign_of_client_K`` (F, 2), client and position of each column.
 
     Args:

@@ -19,7 +19,7 @@ def report(
     baseline: str | None = None,
     target: float | None = None,
     width: float = 5.5,
-    rounds: list[int] = [],  # noqa: B006  # the parser shows it as the default, and nobody changes it
+    rounds: list[int] = [],  # noqa: B006  # the parser shows it as the default, and no one changes it
 ) -> None:
     """Write tables and figures of any number of runs.
 
@@ -35,7 +35,7 @@ def report(
         rounds: rounds of the who-forgets heatmaps, such as [1,2000,4000]; by default the last measured.
 
     Raises:
-        FileNotFoundError: if a folder is missing or holds no run that can be read.
+        FileNotFoundError: if a folder is missing or has no run that can be read.
         ValueError: if the runs cannot be compared, an option is wrong, or ``--out`` holds something else.
         OSError: if a file cannot be written.
 
@@ -87,7 +87,7 @@ def figures(
         rounds: rounds of the heatmaps; by default the last measured of each.
 
     Raises:
-        FileNotFoundError: if RUN is not a folder or holds no run that can be read.
+        FileNotFoundError: if RUN is not a folder or has no run that can be read.
         ValueError: if RUN holds several runs, OUT is a file, or an option is wrong; after all other pictures are drawn, if the
             numbers of one do not fit each other.
         OSError: if a file cannot be written.
@@ -102,7 +102,7 @@ def figures(
     _check_width(width)
     _check_out("OUT", out)
     if not run.is_dir():
-        raise FileNotFoundError(f"RUN is {run}, which is no folder: give that of a run")
+        raise FileNotFoundError(f"RUN is {run}, which is not a folder: give that of a run")
     runs, remarks = read_runs([run])
     if len(runs) > 1:
         raise ValueError(f"RUN is {run}, which holds {len(runs)} runs: give one of them, such as {runs[0].folder}")
@@ -117,15 +117,15 @@ def figures(
 
 
 def compare(first: Path, second: Path, *, out: Path | None = None) -> None:
-    """Say in which settings two runs or sweeps differ, and in what came out.
+    """Compare two runs or sweeps: the settings in which they differ, and their results.
 
     Args:
         first: a run's folder, or one of many runs, at any depth.
         second: what it is compared with.
-        out: folder of the tables as CSV and LaTeX; by default they are printed alone.
+        out: folder of the tables as CSV and LaTeX; by default they are only printed.
 
     Raises:
-        FileNotFoundError: if a folder is missing or holds no run that can be read.
+        FileNotFoundError: if a folder is missing or has no run that can be read.
         ValueError: if the sides cannot be compared, or ``--out`` is a file.
         OSError: if a file cannot be written.
 

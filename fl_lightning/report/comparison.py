@@ -63,7 +63,7 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
             "SECOND has no run that belongs to one of FIRST: the sides may differ in settings that are the same within each, "
             "and in no other"
         )
-    remarks += [*said, *said_too, *(f"{group.label}: left out, on one side alone" for group in alone)]
+    remarks += [*said, *said_too, *(f"{group.label}: left out, on one side only" for group in alone)]
     differing |= _provenance(first, second)
     return _settings(differing), _outcome(found, measures), remarks
 
@@ -83,7 +83,7 @@ def _listed(values: Iterable[Hashable]) -> str:
 
 
 def pairs(first: Sequence[Group], second: Sequence[Group], differing: Iterable[str]) -> tuple[list[Pair], list[Group]]:
-    """Groups of two sides that belong together, and those that stand alone.
+    """Groups of two sides that belong together, and those without a partner.
 
     Raises:
         ValueError: if a side has several groups that differ in nothing but what sets the sides apart.

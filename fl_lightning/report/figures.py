@@ -38,7 +38,7 @@ _SHAPE = 0.6  # height of a panel with curves, as a part of its width
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure, how it is called in files, and what to say of it."""
+    """A figure with its file name, its title and its caption."""
 
     name: str
     title: str

@@ -24,7 +24,7 @@ _CONDITIONS = (
     "model.local_epochs",
 )
 _NAMED_FIRST = ("model", _LOSS, "model.net")  # in a label, as far as they set groups apart
-# Where and how a run is carried out and watched, which says nothing about what is learned.
+# How a run is carried out and watched, which does not change what is learned.
 _BOOKKEEPING = (
     "seed_everything",
     "trainer.",
@@ -44,7 +44,7 @@ _LONGEST = 40  # characters of a value in a label
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ in the seed alone, one a seed."""
+    """Runs that differ only in the seed, one a seed."""
 
     config: dict[str, Any]  # without seed and bookkeeping; hashable
     label_keys: tuple[str, ...]  # config keys that the label names: enough to set all groups apart
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def condition(self) -> str:
-        """What the label says of the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
+        """The part of the label on the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
         return one_line(", ".join(self._in_label(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
@@ -139,7 +139,7 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
     ]
     for run in runs:
         if not run.finished:
-            use = "left out, others of its settings are finished" if finished else "its curve alone is drawn"
+            use = "left out, others of its settings are finished" if finished else "only its curve is drawn"
             rounds = f"{run.log.last_round} of {run.config.get('trainer.max_steps')} rounds"
             remarks.append(f"{run.folder}: not finished, {rounds}; {use}")
     return [newest[seed] for seed in sorted(newest)], remarks

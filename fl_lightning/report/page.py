@@ -23,7 +23,7 @@ _DPI = 150
 
 @dataclass(frozen=True)
 class Report:
-    """All that the files say."""
+    """All that the files contain."""
 
     title: str
     lead: Sequence[str]  # paragraphs

@@ -194,7 +194,7 @@ def _round_points(group: Group, name: str) -> NDArray:
 
 
 def _local_points(group: Group) -> NDArray:
-    """(n, 2): upper edges of the logged distributions of all seeds and rounds but the first, and how many clients lie there."""
+    """(n, 2): upper edges of the logged distributions, of all seeds and rounds but the first, and their counts of clients."""
     logged = [run.log.tensors.get("forgetting/local", {}) for run in group.runs]
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 

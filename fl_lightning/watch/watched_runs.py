@@ -33,7 +33,7 @@ class _Watched:
     run: Run | None  # None if it cannot be read, or not yet
     remarks: list[str]
     remarks_from: float  # when they are shown, in s since 1970
-    shown: dict[str, Any]  # of the run, but for what the time of day says
+    shown: dict[str, Any]  # of the run, without what changes with the time of day
     a_round: float | None  # seconds that it takes, if that is known
 
 
@@ -148,7 +148,7 @@ def _shown(run: Run) -> dict[str, Any]:
 
 
 def numbers(values: NDArray) -> list:
-    """For JSON, which knows no NaN; to four digits, more than a screen shows."""
+    """For JSON, which has no NaN; to four digits, more than a screen shows."""
     rounded = np.round(values.astype(np.float64), 4).astype(object)
     rounded[~np.isfinite(values)] = None
     return rounded.tolist()

@@ -43,8 +43,8 @@ def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
     ("options", "said"),
     [
         (["RUN"], "OUT is missing"),
-        (["none", "out"], "RUN is none, which is no folder"),
-        (["empty", "out"], "which holds no run"),
+        (["none", "out"], "RUN is none, which is not a folder"),
+        (["empty", "out"], "which has no run"),
         (["RUN", "file"], "OUT is file, which is a file or is inside one"),
         (["RUN", "file/x"], "OUT is file/x, which is a file or is inside one"),
         (["RUN", "out", "--format", "gif"], "format is gif: Expected a typing.Literal['png', 'svg', 'pdf']"),

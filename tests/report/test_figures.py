@@ -78,6 +78,14 @@ def test_sections_draw_what_was_logged(write_run, study):
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]
 
 
+def test_a_run_of_one_round_has_an_empty_distribution(write_run, study):
+    """Round 1 forgets nothing learned: it is a point of the curve, and of no distribution."""
+    write_run("a", {1: 0.5}, scalars={"forgetting/round": {1: 0.25}})
+    drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    assert drawn["forgetting_round_over_rounds"].axes[0].lines[0].get_ydata().tolist() == [0.25]
+    assert len(drawn["forgetting_round"].axes[0].lines) == 0
+
+
 def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(write_run, study):
     """The accuracy before is a matrix there, (.25 .5; .75 1): less 1 after the fit the difference is (.75 .5; .25 0)."""
     folder = write_run("a", {2: 0.5}, model="FedPer")

@@ -86,4 +86,4 @@ def test_unfinished_runs_are_kept_where_there_are_no_others(write_run, groups):
     half = write_run("half", {1: 0.25}, rounds=2)
     (group,), remarks = groups()
     assert not group.finished
-    assert remarks == [f"{half}: not finished, 1 of 2 rounds; its curve alone is drawn"]
+    assert remarks == [f"{half}: not finished, 1 of 2 rounds; only its curve is drawn"]
