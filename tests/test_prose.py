@@ -39,11 +39,7 @@ _STIFF = re.compile("|".join(rf"(?<![\w-])(?:{word})(?![\w-])".replace(" ", r"[\
 _CURES = [(re.compile(word.replace(" ", r"[\s#]+"), re.IGNORECASE), cure) for word, cure in WORDS.items()]
 
 # Rooms and pages that are still to be edited: this list only gets shorter.
-TO_EDIT = (
-    *(f"docs/{page}.md" for page in ("data", "engines", "reports", "resuming", "sweeps")),
-    *(f"fl_lightning/{room}" for room in ("report", "watch")),
-    "callbacks",
-)
+TO_EDIT = (*(f"docs/{page}.md" for page in ("data", "engines", "reports", "resuming", "sweeps")),)
 
 # Records of their time: what changed when, and the pages that runs write.
 _RECORDS = re.compile(r"CHANGELOG\.md|docs/(results|study_digits)/(.*/)?report\.md")
