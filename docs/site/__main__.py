@@ -8,9 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from sphinx.cmd.build import build_main
+
 from assembly import assemble
 from link_check import broken_links
-from sphinx.cmd.build import build_main
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -9,6 +9,7 @@ from collections.abc import Container
 from pathlib import Path
 
 import yaml
+
 from api_pages import api_pages
 from lists_of_code import callbacks_page, configs_pages, tags_page
 from method_pages import method_pages
