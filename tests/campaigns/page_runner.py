@@ -95,6 +95,7 @@ class PageRunner:
 
     def _formula(self, block: Block) -> None:
         assert block.text.count("{") == block.text.count("}"), block
+        assert not re.search(r"<\w", block.text), f"{block}: a browser takes this for a tag"
 
     def _options(self, block: Block) -> None:
         self._expect(block, ["fit", "--config", "digits_tce.yaml", *block.text.split(), "--print_config"])
