@@ -49,12 +49,12 @@ def assemble(root: Path, source: Path) -> None:
 
 
 def _linked_rows(text: str, pages: Container[str]) -> str:
-    """A page with a link from each row of a table that begins with a method to the method's page."""
+    """A page with a link from each cell of a table that is a method's name to the method's page."""
 
     def link(row: re.Match[str]) -> str:
         return f"| [`{row[1]}`](methods/{row[1]}.md) |" if f"docs/methods/{row[1]}.md" in pages else row[0]
 
-    return re.sub(r"^\| `(\w+)` \|", link, text, flags=re.MULTILINE)
+    return re.sub(r"\| `(\w+)` \|", link, text)
 
 
 def _with_files(path: Path, original: Path, root: Path) -> str:
