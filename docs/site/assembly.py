@@ -13,7 +13,6 @@ import yaml
 from api_pages import api_pages
 from lists_of_code import callbacks_page, configs_pages, tags_page
 from method_pages import method_pages
-from notebooks import NOTEBOOKS, executed
 from pictures import draw
 
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
@@ -30,8 +29,6 @@ def assemble(root: Path, source: Path) -> None:
         source: the folder to write, which does not exist yet.
     """
     shutil.copytree(root / "docs", source / "docs", ignore=shutil.ignore_patterns("site", "__pycache__", ".ipynb_checkpoints"))
-    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
-        shutil.copy(executed(notebook), source / "docs" / "notebooks" / notebook.name)
     for page in _PAGES:
         (source / page).parent.mkdir(exist_ok=True)
         shutil.copy(root / page, source / page)

@@ -31,7 +31,10 @@ highlight_language = "none"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"  # notebooks.py executes them
+nb_execution_mode = "cache"  # only those that have changed since the last build
+nb_execution_cache_path = str(Path(__file__).parents[2] / "build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_timeout = 300
 nb_output_stderr = "remove"
 nb_merge_streams = True
 
