@@ -167,7 +167,7 @@ def test_documented_partitions_are_keys(partitions_page, main):
 def test_the_documented_sampler_runs(main, tmp_path):
     """The class of docs/data.md from a file in the working folder: on each round a zone of 4, as many as are in it."""
     text = (ROOT / "docs" / "data.md").read_text()
-    section = text[text.index("### A sampler of yours") :].split("\n## ")[0]
+    section = text[text.index("### Your own sampler") :].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "my_sampler.py").write_text(code)
     code, _, error = main(*_arguments(section, "my_sampler"), "--model.net", "MLP")
