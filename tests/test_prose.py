@@ -1,4 +1,4 @@
-"""Pages, docstrings and comments are in plain English: stiff words for which there always is a better one stay out of them."""
+"""Pages, docstrings and comments are plain English: stiff words for which there always is a better one stay out of them."""
 
 import ast
 import io
@@ -63,13 +63,17 @@ def _rooms() -> dict[str, list[Path]]:
         found.setdefault("/".join(file.relative_to(ROOT).parts[:2]), []).append(file)
     for folder in ("callbacks", "studies", "docs/site", "benchmarks"):
         found[folder] = [*(ROOT / folder).rglob("*.py")]
+    found["configs"] = [*(ROOT / "configs").rglob("*.yaml")]
     return found
 
 
 def _prose(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """First lines and texts of a page, or of a file's docstrings and comments, without code, quotations and titles."""
+    """First lines and texts of a page, a file's docstrings and comments or a config's comments, without code and quotations."""
     if name.endswith(".md"):
         yield 1, _masked(re.sub(r"^( *)(```|~~~)[^`].*?^\1\2|^( *)```\n.*?^\3```", _blank, text, flags=re.M | re.S))
+        return
+    if name.endswith(".yaml"):
+        yield 1, _masked(re.sub(r"^[^#\n]+", _blank, text, flags=re.M))
         return
     lines = text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
@@ -158,6 +162,7 @@ def wants(nobody):
     ("name", "text", "expected"),
     [
         ("a.md", PAGE, ["1: 'lie in'", "1: 'shall'", "9: 'is no file'", "10: 'of yours'"]),
+        ("a.yaml", "shall: 1  # as the paper\n# has it\n", ["1: 'as the paper # has it'"]),
         ("a.py", CODE, ["1: 'file says'", "8: 'Likewise'", "3: 'in the # place of'"]),
     ],
 )
