@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import bibtexparser
 import pytest
 import yaml
 
@@ -97,9 +98,23 @@ def test_the_index_shows_the_readme_with_whole_addresses(setup):
     assert setup["description"](kept, "https://example.org/a/b", "c0ffee") == kept
 
 
+def test_an_index_without_an_address_gets_no_dead_link(setup):
+    text = setup["description"]((ROOT / "README.md").read_text(), "", None)
+    assert re.findall(r"\]\((?!\w+:|#)", text) == []
+    assert "Start, keys, tutorials, reading the heatmaps" in text
+    kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
+    assert setup["description"](f"![a](b.png)\n\n[![c](d.svg)](e.md)\n{kept} [f](g.md)", "", None) == f"{kept} f"
+
+
 def test_the_citation_is_of_this_version():
+    """In both forms."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == fl_lightning.__version__
+    (entry,) = bibtexparser.bparser.BibTexParser(ignore_nonstandard_types=False).parse((ROOT / "README.md").read_text()).entries
+    assert entry["title"] == citation["title"]
+    assert entry["version"] == citation["version"]
+    assert entry["year"] == str(citation["date-released"].year)
+    assert entry["author"] == f"{{{citation['authors'][0]['name']}}}"
     pages = {path.name for path in (ROOT / "docs" / "papers").glob("*.md")}
     notes = " ".join(reference["notes"] for reference in citation["references"])
     assert set(re.findall(r"docs/papers/(\w+\.md)", notes)) == pages
