@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: packages that lie at the top level, the commit, and addresses.
 
 ``FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME python -m build`` names the repository on the package index, where the
-README's relative links and pictures would lead nowhere.
+README's relative links and pictures would lead nowhere; a build without it leaves them out.
 """
 
 import os
@@ -15,8 +15,14 @@ ROOT = Path(__file__).parent
 TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "configs"}
 
 
-def description(readme: str, repository: str, commit: str) -> str:
-    """The README with whole addresses in the place of relative ones: of pictures as they are, of pages as they are shown."""
+def description(readme: str, repository: str, commit: str | None) -> str:
+    """The README with whole addresses in place of relative ones: of pictures as they are, of pages as they are shown.
+
+    Without the repository's address, a relative link is reduced to its text, and a picture is left out.
+    """
+    if not repository:
+        text = re.sub(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", readme)
+        return re.sub(r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
     pictures = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/{commit}/", readme)
     return re.sub(r"(\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)  # also of a picture that is a link
 
@@ -48,7 +54,7 @@ def main() -> None:
     setup(
         packages=packages(),
         package_dir=TOP_LEVEL,
-        long_description=description(readme, repository, commit) if repository else readme,
+        long_description=description(readme, repository, commit),
         long_description_content_type="text/markdown",
         project_urls=addresses(repository, commit) if repository else {},
     )

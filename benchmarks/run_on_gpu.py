@@ -18,7 +18,7 @@ from fl_lightning import FedAvg, FederatedDataModule
 from fl_lightning.data import Arrays, Dirichlet, RandomCrop, RandomHorizontalFlip
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import ResNet18
-from fl_lightning.processes.gpu_arithmetic import choose_arithmetic
+from fl_lightning.trainer import choose_arithmetic
 from studies.declared.headline import PRECISION
 
 _ROUNDS = 4_000

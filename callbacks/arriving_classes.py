@@ -1,4 +1,4 @@
-"""ArrivingClasses: what the global model knows of classes that came one after another."""
+"""ArrivingClasses: accuracy and forgetting of the global model on classes that arrive one after another."""
 
 import torch
 from lightning.pytorch import Trainer
@@ -42,7 +42,7 @@ class ArrivingClasses(FederatedCallback):
     def __init__(self) -> None:
         super().__init__(every=0)
         self._table = torch.empty(0, 0)  # (T, T), NaN where it was not measured; empty before the first task is over
-        self._class_table = torch.empty(0, 0)  # (T, C), likewise
+        self._class_table = torch.empty(0, 0)  # (T, C), also NaN there
         self._accuracies: dict[int, float] = {}  # position -> A_t
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:

@@ -15,8 +15,8 @@ class ClientForgetting(FederatedCallback):
     """F_ki between the clients of a round, on their validation parts (Legate et al., Figures 1 and 5-7).
 
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
-    the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as the paper has it),
-    ``forgetting/client_mean_positive`` its negative; ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
+    the mean of ``F_ki = Acc_k(w^i) - Acc_k(w)`` over i and k other than i (negative is forgetting, as in the paper);
+    ``forgetting/client_worst`` is the lowest F_k, the mean over i for the
     client k whose data is forgotten most. ``forgetting/clients`` is the picture, with the means of both kinds.
     Its numbers are the tensors ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K),
     row i the model of client i, column k the data of client k. Where clients keep personal models, the model before is that
@@ -39,10 +39,9 @@ class ClientForgetting(FederatedCallback):
         before = accuracy_by_owner(received, targets, owner, len(models.clients))
         after = accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
         scores = client_forgetting(before, after)
-        mean = scores.per_model.nanmean()
         if len(models.clients) > 1:
             worst = scores.per_data.nanquantile(0)  # the lowest of those that have validation data
-            scalars = {"mean": mean, "mean_positive": -mean, "worst": worst}
+            scalars = {"mean": scores.per_model.nanmean(), "worst": worst}
             module.log_round({f"forgetting/client_{name}": value for name, value in scalars.items()}, round)
         cohort = torch.tensor(models.clients)
         numbers = {"cohort": cohort, "accuracy_before": before, "accuracy_after": after}

@@ -10,8 +10,9 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.callbacks.summary import RunSummary
-from fl_lightning.callbacks.tags import CHARTS
+from fl_lightning.callbacks.tags import CHARTS, overview_tag
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
 from fl_lightning.run.trainer_settings import callbacks_of
@@ -19,25 +20,39 @@ from fl_lightning.run.trainer_settings import callbacks_of
 _PATHS = ("config", "ckpt_path", "weights_only", "trainer.default_root_dir")  # say where a run is, not what it is
 _NOT_LEARNING = ("trainer.", "callbacks.")  # would be the first columns of HParams
 _LEARNING = ("trainer.max_steps", "trainer.precision")  # of those
+# HParams sorts columns by name, after those that differ: digits come first.
+_FIRST = {
+    "model": "1 method",
+    "model.loss": "2 loss",
+    "model.net": "3 net",
+    "model.optimizer.lr": "4 rate",
+    "data.partition.alpha": "5 alpha",
+}
 
 
 class Dashboard(FederatedCallback):
     """Lays out TensorBoard's Custom Scalars, and gives every logger the config as hyper-parameters.
 
-    Custom Scalars puts accuracy, forgetting, the classes' accuracy and bytes of all runs side by side; a chart is there once
-    the run has logged something for it. HParams has a row for each run: every value of the config that says what is learned and
-    how, those that differ first, and the last value of every scalar, the final readings of test and validation accuracy,
-    ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A run that
-    goes on from a checkpoint in its folder writes no second beginning.
+    *Time Series* begins with the group ``Overview``: accuracy, and the mean forgetting of the rounds so far but the first, of
+    which positive is forgetting. Single rounds are noisy, and round 1 would set the scale. Custom Scalars puts accuracy,
+    forgetting, the classes' accuracy and bytes of all runs side by side; a chart is there once the run has logged something for
+    it. HParams has a row for each run: the settings of what is learned and how, those that differ first, each time with method,
+    loss, net, rate and alpha at the front; and the last value of every scalar, the final readings of test and validation
+    accuracy, ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A
+    run that goes on from a checkpoint in its folder writes no second beginning.
 
     Args:
         config: the run's config, as the command line gives it; by default none.
     """
 
+    kept = ("_means", "_shown")
+
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(every=1)
         self.config = config or {}
         self._charts: dict[str, dict[str, list]] = {}  # the newest layout
+        self._means: dict[str, tuple[int, float]] = {}  # by tag of the overview: rounds of forgetting so far, and their mean
+        self._shown: dict[str, int] = {}  # newest round by tag of the overview
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if not trainer.is_global_zero:
@@ -55,10 +70,29 @@ class Dashboard(FederatedCallback):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._lay_out(trainer, module)
+        self._show_newest(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn == "fit":
             self._lay_out(trainer, module)
+            self._show_newest(trainer, module)
+
+    def _show_newest(self, trainer: Trainer, module: FederatedModule) -> None:
+        """Log what is newer than the last points of the overview."""
+        loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        for tag, round in module.newest_rounds.items():
+            shown, value = overview_tag(tag), module.newest[tag]
+            if shown is None or round <= self._shown.get(shown, -1):
+                continue
+            self._shown[shown] = round
+            if tag.startswith("forgetting/"):
+                if round <= 1:
+                    continue
+                count, mean = self._means.get(shown, (0, 0.0))
+                value = mean + (forgetting_sign(tag) * value - mean) / (count + 1)
+                self._means[shown] = count + 1, value
+            for logger in loggers:
+                logger.log_metrics({shown: value}, step=round)
 
     def _lay_out(self, trainer: Trainer, module: FederatedModule) -> None:
         """Write the layout again when there is something for one more chart; TensorBoard takes the newest."""
@@ -92,8 +126,8 @@ class Dashboard(FederatedCallback):
 def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
     """The values of a config by key, as they are given on the command line: ``model.optimizer`` and ``model.optimizer.lr``.
 
-    What is neither a number, a truth value nor a text becomes a text, nothing becomes ``null``. Keys that say where the run
-    lies are left out.
+    What is neither a number, a truth value nor a text becomes a text, nothing becomes ``null``. Keys that locate
+    the run are left out.
     """
     flat: dict[str, float | bool | str] = {}
     _flatten(config, "", flat)
@@ -112,8 +146,11 @@ def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
 
 
 def _of_learning(values: dict[str, float | bool | str]) -> dict[str, float | bool | str]:
-    """Without how the run is carried out and watched."""
-    return {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_NOT_LEARNING)}
+    """Without how the run is carried out and watched; the first columns by short names of classes."""
+    first = {name: values[key] for key, name in _FIRST.items() if key in values}
+    first = {name: value.rpartition(".")[2] if isinstance(value, str) else value for name, value in first.items()}
+    rest = {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_NOT_LEARNING)}
+    return first | {key: value for key, value in rest.items() if key not in _FIRST}
 
 
 def _charts(names: Collection[str]) -> dict[str, dict[str, list]]:

@@ -1,4 +1,4 @@
-"""DescribedTensorBoardLogger: what matters comes first, and every tag says what it is."""
+"""DescribedTensorBoardLogger: every tag has a description."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAt
 from torch.utils.tensorboard import FileWriter, SummaryWriter
 from torch.utils.tensorboard.summary import scalar
 
-from fl_lightning.callbacks.tags import metadata, overview_tag
+from fl_lightning.callbacks.tags import metadata
 from fl_lightning.state.atomic_files import naming_folder
 
 _FLUSHED_AFTER = 5  # seconds, for those who watch; torch's default is 120
@@ -46,8 +46,7 @@ class _Writer(SummaryWriter):
 class DescribedTensorBoardLogger(TensorBoardLogger):
     """TensorBoard's logger of the command line.
 
-    Accuracy and forgetting are logged a second time in the group ``Overview``, which TensorBoard shows first. The first point
-    of a tag carries its description, which TensorBoard shows at the chart.
+    The first point of a tag carries its description, which TensorBoard shows at the chart.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -71,8 +70,7 @@ class DescribedTensorBoardLogger(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write scalars, each with ``step``, the round."""
-        first = {new: value for tag, value in metrics.items() if (new := overview_tag(tag)) is not None}
-        for tag, value in {**first, **metrics}.items():
+        for tag, value in metrics.items():
             self._write(tag, float(value), step)
 
     def _write(self, tag: str, value: float, step: int | None) -> None:

@@ -1,17 +1,21 @@
-"""The pictures: heatmaps and bars, drawn without any global state of matplotlib.
+"""The pictures: heatmaps and bars, drawn without any global state of matplotlib but its settings.
 
-They are small in inches, so that their text is large: TensorBoard shows them a third of a screen wide.
+A figure has the width of ``figure.figsize``, and the height that its rows of text need at the font size. Text is never shrunk:
+ ``fl-lightning figures`` sets the width of a paper's column, TensorBoard gets matplotlib's defaults.
 """
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import matplotlib.style
 import numpy as np
 import torch
-from matplotlib import colormaps
+from matplotlib import colormaps, rcParams
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -21,13 +25,56 @@ from fl_lightning.functional import ClientForgettingScores
 
 # M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
 TEN_COLORS: list[str] = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
-_CELLS_WITH_NUMBERS = 300  # above this many cells, numbers in them could not be read,
-_COLUMNS_WITH_NUMBERS = 12  # or above this many columns
+_NUMBER_SIZE = 7  # points: the least that is read in print
+_NUMBER_WIDTH = 0.19  # inches of "-.22" in that size
+_CELLS_WITH_NUMBERS = 300  # with more, drawing them takes long
 _NAMES = 30  # labels of a vertical axis,
 _COLUMN_NAMES = 16  # and of a horizontal one
+_LONGEST_NAME = 0.4  # of the width of a panel: a longer one would leave no space for the picture
+_CHARACTER = 0.65  # width of a character as a part of its font size
+_PANEL = 24  # least width of one of two panels side by side, as multiples of the font size
+_BESIDE = 11  # width of what is next to a heatmap, its labels and its colour bar, in the same unit
 _CLIENTS_WITH_DOTS = 200
 _BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
 _COLUMNS = 400  # of that heatmap
+
+
+def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, two in a row where the width allows it; ``shared``: arguments of ``subplots``.
+
+    Args:
+        height: of a row of panels, in inches.
+    """
+    width = rcParams["figure.figsize"][0]
+    columns = min(count, 2 if width >= 2 * _ems(_PANEL) else 1)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def height_of(rows: int) -> float:
+    """Inches of a heatmap or of bars with so many rows of names, with its title and its axis."""
+    return _ems(min(max(1.5 * rows + 6, 17), 90))
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below all panels, each label once, in as many columns as fit, and space for it."""
+    found = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    if not found:
+        return
+    size = rcParams["legend.fontsize"]
+    points = size if isinstance(size, int | float) else rcParams["font.size"]
+    most = int(72 * figure.get_figwidth() / (_CHARACTER * points)) - 6  # characters of a row, without its line
+    columns = max(1, min(5, len(found), most // (max(map(len, found)) + 6)))
+    labels = [textwrap.fill(label, most) for label in found]
+    legend = figure.legend(found.values(), labels, loc="outside lower left", ncols=columns)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    lines = sum(label.count("\n") + 1 for label in labels)
+    figure.set_figheight(figure.get_figheight() + 1.5 * points / 72 * (-(-lines // columns) + 1))
 
 
 def heatmap(
@@ -42,106 +89,140 @@ def heatmap(
     diverging: bool = False,
     gamma: float = 1.0,
 ) -> None:
-    """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or differences in [-1, 1] with 0 white.
+    """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or forgetting in [-1, 1] with 0 white and 1 red.
 
-    NaN is left grey. Long axes show some of their labels. With ``gamma`` below 1 small values take more of the colours.
+    NaN is left grey. Long axes show some of their labels, and cells their numbers where these fit. With ``gamma`` below 1
+    small values take more of the colours.
     """
     matrix = values.detach().cpu().double().numpy()
-    colors, low = ("RdBu", -1.0) if diverging else ("viridis", 0.0)
+    colors, low = ("RdBu_r", -1.0) if diverging else ("viridis", 0.0)
     axes.set_facecolor("0.85")
+    axes.grid(False)
     norm = PowerNorm(gamma, vmin=low, vmax=1.0)
     image = axes.imshow(matrix, cmap=colors, norm=norm, aspect="auto", interpolation="nearest")
-    axes.set_title(title)
+    most = int(72 * _width(axes) / (_CHARACTER * axes.title.get_fontsize()))
+    axes.set_title("\n".join(textwrap.fill(line, most) for line in title.splitlines()))
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
-    _label(axes.xaxis, columns, _COLUMN_NAMES, rotate=max(map(len, columns), default=0) > 3)
+    cell = (_width(axes) - _ems(_BESIDE)) / max(len(columns), 1)
+    _label_columns(axes.xaxis, columns, cell)
     _label(axes.yaxis, rows, _NAMES)
-    if matrix.size <= _CELLS_WITH_NUMBERS and len(columns) <= _COLUMNS_WITH_NUMBERS:
+    if matrix.size <= _CELLS_WITH_NUMBERS and cell >= _NUMBER_WIDTH:
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
-                color = "white" if dark else "black"
-                number = axes.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color=color)
-                number.set_in_layout(False)  # it lies within its cell
-    axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
+                color, shown = "white" if dark else "black", f"{value:z.2f}".replace("0.", ".", 1).replace("1.00", "1.0")
+                number = axes.text(column, row, shown, ha="center", va="center", fontsize=_NUMBER_SIZE, color=color)
+                number.set_in_layout(False)  # it is within its cell, and to ask for its size is slow
+    axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
 
 
-def accuracy_heatmaps(axes: Sequence[Axes], before: Tensor, after: Tensor, clients: Sequence[str], label: str = "") -> None:
-    """Draw accuracies around the local fits: a heatmap before and one after, or, by one received model, both in one.
+def _ems(count: float) -> float:
+    """So many times the font size in inches."""
+    return count * rcParams["font.size"] / 72
+
+
+def _width(axes: Axes) -> float:
+    """Inches of a panel with its labels."""
+    place, width = axes.get_subplotspec(), axes.figure.get_figwidth()
+    if place is None:
+        return width
+    ratios = place.get_gridspec().get_width_ratios()
+    return width * ratios[place.colspan.start] / sum(ratios)
+
+
+def _label_columns(axis: Axis, names: Sequence[str], cell: float) -> None:
+    """Names below columns of a width in inches: across where they fit, else upright; of many some, numbers across."""
+    neighbours = max(((len(one) + len(other)) / 2 for one, other in pairwise(names)), default=0)
+    widest = _CHARACTER * _NUMBER_SIZE / 72 * (neighbours + 0.5)
+    if len(names) > _COLUMN_NAMES and all(map(str.isdecimal, names)):
+        _label(axis, names, min(_COLUMN_NAMES, max(1, int(cell * len(names) / widest))))
+    else:
+        _label(axis, names, _COLUMN_NAMES, rotate=widest > cell)
+
+
+def _label(axis: Axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:
+    """Write names, in which a dollar is a dollar; of more than ``most`` some, and of long ones both ends."""
+    step = max(1, -(-len(names) // most))
+    half = int(_LONGEST_NAME * 72 * _width(axis.axes) / (_CHARACTER * _NUMBER_SIZE)) // 2
+    short = [name if len(name) <= 2 * half else f"{name[: half - 1]}…{name[-half:]}" for name in names[::step]]
+    axis.set_ticks(range(0, len(names), step), short, rotation=90 if rotate else 0, parse_math=False)
+
+
+def draw_client_forgetting(
+    axes: Sequence[Axes],
+    before: Tensor,
+    after: Tensor,
+    scores: ClientForgettingScores,
+    clients: Sequence[int],
+    label: str = "",
+) -> None:
+    """Draw accuracies around the local fits, and what they forget with its means (Legate et al., Figures 1, 5-7).
+
+    The model that all clients receive is the first row of the accuracies; models of their own have a panel before. Forgetting
+    is the accuracy before less that after, with the means of each model over the data of the others in the last column, and
+    those of each client's data over the models of the others, F_k, in the last row.
 
     Args:
-        axes: as many as ``before`` has dimensions.
+        axes: one more than ``before`` has dimensions.
         before: (K,), the model that all clients receive on the data of each, or (K, K), row i the model that client i has.
         after: (K, K), row i the model of client i, column k the data of client k.
-        clients: names of the K clients.
-        label: a line above the first title.
+        scores: the change in accuracy and its means.
+        clients: indices of the K clients.
+        label: above each title.
     """
+    names = [str(client) for client in clients]
     draw = partial(heatmap, row_title="model of client", column_title="data of client")
-    above = f"{label}\n" if label else ""
+    above = f"{label}: " if label else ""
     if before.ndim == 1:
-        rows = ["received", *clients]
-        draw(axes[0], torch.cat([before[None], after]), rows, clients, title=f"{above}received and after the local fit")
+        rows = ["received", *names]
+        draw(axes[0], torch.cat([before[None], after]), rows, names, title=f"{above}accuracy as received and after the fit")
         axes[0].axhline(0.5, color="white", linewidth=2)
     else:
-        draw(axes[0], before, clients, clients, title=f"{above}before the local fit")
-        draw(axes[1], after, clients, clients, title="after the local fit")
+        draw(axes[0], before, names, names, title=f"{above}accuracy before the fit")
+        draw(axes[1], after, names, names, title=f"{above}accuracy after the fit")
+    forgotten = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
+    forgotten[:-1, :-1], forgotten[:-1, -1], forgotten[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
+    with_mean = [*names, "mean"]
+    draw(axes[-1], -forgotten, with_mean, with_mean, title=f"{above}forgetting, and means over the others", diverging=True)
+    for line in (axes[-1].axvline, axes[-1].axhline):
+        line(len(names) - 0.5, color="black", linewidth=1)
 
 
 def client_forgetting_picture(
     before: Tensor, after: Tensor, scores: ClientForgettingScores, clients: Sequence[int], round: int
 ) -> Figure:
-    """Accuracies around the local fits, and their difference with its means (Legate et al., Figures 1, 5-7).
-
-    The last column is the mean of each model over the data of the others, as in the paper's figures, the last row that of each
-    client's data over the models of the others, F_k.
-
-    Args:
-        before: (K,) or (K, K), as :func:`accuracy_heatmaps` takes it.
-        after: (K, K), row i the model of client i, column k the data of client k.
-        scores: the difference and its means.
-        clients: indices of the K clients.
-        round: for the title.
-    """
-    names = [str(client) for client in clients]
-    figure = Figure(figsize=(8, 8), layout="constrained")
-    # The last one, the difference, is what the picture is about.
-    *panels, difference = figure.subplot_mosaic(("A;C", "AB;CC")[before.ndim - 1], height_ratios=(3, 4)).values()
-    accuracy_heatmaps(panels, before, after, names)
-    with_means = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
-    with_means[:-1, :-1], with_means[:-1, -1], with_means[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
-    title = "difference: red is forgetting; at the end means of the others"
-    draw = partial(heatmap, row_title="model of client", column_title="data of client")
-    draw(difference, with_means, [*names, "mean"], [*names, "mean"], title=title, diverging=True)
-    difference.axvline(len(names) - 0.5, color="black")
-    difference.axhline(len(names) - 0.5, color="black")
-    figure.suptitle(f"Client forgetting, round {round}: accuracy on validation samples", fontsize="x-large")
+    """A figure of :func:`draw_client_forgetting`, with ``round`` in its title."""
+    figure, axes = panels(before.ndim + 1, height_of(len(clients) + 1))
+    draw_client_forgetting(axes, before, after, scores, clients)
+    figure.suptitle(f"Client forgetting on validation samples, round {round}")
     return figure
 
 
 def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str) -> Figure:
     """A class-by-round heatmap (Flashback, Figures 1b and 5); values (C, rounds) in [0, 1]."""
-    names = [str(round) for round in rounds]
-    size = (7.0, _height_of_classes(classes))
-    return _one_heatmap(size, values, classes, names, title=title, row_title="class", column_title="round")
+    return _one_heatmap(values, classes, [str(round) for round in rounds], title=title, row_title="class", column_title="round")
 
 
-def one_round(values: Tensor, rows: Sequence[str], classes: Sequence[str], round: int) -> Figure:
-    """The global model before, each client, the global model after, by class (Flashback, Figure 2); values (rows, C)."""
-    figure = Figure(figsize=(max(5.0, min(24.0, 0.4 * len(classes)) + 3), 0.25 * len(rows) + 1.5), layout="constrained")
-    axes = figure.subplots()
-    heatmap(
-        axes, values, rows, classes, title=f"Accuracy by class within round {round}", row_title="model", column_title="class"
-    )
+def draw_one_round(axes: Axes, values: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> None:
+    """Draw the global model before, each client, the global model after, by class (Flashback, Figure 2); (1 + K + 1, C)."""
+    rows = ["global before", *(f"client {client}" for client in clients), "global after"]
+    heatmap(axes, values, rows, classes, title=title, row_title="", column_title="class")
     for line in (0.5, len(rows) - 1.5):
         axes.axhline(line, color="white", linewidth=2)
+
+
+def one_round(values: Tensor, clients: Sequence[int], classes: Sequence[str], round: int) -> Figure:
+    """A figure of :func:`draw_one_round`."""
+    figure, (axes,) = panels(1, height_of(len(values)))
+    draw_one_round(axes, values, clients, classes, f"Accuracy by class within round {round}")
     return figure
 
 
 def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
     """How the accuracies of clients are spread, (N,), NaN for those without samples: a histogram, and all of them in order."""
     known = np.sort(accuracy[~accuracy.isnan()].cpu().double().numpy())
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    counted, ranked = figure.subplots(1, 2)
+    figure, (counted, ranked) = panels(2, _ems(20))
     counted.hist(known, bins=np.linspace(0, 1, 21))
     counted.set(title=f"{len(known):,} clients", xlabel="accuracy", ylabel="clients", xlim=(0, 1))
     counted.yaxis.set_major_locator(_round_ticks(6))
@@ -151,20 +232,17 @@ def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
         ranked.axhline(value, color="black", linestyle=style, linewidth=1, label=f"{name} {value:.3f}")
     ranked.set(title="each client", xlabel="clients, lowest first", ylabel="accuracy", ylim=(-0.02, 1.02))
     ranked.xaxis.set_major_locator(_round_ticks(6))
-    ranked.legend(loc="lower right", fontsize=8)
+    ranked.legend(loc="lower right")
     figure.suptitle(title)
     return figure
 
 
 def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> Figure:
     """Bars of class shares, one a row (Legate et al., Figure 4); counts (rows, C)."""
-    figure = Figure(figsize=(7.5, 0.25 * len(rows) + 1.5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, height_of(len(rows)))
     share_bars(axes, counts, rows, classes, title)
     if len(classes) <= 20:
-        legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        legend_below(figure, [axes])
     return figure
 
 
@@ -198,7 +276,7 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
     """Class shares of many clients, a column a client, and their sizes; counts (N, C).
 
     Clients are sorted by their most frequent class and its share. Above 400 clients a column is the mean of neighbours. The
-    title says so.
+    title states it.
     """
     table = counts.cpu().double().numpy()
     sizes = table.sum(axis=1)
@@ -258,37 +336,25 @@ def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
     names = [str(number) for number in range(1, accuracy.shape[1] + 1)]
     highest = best[:, -1].tolist()
     rows = [f"{name}, best {value:.2f}" if value >= 0 else name for name, value in zip(classes, highest, strict=True)]
-    draw = partial(_one_heatmap, title="drop in accuracy since the best of each class", column_title="after task")
-    return draw((6.8, _height_of_classes(classes)), best - accuracy, rows, names, row_title="class (came and went)")
+    titles = {"title": "drop in accuracy since the best of each class", "row_title": "class (came and went)"}
+    return _one_heatmap(best - accuracy, rows, names, column_title="after task", **titles)
 
 
 def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str], client: int) -> Figure:
     """Attention of one client's tasks, (T, F), to foreign ones; NaN is left grey, the colours reach to the largest value."""
-    size = (max(5.0, min(20.0, 0.45 * len(foreign) + 3)), 0.4 * len(tasks) + 3.5)
     largest = float(values.nan_to_num().abs().max()) or 1.0
-    title = f"attention of client {client}, in units of {largest:.3g}"
-    draw = partial(_one_heatmap, row_title="task of the client", column_title="task of another client")
-    return draw(size, values / largest, tasks, foreign, title=title, diverging=True)
+    titles = {"row_title": "task of the client", "column_title": "task of another client"}
+    titles["title"] = f"attention of client {client}, in units of {largest:.3g}"
+    return _one_heatmap(values / largest, tasks, foreign, diverging=True, **titles)
 
 
 def _task_by_task(values: Tensor, **titles: str) -> Figure:
     names = [str(task) for task in range(1, len(values) + 1)]
-    size = max(3.0, min(10.0, 0.5 * len(names) + 2))
-    return _one_heatmap((size + 1, size), values, names, names, **titles)
+    return _one_heatmap(values, names, names, **titles)
 
 
-def _one_heatmap(size: tuple[float, float], values: Tensor, rows: Sequence[str], columns: Sequence[str], **how: Any) -> Figure:
-    """A figure of a size in inches with one heatmap, drawn as :func:`heatmap` says."""
-    figure = Figure(figsize=size, layout="constrained")
-    heatmap(figure.subplots(), values, rows, columns, **how)
+def _one_heatmap(values: Tensor, rows: Sequence[str], columns: Sequence[str], **how: Any) -> Figure:
+    """A figure with one heatmap, drawn by :func:`heatmap`."""
+    figure, (axes,) = panels(1, height_of(len(rows)))
+    heatmap(axes, values, rows, columns, **how)
     return figure
-
-
-def _height_of_classes(classes: Sequence[str]) -> float:
-    return max(2.5, min(20.0, 0.25 * len(classes)) + 1.2)
-
-
-def _label(axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:
-    """Write names, in which a dollar is a dollar; of more than ``most`` some."""
-    step = -(-len(names) // most)
-    axis.set_ticks(range(0, len(names), step), names[::step], rotation=90 if rotate else 0, parse_math=False)

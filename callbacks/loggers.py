@@ -1,9 +1,10 @@
 """How a logger of each class takes figures and distributions.
 
 A logger of another class takes figures if it has a method ``log_figure(tag, figure, round)``, as
-:class:`~fl_lightning.callbacks.InlineFigures` has. One without gets scalars and hyper-parameters alone, and a warning says so.
+:class:`~fl_lightning.callbacks.InlineFigures` has. One without gets only scalars and hyper-parameters, with a warning.
 """
 
+import re
 import warnings
 from functools import singledispatch
 from io import BytesIO
@@ -37,12 +38,12 @@ class TakesFigures(Protocol):
 
 @singledispatch
 def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
-    """Give a logger a figure; of one that takes none the first says so, but for ours, which records the numbers behind it.
+    """Give a logger a figure; warn at the first one that a logger does not take, unless it records the numbers behind it.
 
     Args:
         logger: by whose class the function is chosen.
         tag: such as ``forgetting/clients``.
-        figure: may be kept by nobody.
+        figure: is not kept.
         round: its step.
     """
     if isinstance(logger, TakesFigures):
@@ -50,14 +51,16 @@ def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
     elif not isinstance(logger, RecordLogger | DummyLogger) and logger not in _warned:
         _warned.add(logger)
         warnings.warn(
-            f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets scalars and hyper-parameters alone",
+            f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets only scalars and hyper-parameters",
             stacklevel=2,
         )
 
 
 @write_figure.register
 def _(logger: TensorBoardLogger, tag: str, figure: Figure, round: int) -> None:
-    image = summary.image(tag, figure_to_image(figure), dataformats="CHW")
+    # Before those of class_accuracy, as TensorBoard sorts groups by name.
+    shown = re.sub("^forgetting/", "Overview/forgetting_", tag)
+    image = summary.image(shown, figure_to_image(figure), dataformats="CHW")
     image.value[0].metadata.MergeFrom(metadata(tag, "images"))
     logger.experiment._get_file_writer().add_summary(image, round)
 

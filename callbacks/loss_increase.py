@@ -46,8 +46,8 @@ class LossIncrease(FederatedCallback):
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
         if self.fedavg and not overridden(module, FederatedModule.pseudo_data):
             raise ValueError(
-                f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared with "
-                "FedReg alone: leave fedavg out"
+                f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared "
+                "only with FedReg: leave fedavg out"
             )
 
     def wants_models(self, round: int) -> bool:

@@ -54,12 +54,10 @@ class PerClassAccuracy(FederatedCallback):
             return
         logits = predict_in_batches(module.net, module.data.eval_batch_size, module.data.evaluation.test_inputs())
         after = class_accuracy(logits, module.data.evaluation.test_targets(), len(module.data.classes))
-        rows = ["global before", *(f"client {client}" for client in self._clients), "global after"]
         values = torch.cat([self._within, after[None]])
         tensors = {"clients/class_accuracy": values, "clients/class_cohort": torch.tensor(self._clients)}
         log_tensors(trainer, tensors, round)
-        figure = one_round(values, rows, module.data.classes, round)
-        log_figure(trainer, "class_accuracy/one_round", figure, round)
+        log_figure(trainer, "class_accuracy/one_round", one_round(values, self._clients, module.data.classes, round), round)
         self._within = None
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -150,7 +150,7 @@ class PersonalAccuracy(FederatedCallback):
         return sorted(new[position] for position in order[: self.new_clients].tolist())
 
     def _names(self, module: FederatedModule) -> list[EvaluationName]:
-        """What a fit may look at; test samples where ``monitor_test`` says so."""
+        """What a fit may look at; with ``monitor_test`` the test samples too."""
         return [name for name in module.data.evaluation.names if name == "val" or module.data.monitor_test > 0]
 
     def _log(self, module: FederatedModule, group: str, scores: PersonalScores, round: int, kind: str = "") -> None:

@@ -52,7 +52,7 @@ class PseudoDataFisher(FederatedCallback):
     def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
         if not overridden(module, FederatedModule.pseudo_data):
             raise ValueError(
-                f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but FedReg alone makes pseudo data: "
+                f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but only FedReg makes pseudo data: "
                 "leave the callback out"
             )
 

@@ -193,8 +193,7 @@ def _print_table(results: dict[str, Any]) -> None:
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in results["newest_forgetting"].items():
-        if not name.endswith("_positive"):  # reports have the mean over rounds
-            table.add_row(f"{forgetting_name(name)}, last", f"{forgetting_sign(name) * value:z.4f}")
+        table.add_row(f"{forgetting_name(name)}, last", f"{forgetting_sign(name) * value:z.4f}")
     for name, value in results["tasks"].items():
         table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,7 @@ def metadata(tag: str, plugin: str) -> SummaryMetadata:
     return SummaryMetadata(summary_description=text, plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
 
 
+@cache
 def overview_tag(tag: str) -> str | None:
     """The tag under which TensorBoard shows a scalar first; None for those that matter less."""
     return next((name for pattern, name in _OVERVIEW.items() if re.fullmatch(pattern, tag)), None)

@@ -25,8 +25,9 @@ class TaskAccuracy(FederatedCallback):
     change since each was learned (negative is forgetting), ``tasks/learned``, tasks that are over, and ``task_accuracy/01``,
     ``/02``, ..., of the task at that position of each stream. Tasks that a client did not learn are left out.
     ``tasks/model_megabytes`` is what the models of all clients take for the tasks that they have learned, in 10^6 bytes of
-    float32, sparse parts by their non-zeros alone. In the chosen rounds and at the end ``tasks/accuracy_table`` draws accuracy
-    after each task on each, the tensor ``tasks/table`` (T, T). ``task_accuracy.csv``, written into the run's folder when the
+    float32, without the zeros of sparse parts. In the chosen rounds and at the end ``tasks/accuracy_table`` draws accuracy
+    after each task on each, the tensor ``tasks/table`` (T, T), and of each client ``tasks/client_tables`` (N, T, T).
+    ``task_accuracy.csv``, written into the run's folder when the
     run ends, has that of each client: ``client,after,on,task,accuracy``, ``after`` and ``on`` being positions in its stream,
     from 1, and ``task`` the name of the one at ``on``.
 
@@ -55,7 +56,7 @@ class TaskAccuracy(FederatedCallback):
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
         module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
         if self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
-            log_tensors(trainer, {"tasks/table": table.nanmean(dim=0)}, round)
+            log_tensors(trainer, {"tasks/table": table.nanmean(dim=0), "tasks/client_tables": table}, round)
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -18,7 +18,7 @@ class TaskAttention(FederatedCallback):
 
     A row is a task that the client has learned, a column a task of another client that one of them was given; the value is
     ``alpha`` of a layer, or its mean over layers, which may be negative. Drawn in the chosen rounds and when the run ends, for
-    clients whose states lie with the first process. Its numbers are the tensors ``tasks/attention_of_client_K`` (T, F) and
+    clients whose states the first process holds. Its numbers are the tensors ``tasks/attention_of_client_K`` (T, F) and
     ``tasks/foreign_of_client_K`` (F, 2), client and position of each column.
 
     Args:
@@ -49,20 +49,14 @@ class TaskAttention(FederatedCallback):
         if not tensors or not self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
-        names = list(map(shortened, tasks.names))
         for client in module.stored.states.clients()[: self.num_clients]:
             table, columns = attention(module.stored.states.read(client).tasks, tasks.num_tasks, chosen)
             if columns:
-                local = [names[task] for task in tasks.order[client].tolist()]
-                foreign = [f"{names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
+                local = [tasks.names[task] for task in tasks.order[client].tolist()]
+                foreign = [f"{tasks.names[int(tasks.order[other, position])]} of client {other}" for other, position in columns]
                 numbers = {"attention": table, "foreign": torch.tensor(columns)}
                 log_tensors(trainer, {f"tasks/{name}_of_client_{client}": part for name, part in numbers.items()}, round)
                 log_figure(trainer, f"tasks/attention/client_{client}", attention_table(table, local, foreign, client), round)
-
-
-def shortened(name: str) -> str:
-    """A task's name of at most 24 characters: five long names of classes would leave no space for the picture."""
-    return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 def attention(tasks: Mapping[int, LearnedTask], num_tasks: int, names: Sequence[str]) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -1,6 +1,7 @@
 # What fl_lightning/__init__.py offers, for type checkers: it imports each where it is first used.
 from . import callbacks as callbacks
 from . import data as data
+from . import forgetting as forgetting
 from . import functional as functional
 from . import losses as losses
 from . import methods as methods
@@ -17,6 +18,7 @@ from .processes.strategy import FederatedStrategy as FederatedStrategy
 from .protocol import Batch as Batch
 from .protocol import Client as Client
 from .protocol import ClientState as ClientState
+from .protocol import DataNeeds as DataNeeds
 from .protocol import Gathered as Gathered
 from .protocol import Needs as Needs
 from .protocol import Reduction as Reduction

@@ -5,18 +5,28 @@ A loss is called as ``loss(logits, target, label_counts)`` with shapes (B, C), (
 """
 
 import copy
+import math
 from abc import ABC, abstractmethod
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl_lightning.checks import check_range
 from fl_lightning.functional import (
+    calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
 )
 
-__all__ = ["CrossEntropy", "Loss", "MaskedCrossEntropy", "ReweightedSoftmax", "TruncatedCrossEntropy"]
+__all__ = [
+    "CalibratedCrossEntropy",
+    "CrossEntropy",
+    "Loss",
+    "MaskedCrossEntropy",
+    "ReweightedSoftmax",
+    "TruncatedCrossEntropy",
+]
 
 # torch's losses on logits, or logarithms of probabilities, and class indices.
 TorchLosses = nn.CrossEntropyLoss | nn.NLLLoss
@@ -64,6 +74,27 @@ class MaskedCrossEntropy(Loss):
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return masked_cross_entropy(logits, target, label_counts, reduction="none")
+
+
+class CalibratedCrossEntropy(Loss):
+    """FedLC: :func:`fl_lightning.functional.calibrated_cross_entropy`.
+
+    Args:
+        tau: scale of the margins, above 0.
+
+    Raises:
+        ValueError: if ``tau`` is not above 0.
+    """
+
+    def __init__(self, tau: float = 1.0) -> None:
+        check_range("model.loss.tau", tau, above=0, below=math.inf, hint="the smaller, the closer to TruncatedCrossEntropy")
+        self.tau = tau
+
+    def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        return calibrated_cross_entropy(logits, target, label_counts, self.tau, reduction="none")
+
+    def __repr__(self) -> str:
+        return f"CalibratedCrossEntropy(tau={self.tau})"
 
 
 class TorchLoss(Loss):

@@ -34,14 +34,7 @@ from fl_lightning.protocol.protection import Protection
 from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
-from fl_lightning.run.refused_data import (
-    check_batches_of_one,
-    check_cohorts,
-    check_outputs,
-    check_same_tasks,
-    check_tasks,
-    tasks_in_short,
-)
+from fl_lightning.run.refused_data import check_batches_of_one, check_cohorts, check_outputs, check_tasks
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import OptimizerAlone, ServerStep
@@ -280,19 +273,16 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             "newest_rounds": self.newest_rounds,
             "evaluated_round": self.evaluation.round,
             "rounds_without_update": self.lost_rounds.count,
-            "streams": tasks_in_short(self.data),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.federation is not None:
-            check_same_tasks(checkpoint["federated"]["streams"], tasks_in_short(self.data))
         fitting = self.federation is not None and self.trainer.state.fn == "fit"
         if fitting:
             self.settings.check_goes_on(checkpoint, self.trainer)
         check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", "use the model options of that run")
         saved = checkpoint["federated"]
         if self.federation is not None and not fitting:
-            self.settings.check_net(saved["settings"], self.trainer)
+            self.settings.check_evaluates(saved["settings"], self.trainer)
             check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
         if fitting or (self.federation is not None and self.keeps_models):
             self.stored.take(saved["client_states"], self.data.num_clients)

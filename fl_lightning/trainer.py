@@ -1,16 +1,18 @@
 """Trainer: Lightning's, with the defaults of a federation."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import Callback, ProgressBar
 
 from fl_lightning.callbacks import RoundProgressBar, RunSummary
-from fl_lightning.processes.gpu_arithmetic import Float32Products, choose_arithmetic
 from fl_lightning.run.quiet_lightning import quiet_lightning
 from fl_lightning.run.trainer_settings import refuse_float16
+
+Float32Products = Literal["highest", "high", "medium"]
 
 
 class Trainer(pl.Trainer):
@@ -74,3 +76,16 @@ def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     has_summary = any(isinstance(one, RunSummary) for one in callbacks)
     return [*callbacks, *([RoundProgressBar()] if shows_bar and not has_bar else []), *([] if has_summary else [RunSummary()])]
+
+
+def choose_arithmetic(products: Float32Products, benchmark: bool | None, deterministic: bool) -> None:
+    """Set, for this process, what runs on CUDA go faster by.
+
+    Args:
+        products: of :func:`torch.set_float32_matmul_precision`; with ``highest`` convolutions do not round to TF32 either.
+        benchmark: whether cuDNN times its algorithms for each shape and takes the quickest; None: unless ``deterministic``.
+        deterministic: whether the same run must give the same bits.
+    """
+    torch.set_float32_matmul_precision(products)
+    torch.backends.cudnn.allow_tf32 = products != "highest"  # torch's default is True, whatever matrices do
+    torch.backends.cudnn.benchmark = not deterministic if benchmark is None else benchmark

@@ -18,7 +18,7 @@ from studies.results_file import COLLAPSED_IS, Result
 from studies.table import Group, all_runs, compared, compared_within, groups, label, tag
 
 PAGE = "report.md"
-_RESOLUTION = 110  # dots an inch
+_WIDTH, _RESOLUTION = 5.5, 150  # of the figure: inches, and dots an inch
 _WIDTH = 128
 _JOINT = "\N{NO-BREAK SPACE}"  # where a line does not end
 
@@ -29,7 +29,7 @@ def write_page(study: Study, results: Sequence[Result], folder: Path) -> None:
     with atomic_write(folder / PAGE) as path:
         path.write_text(page(study, results), encoding="utf-8")
     if any(result.ended == "done" for result in results):
-        with atomic_write(folder / "figure.png") as path, drawing_style():
+        with atomic_write(folder / "figure.png") as path, drawing_style(_WIDTH):
             draw(study, groups(results)).savefig(path, format="png", dpi=_RESOLUTION)
 
 
@@ -59,13 +59,13 @@ def draw(study: Study, found: Sequence[Group]) -> Figure:
     """The first measure of every setting: its runs as points, their mean, and its interval."""
     measure, heading = next(iter(study.measures.items()))
     shown = [group for group in found if group.by_seed(measure)]
-    figure = Figure(figsize=(8, 1.2 + 0.3 * max(len(shown), 1)), layout="constrained")
+    figure = Figure(figsize=(_WIDTH, 0.8 + 0.2 * max(len(shown), 1)), layout="constrained")
     axes = figure.subplots()
     for row, group in enumerate(shown):
         values, of_all = list(group.by_seed(measure).values()), group.over_all(measure)
-        axes.plot(of_all.interval, [row, row], color="C0", lw=2)
-        axes.plot(values, [row] * len(values), "o", color="C0", alpha=0.4, ms=5)
-        axes.plot([of_all.mean], [row], "|", color="C0", ms=14, mew=2)
+        axes.plot(of_all.interval, [row, row], color="C0")
+        axes.plot(values, [row] * len(values), "o", color="C0", alpha=0.4)
+        axes.plot([of_all.mean], [row], "|", color="C0", ms=10)
     axes.set(xlabel=heading, yticks=range(len(shown)), yticklabels=[label(study, group) for group in shown])
     axes.invert_yaxis()
     return figure

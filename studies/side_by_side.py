@@ -23,10 +23,10 @@ _PANEL = (3.6, 3.5)  # inches
 
 
 def side_by_side(runs: Sequence[Run]) -> Figure:
-    """A heatmap of the change in accuracy for each run, row the model of a client, column the data of a client.
+    """A heatmap of forgetting for each run, row the model of a client, column the data of a client.
 
-    All are of the last round that every run measured, and on the scale from -1 to 1. The title of a panel has the run's loss
-    and the mean over pairs of different clients, where positive is forgetting.
+    Forgetting is the accuracy before the client's fit less that after. All are of the last round that every run measured,
+    on the scale from -1 to 1. The title of a panel has the run's loss and the mean over pairs of different clients.
 
     Raises:
         ValueError: if no round was measured in all runs.
@@ -45,8 +45,8 @@ def side_by_side(runs: Sequence[Run]) -> Figure:
         scores = client_forgetting(before.double(), after.double())
         names = [str(client) for client in cohort.int().tolist()]
         title = f"{run.results['loss']}\nforgetting {-scores.per_model.nanmean():z.2f}"
-        draw(axes, scores.forgetting, names, names, title=title)
-    figure.suptitle(f"Change in accuracy by a client's fit, round {round}: red is forgetting")
+        draw(axes, -scores.forgetting, names, names, title=title)
+    figure.suptitle(f"Accuracy that a client's fit costs on the data of others, round {round}")
     return figure
 
 

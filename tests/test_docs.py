@@ -24,6 +24,12 @@ from fl_lightning.report.runs import read_run
 ROOT = Path(__file__).parent.parent
 
 
+def _arguments(text: str, word: str) -> list[str]:
+    """Of the one ``fl-lightning`` command of a page with this word, on one line or more."""
+    (command,) = re.findall(rf"^fl-lightning (.*{word}.*)$", text.replace("\\\n", ""), re.MULTILINE)
+    return command.split()
+
+
 @pytest.fixture
 def documented(tmp_path):
     """The methods of docs/adding_a_method.md, imported from a file as a user would have them."""
@@ -105,11 +111,11 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
 def test_the_documented_command_runs(my_method, command_line):
     """fl-lightning finds my_method.py in the working folder, and its argument is a key of the command line."""
     text = (ROOT / "docs" / "adding_a_method.md").read_text()
-    (command,) = re.findall(r"^fl-lightning (fit .*)$", text, re.MULTILINE)
-    result = command_line(*command.split(), *NO_PICTURES, "--trainer.max_steps", "2")
+    command = _arguments(text, "my_method")
+    result = command_line(*command, *NO_PICTURES, "--trainer.max_steps", "2")
     assert result.returncode == 0, result.stderr
     assert "MyFedProx" in result.stdout
-    wrong = command_line(*command.split(), "--model.mu", "-1")
+    wrong = command_line(*command, "--model.mu", "-1")
     assert wrong.returncode == 1
     assert "model.mu is -1.0, must be at least 0" in wrong.stderr
 
@@ -118,8 +124,7 @@ def test_the_documented_parts_run_together(main, monkeypatch, tmp_path):
     """Callback, loss and partition of docs/extending.md from a file in the working folder."""
     page = (ROOT / "docs" / "extending.md").read_text()
     (tmp_path / "my_parts.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
-    (command,) = re.findall(r"^fl-lightning (fit .*)$", page, re.MULTILINE)
-    code, _, error = main(*command.split(), *NO_PICTURES, "--trainer.max_steps", "10")
+    code, _, error = main(*_arguments(page, "my_parts"), *NO_PICTURES, "--trainer.max_steps", "10")
     assert code == 0, error
     logged = read_run(next(tmp_path.rglob("version_0"))).log.scalars["clients/disagreement"]
     assert logged.rounds.tolist() == [10]
@@ -144,9 +149,8 @@ def partitions_page():
 def test_the_documented_partition_runs(partitions_page, main, tmp_path):
     """The class of docs/data.md from a file in the working folder, its argument a key of the command line."""
     (code,) = re.findall(r"```python\n(.*?)```", partitions_page, re.DOTALL)
-    (command,) = re.findall(r"^fl-lightning (.*my_partition.*)$", partitions_page, re.MULTILINE)
     (tmp_path / "my_partition.py").write_text(code)
-    code, out, error = main(*command.split())
+    code, out, error = main(*_arguments(partitions_page, "my_partition"))
     assert code == 0, error
     assert "Sizes(power=0.5), seed 0" in out
 
@@ -163,11 +167,10 @@ def test_documented_partitions_are_keys(partitions_page, main):
 def test_the_documented_sampler_runs(main, tmp_path):
     """The class of docs/data.md from a file in the working folder: on each round a zone of 4, as many as are in it."""
     text = (ROOT / "docs" / "data.md").read_text()
-    section = text[text.index("### A sampler of yours") :].split("\n## ")[0]
+    section = text[text.index("### Your own sampler") :].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (command,) = re.findall(r"^fl-lightning (.*my_sampler.*)$", section, re.MULTILINE)
     (tmp_path / "my_sampler.py").write_text(code)
-    code, _, error = main(*command.split(), "--model.net", "MLP")
+    code, _, error = main(*_arguments(section, "my_sampler"), "--model.net", "MLP")
     assert code == 0, error
     namespace: dict = {}
     exec((tmp_path / "my_sampler.py").read_text(), namespace)

@@ -1,5 +1,6 @@
 """The package as a wheel installs it, what the package index shows of it, and the source tree next to it."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -10,10 +11,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import bibtexparser
 import pytest
 import yaml
 
 import fl_lightning
+from fl_lightning import methods
 
 ROOT = Path(__file__).parent.parent
 # Found as an import finds them, without the seconds that an import takes.
@@ -49,6 +52,13 @@ def test_callbacks_are_found_next_to_an_installed_wheel(installed, tmp_path, whe
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [str(expected / name / "__init__.py") for name in ("callbacks", "configs")]
+
+
+def test_type_checkers_see_every_public_name():
+    """The stub gives a checker what the lazy imports give at run time."""
+    tree = ast.parse((ROOT / "fl_lightning" / "__init__.pyi").read_text())
+    names = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names - {"*"} | set(methods.__all__) == set(fl_lightning.__all__)
 
 
 @pytest.mark.parametrize("name", ["fl_lightning", "benchmarks", "tests"])
@@ -88,9 +98,23 @@ def test_the_index_shows_the_readme_with_whole_addresses(setup):
     assert setup["description"](kept, "https://example.org/a/b", "c0ffee") == kept
 
 
+def test_an_index_without_an_address_gets_no_dead_link(setup):
+    text = setup["description"]((ROOT / "README.md").read_text(), "", None)
+    assert re.findall(r"\]\((?!\w+:|#)", text) == []
+    assert "Start, keys, tutorials, reading the heatmaps" in text
+    kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
+    assert setup["description"](f"![a](b.png)\n\n[![c](d.svg)](e.md)\n{kept} [f](g.md)", "", None) == f"{kept} f"
+
+
 def test_the_citation_is_of_this_version():
+    """In both forms."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == fl_lightning.__version__
+    (entry,) = bibtexparser.bparser.BibTexParser(ignore_nonstandard_types=False).parse((ROOT / "README.md").read_text()).entries
+    assert entry["title"] == citation["title"]
+    assert entry["version"] == citation["version"]
+    assert entry["year"] == str(citation["date-released"].year)
+    assert entry["author"] == f"{{{citation['authors'][0]['name']}}}"
     pages = {path.name for path in (ROOT / "docs" / "papers").glob("*.md")}
     notes = " ".join(reference["notes"] for reference in citation["references"])
     assert set(re.findall(r"docs/papers/(\w+\.md)", notes)) == pages

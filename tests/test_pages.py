@@ -80,6 +80,13 @@ def test_every_fence_is_found():
         assert len(fences) == 2 * len(blocks(page)), page
 
 
+def test_code_fits_its_column():
+    """88 columns fit between the sidebars of a window 1280 pixels wide; ruff wraps Python in docs/ and its notebooks."""
+    edited = [page for page in PAGES if not page.startswith("docs/results/")]  # pages of studies
+    shown = [block for page in edited for block in blocks(page)]
+    assert [f"{block}: {line}" for block in shown for line in block.text.splitlines() if len(line) > 88] == []
+
+
 TABLE = "Round 1/2  accuracy 0.5\nRound 2/2  accuracy 0.7\n┌───┬──────┐\n│ a │ 0.71 │\n│ b │ -    │\n└───┴──────┘\n"
 
 

@@ -31,7 +31,7 @@ ROOMS = [
     {"state"},
     {"algorithm"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers"},
+    {"models", "losses", "metrics", "optimizers", "forgetting"},
     {"functional"},
     {"checks"},
 ]
@@ -123,7 +123,7 @@ def test_planted_arrow_upward_is_found(source, found):
     assert upward("fl_lightning.engines.planted", source) == found
 
 
-@pytest.mark.parametrize("target", ["engines.sequential", "state.client_states", "privacy.accounting", "data.samples"])
+@pytest.mark.parametrize("target", ["engines.sequential", "state.client_states", "privacy.defence", "data.samples"])
 def test_what_no_callback_knows_is_found(target):
     """Callbacks see what the hooks that call them pass, and ask the method, ``run`` and ``evaluation`` for more."""
     assert upward("fl_lightning.callbacks.planted", f"from fl_lightning.{target} import x") == [f"fl_lightning.{target}"]

@@ -26,7 +26,7 @@ def folders(run_in, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_panels_have_the_measured_numbers_on_one_scale(folders):
-    """Of round 2, the last that both measured: accuracy after less before, and the mean of what is off the diagonal."""
+    """Of round 2, the last that both measured: accuracy before less after, and the mean of what is off the diagonal."""
     from fl_lightning.report.runs import read_runs
     from studies.side_by_side import side_by_side
 
@@ -37,12 +37,12 @@ def test_panels_have_the_measured_numbers_on_one_scale(folders):
     assert len(panels) == 2
     for axes, run in zip(panels, runs, strict=True):
         before, after = (torch.from_numpy(run.log.tensors[f"clients/accuracy_{name}"][2]) for name in ("before", "after"))
-        change = (after - before).double()
+        lost = (before - after).double()
         (image,) = axes.images
-        torch.testing.assert_close(torch.from_numpy(image.get_array().data), change)
+        torch.testing.assert_close(torch.from_numpy(image.get_array().data), lost)
         assert image.get_clim() == (-1, 1)
-        lost = -change[~torch.eye(3, dtype=torch.bool)].mean()
-        assert axes.get_title() == f"{run.results['loss']}\nforgetting {lost:z.2f}"
+        mean = lost[~torch.eye(3, dtype=torch.bool)].mean()
+        assert axes.get_title() == f"{run.results['loss']}\nforgetting {mean:z.2f}"
 
 
 @pytest.mark.slow

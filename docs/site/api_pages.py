@@ -6,10 +6,9 @@ import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
+import fl_lightning
 from markdown_from_docstrings import first_sentence, restructured, table
 from method_pages import documented_methods
-
-import fl_lightning
 
 # Public without a list of names: their contents.
 _WITHOUT_LIST = (

@@ -9,10 +9,10 @@ from collections.abc import Container
 from pathlib import Path
 
 import yaml
+
 from api_pages import api_pages
 from lists_of_code import callbacks_page, configs_pages, tags_page
 from method_pages import method_pages
-from notebooks import NOTEBOOKS, executed
 from pictures import draw
 
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
@@ -29,8 +29,6 @@ def assemble(root: Path, source: Path) -> None:
         source: the folder to write, which does not exist yet.
     """
     shutil.copytree(root / "docs", source / "docs", ignore=shutil.ignore_patterns("site", "__pycache__", ".ipynb_checkpoints"))
-    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
-        shutil.copy(executed(notebook), source / "docs" / "notebooks" / notebook.name)
     for page in _PAGES:
         (source / page).parent.mkdir(exist_ok=True)
         shutil.copy(root / page, source / page)
@@ -48,12 +46,12 @@ def assemble(root: Path, source: Path) -> None:
 
 
 def _linked_rows(text: str, pages: Container[str]) -> str:
-    """A page with a link from each row of a table that begins with a method to the method's page."""
+    """A page with a link from each cell of a table that is a method's name to the method's page."""
 
     def link(row: re.Match[str]) -> str:
         return f"| [`{row[1]}`](methods/{row[1]}.md) |" if f"docs/methods/{row[1]}.md" in pages else row[0]
 
-    return re.sub(r"^\| `(\w+)` \|", link, text, flags=re.MULTILINE)
+    return re.sub(r"\| `(\w+)` \|", link, text)
 
 
 def _with_files(path: Path, original: Path, root: Path) -> str:

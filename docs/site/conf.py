@@ -1,4 +1,4 @@
-"""Sphinx: Markdown by MyST, docstrings by autodoc, formulas as MathML, which a browser shows without a script."""
+"""Sphinx: Markdown by MyST, docstrings by autodoc, formulas by KaTeX, all of it without the internet."""
 
 import os
 import sys
@@ -21,16 +21,20 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
-    "mathml",
+    "sphinxcontrib.katex",
 ]
-html_math_renderer = "mathml"
+html_math_renderer = "katex"
+katex_css_path = "katex/katex.min.css"  # with its fonts; the scripts are in the wheel
 root_doc = "index"
 highlight_language = "none"
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"  # notebooks.py executes them
+nb_execution_mode = "cache"  # only those that have changed since the last build
+nb_execution_cache_path = str(Path(__file__).parents[2] / "build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_timeout = 300
 nb_output_stderr = "remove"
 nb_merge_streams = True
 

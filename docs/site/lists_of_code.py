@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from markdown_from_docstrings import described_arguments, first_sentence, table
-
 from fl_lightning import callbacks
 from fl_lightning.callbacks.tags import DESCRIPTIONS
 from fl_lightning.config_files.bundled import bundled_files, bundled_rows
+from markdown_from_docstrings import described_arguments, first_sentence, table
 
 
 def configs_pages() -> dict[str, str]:

@@ -9,12 +9,11 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from markdown_from_docstrings import as_markdown, described_arguments, restructured, table
-
 from fl_lightning import FederatedModule, methods, tasks
 from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 from fl_lightning.config_files.reading import config_values
 from fl_lightning.protocol import Learner
+from markdown_from_docstrings import as_markdown, described_arguments, restructured, table
 
 sys.path.append(str(Path(__file__).parents[2]))  # studies are no part of the package
 

@@ -1,4 +1,4 @@
-"""An attack on a run from its checkpoint: observed, inverted, scored and written."""
+"""An attack on a run from its checkpoint: observe updates, invert and score them, and write the results."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from fl_lightning.attacks.attacked_run import AttackedRun, load_run
 from fl_lightning.attacks.inversion import Inversion, Inverter
 from fl_lightning.attacks.observed_update import ObservedRound, observe
 from fl_lightning.attacks.scores import ClientScore, print_table, score, write_picture, write_scores
 from fl_lightning.checks import check_file
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+from fl_lightning.run.saved_run import build_run, run_config
 
 _EXAMPLE = "runs/digits_tce/version_0/checkpoints/last.ckpt"
 _SHOW_EVERY = 20  # iterations: reading the objective waits for the device
@@ -22,17 +24,17 @@ _SHOW_EVERY = 20  # iterations: reading the objective waits for the device
 
 @dataclass(frozen=True)
 class Target:
-    """What is attacked.
+    """The target of an attack.
 
     Args:
         ckpt_path: a checkpoint of a run, in the run's folder or next to a copy of its ``config.yaml``.
-        clients: whose updates are attacked, one after another.
-        num_images: images of a client's batch, from a single local step on which they are all recovered.
+        clients: clients with the attacked updates, one after another.
+        num_images: images in a client's batch; all are recovered from a single local step on them.
         out: folder of ``attack.json`` and ``attack.png``; by default ``attack`` in the folder of the run.
-        accelerator: of the attack: ``cpu``, ``gpu`` or ``auto``.
+        accelerator: device of the attack: ``cpu``, ``gpu`` or ``auto``.
 
     Raises:
-        ValueError: if no checkpoint is named.
+        ValueError: if no checkpoint is given.
         FileNotFoundError: if it does not exist.
     """
 
@@ -48,12 +50,43 @@ class Target:
         check_file("ckpt_path", self.ckpt_path, f"give a checkpoint, such as {_EXAMPLE}")
 
 
+@dataclass(frozen=True)
+class AttackedRun:
+    """A run, built from its config."""
+
+    folder: Path
+    method: FederatedModule
+    data: FederatedDataModule
+    precision: str | int | None
+
+
+def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
+    """Build the method and the data of the run that wrote a checkpoint, for single steps of single clients.
+
+    Args:
+        root: folder of the data, instead of that in the run's config.
+
+    Raises:
+        FileNotFoundError: if the run's config is not there.
+        ValueError: if it is not a config, or of a run with tasks.
+    """
+    folder, stored = run_config(ckpt_path)
+    if stored["data"].get("tasks") is not None:
+        raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
+    stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
+    stored["data"].update(client_sampler=None, cohorts=None, clients_per_round=1)
+    if root is not None:
+        stored["data"]["root"] = root
+    built = build_run(stored, FederatedModule, FederatedDataModule)
+    return AttackedRun(folder, built.model, built.data, (stored.get("trainer") or {}).get("precision"))
+
+
 def attack(target: Target, settings: Inversion, root: str | None = None) -> None:
     """Attack a run; prints a table, writes ``attack.json`` and ``attack.png``.
 
     Args:
-        target: what is attacked.
-        settings: how.
+        target: run and clients to attack.
+        settings: settings of the attack.
         root: folder of the data, if it is not where the run had it.
 
     Raises:
@@ -75,7 +108,7 @@ def attack(target: Target, settings: Inversion, root: str | None = None) -> None
 
 
 def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> tuple[list[ClientScore], float]:
-    """Attack every client's update; the scores, and the seconds that all of it took."""
+    """Attack every client's update; returns the scores, and the seconds for all of them."""
     inverter = Inverter(seen.net, attacked.method.loss, seen.pixel_range, settings)
     start, scores = time.perf_counter(), []
     with _progress(settings.iterations * len(seen.observations)) as show:
@@ -90,7 +123,7 @@ def _attack(seen: ObservedRound, attacked: AttackedRun, settings: Inversion) -> 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int, Tensor], None]]:
-    """A bar on a terminal, none elsewhere (a line says when a client is done); gives what to call in every iteration."""
+    """Show a bar on a terminal, and elsewhere a line for each client; yields a function to call in every iteration."""
     columns = (TextColumn("Iteration"), MofNCompleteColumn(), BarColumn(), TextColumn("objective {task.fields[objective]}"))
     with Progress(*columns, TimeRemainingColumn(), disable=not Console().is_terminal) as progress:
         task = progress.add_task("", total=total, objective="")

@@ -1,10 +1,10 @@
-"""Gradient inversion: images whose gradient is the one that was observed.
+"""Gradient inversion: the search for images that give the observed gradient.
 
 L. Zhu, Z. Liu, S. Han: Deep Leakage from Gradients (DLG). NeurIPS 2019. arXiv 1906.08935: ``distance: l2`` and ``tv: 0``.
 J. Geiping, H. Bauermeister, H. Dröge, M. Moeller: Inverting Gradients. NeurIPS 2020. arXiv 2003.14053: ``distance: cosine``.
 Departures: Adam replaces DLG's L-BFGS, as in the FedReg paper (arXiv 2203.02645, appendix B.4), and labels that the last
-layer reveals replace its optimised ones. Adam's epsilon is 1e-15 instead of 1e-8, far above which squared distances start and
-far below which they end.
+layer reveals replace its optimised ones. Adam's epsilon is 1e-15 instead of 1e-8: squared distances start far above
+1e-8 and end far below it.
 """
 
 import copy
@@ -48,10 +48,10 @@ class Inversion:
         lr: of Adam, in units of the net's inputs; times 0.1 after 3/8, 5/8 and 7/8 of the iterations.
         signed: whether Adam sees only the signs of the gradients by the pixels, as in Geiping's scripts.
         iterations: steps of Adam.
-        restarts: starting points, all taken at once; the one that ends with the lowest objective is kept.
+        restarts: number of starting points, used at once; the one with the lowest final objective is kept.
         labels: ``recovered`` from the gradient of the last layer's bias, or ``known`` to the attacker.
-        compile: whether the step is compiled, which takes time by itself; docs/privacy.md says where it pays.
-        seed: of the starting points.
+        compile: whether the step is compiled, which takes time at first; docs/privacy.md shows when that pays off.
+        seed: seed of the starting points.
 
     Raises:
         ValueError: if a value is out of range.
@@ -81,8 +81,8 @@ class Recovered:
     """Outcome of an attack on one client's update."""
 
     inputs: Tensor  # (n, channels, height, width), as the net takes them
-    labels: Tensor  # (n,), what the attacker took them for
-    objectives: list[float]  # at the end of every restart; inputs are those of the lowest
+    labels: Tensor  # (n,), as the attacker assumed them
+    objectives: list[float]  # at the end of every restart; inputs are those of the lowest one
 
 
 class Inverter:
@@ -91,9 +91,9 @@ class Inverter:
     Args:
         net: with those weights. In its forward pass batch normalisation takes the statistics of the batch, as the clients'
             does, and dropout leaves nothing out.
-        loss: what the clients minimise.
-        pixel_range: of valid inputs.
-        settings: of the attack.
+        loss: loss that the clients minimise.
+        pixel_range: range of valid inputs.
+        settings: settings of the attack.
     """
 
     def __init__(self, net: nn.Module, loss: Loss, pixel_range: PixelRange, settings: Inversion) -> None:
@@ -107,7 +107,7 @@ class Inverter:
             self._gradients = self._one_after_another
 
     def mean_loss(self, trained: State, inputs: Tensor, labels: Tensor, label_counts: Tensor) -> Tensor:
-        """What a client minimises, as a function of its trained weights."""
+        """A client's mean loss, as a function of its trained weights."""
         logits = call_with(self.net, self._slots, {**self._weights, **trained}, (inputs,))
         return self.loss(logits, labels, label_counts).mean()
 
@@ -121,7 +121,7 @@ class Inverter:
     ) -> tuple[Tensor, Tensor]:
         """Gradients of the objective by the points, (R, n, channels, height, width), and the objectives, (R,).
 
-        Plain autograd: through torch.func it is slower where nothing is compiled.
+        By plain autograd: without compilation, torch.func is slower.
         """
         trained = {name: self._weights[name].detach().requires_grad_() for name in observed}
         gradients, objectives = [], []
@@ -134,7 +134,7 @@ class Inverter:
                 gradients += torch.autograd.grad(objectives[-1], [inputs])
         return torch.stack(gradients), torch.stack(objectives).detach()
 
-    # The functions in here bear no type hints: the compiler would have to evaluate them, and cannot.
+    # The functions in here have no type hints: the compiler would have to evaluate them, and cannot.
     def _functional_gradient(self, point, labels, observed, label_counts):
         """The same of a single point, as a function that can be compiled, for all points at once."""
         trained = {name: self._weights[name] for name in observed}
@@ -149,7 +149,7 @@ class Inverter:
         """Attack one update.
 
         Args:
-            observation: its ``inputs`` give the number of images alone, its ``targets`` the labels where they are known.
+            observation: only the number of its ``inputs`` is used, and its ``targets`` if labels are known.
             show: called in every iteration with its number, from 0, and the objectives of all restarts, (R,), on their device.
         """
         points = self.starting_points(observation)
@@ -157,7 +157,7 @@ class Inverter:
         optimizer = torch.optim.Adam([points], lr=self.settings.lr, eps=1e-15)
         milestones = [self.settings.iterations * eighths // 8 for eighths in (3, 5, 7)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=_DECAY)
-        # Of attention the fused kernels have no second derivative.
+        # Fused kernels of attention have no second derivative.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             for iteration in range(self.settings.iterations):
                 points.grad, objectives = self._step_gradients(points, labels, observation)

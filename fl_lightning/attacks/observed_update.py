@@ -1,4 +1,4 @@
-"""What the server sees of a client's local step: the run's method takes it, on the run's data."""
+"""A client's local step as the server sees it, taken by the run's method on the run's data."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ from fl_lightning.protocol import Visit
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.state.checkpoint import read_checkpoint
 
-_ROUNDING = 1e-3  # of a pixel value in [0, 1], which normalising and going back may cost in half precision
+_ROUNDING = 1e-3  # of a pixel value in [0, 1], from normalising it and back in half precision
 
 
 class PixelRange(NamedTuple):
@@ -41,9 +41,9 @@ class Observation:
     """One client's step as the server sees it, and the truth, by which attacks are scored."""
 
     client: int
-    gradient: State  # by the weight's name: what the update says the gradient is
-    label_counts: Tensor  # (C,), the client's, which its loss may depend on
-    inputs: Tensor  # (n, channels, height, width), as the net takes them: the truth
+    gradient: State  # by name of the weight, as computed from the update
+    label_counts: Tensor  # (C,), of the client; its loss can depend on them
+    inputs: Tensor  # (n, channels, height, width), the true ones, as the net takes them
     targets: Tensor  # (n,)
 
 
@@ -55,7 +55,7 @@ class ObservedRound:
     net: nn.Module  # with the weights that the clients received
     pixel_range: PixelRange
     observations: list[Observation]
-    silent: list[int]  # clients whose update is 0, as under TCE with images of a single class: nothing to attack
+    silent: list[int]  # clients with an update of 0, as under TCE with images of a single class: nothing to attack
 
 
 def observe(
@@ -66,15 +66,15 @@ def observe(
     num_images: int,
     **trainer_settings: object,
 ) -> ObservedRound:
-    """Let clients take one local step each, in the round after a checkpoint's, and look at what they send.
+    """Let clients take one local step each, in the round after a checkpoint's, and observe their updates.
 
-    A client's step is on the first ``num_images`` samples of its next visit, augmented as in the run. Batches have that many
-    under DP-SGD with accounting too, which in the run would draw their size.
+    A client's step is on the first ``num_images`` samples of its next visit, augmented as in the run. Batches have this size
+    under DP-SGD with accounting too, where the run would draw it.
 
     Args:
-        method, data: of the run, with one local step, and ``cohorts`` null.
-        clients: their indices.
-        num_images: n.
+        method, data: those of the run, with one local step, and ``cohorts`` null.
+        clients: indices of the clients.
+        num_images: n, images of a client.
         trainer_settings: ``accelerator`` and ``precision``.
 
     Raises:
@@ -101,10 +101,10 @@ def observe(
 
 
 class _Watch(RoundCallback):
-    """Looks at the clients' steps once the engine and what clients keep are there, and ends the fit before its round."""
+    """Observes the clients' steps once the engine and the clients' states are ready, and ends the fit before its round."""
 
     only_looks = True
-    """No round is added to the run, whose settings the attack need not have."""
+    """The attack adds no round to the run, and can have other settings."""
 
     def __init__(self, clients: Sequence[int], num_images: int) -> None:
         self.clients, self.num_images = clients, num_images
@@ -125,7 +125,7 @@ class _Watch(RoundCallback):
             )
         self.seen = ObservedRound(round, copy.deepcopy(module.net), pixel_range, attackable, silent)
         trainer.should_stop = True
-        raise StopIteration  # what Lightning does where a module's hook says that a batch is to be left out
+        raise StopIteration  # as Lightning does if a module's hook skips a batch
 
 
 def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_range: PixelRange) -> Observation:
@@ -140,7 +140,7 @@ def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_rang
 
 
 def _weight_decay(optimizer: torch.optim.Optimizer) -> float:
-    """The factor of the weights in a step, which the server can take out.
+    """The weight decay of a step, which the server can subtract.
 
     Raises:
         ValueError: if the first step is not along the gradient.
@@ -158,19 +158,6 @@ def _pixel_range(data: FederatedDataModule) -> PixelRange:
     white = 255 if data.train_set.inputs.dtype == torch.uint8 else 1
     blank = torch.zeros(1, *data.input_shape, device=data.train_set.device)
     return PixelRange(data.preparation.normalise(blank), data.preparation.normalise(blank + white))
-
-
-def check_method(method: FederatedModule) -> None:
-    """Refuse by name what sends no weights of one model for all.
-
-    Raises:
-        ValueError: with the cure.
-    """
-    name = type(method).__name__
-    if method.needs.data.task_streams:
-        raise ValueError(
-            f"model of the run is {name}, which learns tasks, but the attack is on runs without tasks: choose another"
-        )
 
 
 def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -> None:

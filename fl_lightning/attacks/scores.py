@@ -1,4 +1,4 @@
-"""How well an attack did: scores, a table, a picture and a file."""
+"""The quality of an attack: scores, a table, a picture and a file."""
 
 import json
 import math
@@ -25,7 +25,7 @@ _SMALLEST_FOR_SSIM = 6  # pixels: its window of 11 reflects the border by 5
 
 @dataclass(frozen=True)
 class ImageScore:
-    """One image and what the attack made of it."""
+    """One image, compared with the recovered one."""
 
     client: int
     label: str
@@ -36,7 +36,7 @@ class ImageScore:
 
 @dataclass(frozen=True)
 class ClientScore:
-    """The images of one client, in its order, and what the attack made of them."""
+    """The images of one client, in its order, compared with the recovered ones."""
 
     images: list[ImageScore]
     num_labels_right: int
@@ -45,9 +45,9 @@ class ClientScore:
 
 
 def score(observation: Observation, recovered: Recovered, pixel_range: PixelRange, classes: Sequence[str]) -> ClientScore:
-    """Compare originals with what was recovered, paired so that the squared differences add up to the least.
+    """Compare originals with recovered images, in the pairs with the smallest sum of squared differences.
 
-    The update does not say in which order its images were, so the attacker cannot know it.
+    The attacker cannot know the order of the images: the update does not contain it.
     """
     originals, guesses = (pixel_range.pixels(part).clamp(0, 1).float().cpu() for part in (observation.inputs, recovered.inputs))
     differences = (originals[:, None] - guesses[None]).square().flatten(2).mean(dim=2)
@@ -90,7 +90,7 @@ def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any
 
 
 def write_picture(path: Path, scores: Sequence[ClientScore]) -> None:
-    """A PNG with every original above what was recovered, ten side by side.
+    """A PNG with every original above its recovered image, ten side by side.
 
     Raises:
         OSError: if it cannot be written.

@@ -1,1 +1,1 @@
-"""The command line: fit and its friends, configs by name, one clear line for an error."""
+"""The command line: fit and the other commands, configs by name, one clear line for an error."""

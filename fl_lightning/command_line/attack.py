@@ -1,4 +1,4 @@
-"""``fl-lightning attack``: which images of a run's clients can be read off the updates that they send."""
+"""``fl-lightning attack``: the images of a run's clients that their updates reveal."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,17 +15,17 @@ Options = TypeVar("Options", Target, Inversion)
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Attack the run that the command line names.
+    """Attack the run of the command line.
 
     Raises:
-        FileNotFoundError, ValueError: in one line, if something cannot be attacked.
+        FileNotFoundError, ValueError: in one line, if it cannot be attacked.
     """
     config = parse(_parser(), arguments)
     attack(_taken(Target, config), _taken(Inversion, config), config["data.root"])
 
 
 def _taken(kind: type[Options], config: Namespace) -> Options:
-    """The arguments of a class from among those of the command line."""
+    """The arguments of a class, from those of the command line."""
     return kind(**{part.name: config[part.name] for part in fields(kind)})
 
 

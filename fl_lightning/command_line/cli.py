@@ -1,4 +1,4 @@
-"""The command line: ``fl-lightning fit --config digits_tce.yaml``. An error is one line, and the exit code says so."""
+"""The command line: ``fl-lightning fit --config digits_tce.yaml``. After an error, one line and the exit code show it."""
 
 import os
 import signal
@@ -11,20 +11,37 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from fl_lightning import __version__
+from fl_lightning.checks import did_you_mean
 from fl_lightning.command_line.closed_output import ending_quietly, is_closed
-from fl_lightning.command_line.commands import COMMANDS
-from fl_lightning.command_line.subcommands import quick_answer
+from fl_lightning.command_line.commands import COMMANDS, SUBCOMMANDS
+from fl_lightning.config_files.bundled import describe_configs
+from fl_lightning.config_files.reading import config_text
 from fl_lightning.run.quiet_lightning import quiet_lightning
+
+_OVERVIEW = """\
+usage: fl-lightning SUBCOMMAND [options]
+
+Federated learning that shows what a model forgets.
+
+subcommands:
+{}
+
+options:
+{}
+
+A first run: fl-lightning fit --config digits_wsm.yaml"""
+_OPTIONS = {"--help": "show this overview; after a subcommand, its options", "--version": "show the version"}
 
 
 def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
     """Entry point of ``fl-lightning``; returns the exit code.
 
-    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows where it came from.
+    An error is one line on standard error; ``FL_LIGHTNING_TRACEBACK=1`` shows its origin.
 
     Args:
         args: the command line without the program; by default that of this process.
-        imported: called when torch and Lightning are there and the command begins.
+        imported: called when torch and Lightning are imported and the command begins.
     """
     quiet_lightning()
     threading.excepthook = _say_thread_failed
@@ -54,7 +71,7 @@ def main(args: Sequence[str] | None = None, imported: Callable[[], None] = lambd
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a command that is a function; what asks for its help ends here."""
+    """The arguments of a command that is a function; a request for its help ends here."""
     if arguments[0] not in COMMANDS:
         return {}
     from fl_lightning.command_line.parsers import arguments_of
@@ -63,7 +80,7 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _imported(name: str, options: Sequence[str], given: dict[str, Any]) -> Callable[[], None]:
-    """A command, with what takes long to import."""
+    """A command, with its slow imports."""
     if name in COMMANDS:
         import_module("fl_lightning.callbacks")
         return partial(COMMANDS[name], **given)
@@ -91,14 +108,57 @@ def _refuse(line: str) -> int:
 
 
 def _say_thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """As Python does, but for TensorBoard's thread that writes: its error reaches the main thread, which says it."""
+    """Report an error as Python does, except in TensorBoard's writing thread: the main thread reports that one."""
     if not type(failed.thread).__module__.startswith("tensorboard."):
         threading.__excepthook__(failed)
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
-    """A warning without the line of code that gave it."""
+    """A warning without its line of code."""
     return f"fl-lightning: warning: {message}\n"
+
+
+def quick_answer(arguments: Sequence[str]) -> str | None:
+    """The answer to a command line that does not need torch; None if a subcommand must run.
+
+    Raises:
+        ValueError: naming all subcommands, if the first word is not one of them; if configs gets several names.
+        FileNotFoundError: if configs gets the name of no config.
+    """
+    first, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if first in ("--help", "-h"):
+        return _overview()
+    if first == "--version":
+        return f"fl-lightning {__version__}"
+    if first == "configs":
+        return _configs(rest)
+    if first not in SUBCOMMANDS:
+        raise ValueError(_no_subcommand(first, rest))
+    return None
+
+
+def _overview() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lists = ("\n".join(f"  {name:{width}}  {what}" for name, what in of.items()) for of in (SUBCOMMANDS, _OPTIONS))
+    return _OVERVIEW.format(*lists)
+
+
+def _configs(rest: Sequence[str]) -> str:
+    if not rest:
+        return describe_configs()
+    if rest[0] in ("--help", "-h"):
+        return "usage: fl-lightning configs [NAME]\n\nList the bundled configs, which --config takes by name, or print one."
+    if len(rest) > 1:
+        raise ValueError(f"configs takes one name, but {' '.join(rest)} is given: ask for one after the other")
+    return config_text(rest[0])
+
+
+def _no_subcommand(first: str, rest: Sequence[str]) -> str:
+    names = ", ".join(SUBCOMMANDS)
+    if first.startswith("-"):
+        return f"{first} stands where the subcommand must: give one of {names} first, as in fl-lightning fit {first}"
+    cure = did_you_mean(first, SUBCOMMANDS, otherwise="fl-lightning --help says what each does")
+    return f"subcommand is {first}, must be one of {names}: {cure}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Standard output that nobody reads to its end, as in ``fl-lightning configs | head -1``."""
+"""Standard output whose reader ends early, as in ``fl-lightning configs | head -1``."""
 
 import errno
 import os
@@ -6,13 +6,13 @@ import signal
 import sys
 from collections.abc import Callable
 
-_OF_THE_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # with no file: from a write
+_OF_THE_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # from a write, if no file is named
 
 
 def ending_quietly(command: Callable[[], int]) -> int:
-    """The exit code of a command: where its output is closed early, that of a process that the signal for it ended, 141.
+    """The exit code of a command; if its output is closed early, 141, as for a process that SIGPIPE ended.
 
-    What is still in memory is written here, as an error of it would surface after the last line of the program.
+    The rest of the output is written here, as its error would otherwise appear after the last line of the program.
     """
     try:
         try:
@@ -34,7 +34,7 @@ def _reason(error: OSError) -> str:
 
 
 def is_closed() -> bool:
-    """Whether nobody reads what is printed any more."""
+    """Whether the reader of standard output is gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

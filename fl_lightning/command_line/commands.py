@@ -1,6 +1,6 @@
-"""Commands that read what runs left behind: of each function the signature makes the options, and the docstring the help.
+"""Commands that read the files of runs: the signature of each function gives the options, and its docstring the help.
 
-torch and Lightning take seconds to import: a function imports what it needs when it is called, so that its help does not.
+torch and Lightning take seconds to import: a function imports them when it is called, so that its help needs neither.
 """
 
 import errno
@@ -60,15 +60,15 @@ def _checkpoint(ckpt_path: str, run_folder: Path | None) -> Path:
 def check(run: Path) -> None:
     """Say whether a run's checkpoints are as they were written, and whether its results and its log can be read.
 
-    Checkpoints, and the states of clients that they name, are held against their digests. Results, the log and the config are
-    text, which anybody may edit and nothing vouches for. Nothing is changed.
+    Checkpoints, and the states of clients that they name, are compared with their digests. Results, the log and the config are
+    text without digests, and can have been edited. Nothing is changed.
 
     Args:
         run: the folder of a run or of several.
 
     Raises:
-        FileNotFoundError: if RUN is no folder or holds no checkpoint.
-        ValueError: if files are not as they were written, saying how many.
+        FileNotFoundError: if RUN is not a folder, or contains no checkpoint.
+        ValueError: with the number of faults, if files are not as they were written.
 
     Example:
         fl-lightning check runs/digits_tce
@@ -98,7 +98,7 @@ def check(run: Path) -> None:
 
 
 def _check_states(path: Path) -> list[str]:
-    """What is wrong with a checkpoint and the states that it names; one that is whole is printed."""
+    """Faults of a checkpoint and of the states that it names; a line is printed for one without faults."""
     from fl_lightning.state.checkpoint import read_checkpoint
     from fl_lightning.state.state_files import check_files
 
@@ -176,4 +176,4 @@ SUBCOMMANDS = {
     **{name: _few_words(command) for name, command in COMMANDS.items()},
     "configs": "list the bundled configs, or print one",
 }
-"""What each does, in a few words."""
+"""The purpose of each, in a few words."""

@@ -1,7 +1,7 @@
-"""``fl-lightning completion``: a script that has a shell complete command lines, without starting Python.
+"""``fl-lightning completion``: a script with which a shell completes command lines, without starting Python.
 
-It holds the subcommands, bundled configs and options of the installed version, those of classes that are no default excepted.
-zsh reads it through its ``bashcompinit``.
+It contains the subcommands, bundled configs and options of the installed version, except for options of classes that are not
+defaults. zsh reads it through its ``bashcompinit``.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from fl_lightning.module import FederatedModule
 
 
 def script(subcommands: Iterable[str]) -> str:
-    """What bash or zsh reads to complete command lines."""
+    """The script for bash or zsh."""
     options = dict.fromkeys([*parser_options(trainer_parser("fit")), *class_options(FederatedModule, "model"), *CLASS_KEYS])
     values = [f'      --{key}) words="{" ".join(known_classes(key))}" ;;' for key in CLASS_KEYS]
     parts = {

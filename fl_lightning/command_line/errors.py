@@ -1,4 +1,4 @@
-"""What is said of an error: one line with the key, the value and the cure."""
+"""The line for an error, with the key, the value and the cure."""
 
 import re
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from fl_lightning.processes.device_errors import device_error_line
 from fl_lightning.state.atomic_files import FULL_DISK
 
 _EXPECTED = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ModuleNotFoundError)
-_OURS = r"^\s*- ((?:model|data|trainer|callbacks)\.[\w.]+ (?:is|has) .*)$"  # among what jsonargparse says of a union's types
+_OURS = r"^\s*- ((?:model|data|trainer|callbacks)\.[\w.]+ (?:is|has) .*)$"  # among jsonargparse's lines about a union
 
 
 def error_line(error: Exception, given: Sequence[str] = ()) -> str:
     """The message of an error in one line.
 
     Args:
-        error: of anything; where the parser builds objects, what they raised.
+        error: any error; for objects that the parser builds, the one that they raised.
         given: the command line.
     """
     whole = str(error)

@@ -1,4 +1,4 @@
-"""The classes that an option takes by name."""
+"""The classes that options accept by name."""
 
 import inspect
 from types import ModuleType
@@ -12,7 +12,7 @@ from fl_lightning.data import client_sampler, partitions
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Learner
 
-# Key -> base class of its values, and the packages that offer them.
+# Key -> base class of its values, and the packages with such classes.
 _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "model": (FederatedModule, (methods, tasks)),
     "model.tasks": (Learner, (tasks,)),
@@ -30,7 +30,7 @@ CLASS_KEYS = tuple(_OFFERED)
 
 
 def known_classes(key: str) -> dict[str, type]:
-    """Name -> class of what an option takes by short name; empty for an option that takes no class of ours."""
+    """The classes that an option accepts by short name; empty for an option without classes of this package."""
     if key not in _OFFERED:
         return {}
     base, packages = _OFFERED[key]

@@ -1,4 +1,4 @@
-"""Parsers with plain help and bundled names for ``--config``, and one that is made from a function."""
+"""Parsers with plain help and bundled names for ``--config``, and a parser made from a function."""
 
 import re
 from argparse import Action
@@ -21,7 +21,7 @@ from fl_lightning.config_files.reading import config_values, shortened
 
 
 def plain(text: str) -> str:
-    """Without the markup of Sphinx and of types, which a terminal does not render: ``:class:`~a.B``` is a.B."""
+    """A text without the markup of Sphinx and of types, which a terminal does not render: ``:class:`~a.B``` is a.B."""
     text = re.sub(r":\w+(?::\w+)*:`~?\.?([^`]+)`", r"\1", text)
     text = re.sub(r"`([^`<]+?)\s*<[^`>]*>`_+", r"\1", text)
     text = re.sub(r"`{1,2}([^`]+)`{1,2}", r"\1", text)
@@ -44,7 +44,7 @@ class PlainFormatter(DefaultHelpFormatter):
 
 
 class CommandParser(ArgumentParser):
-    """The parser of ``fl-lightning COMMAND``, whose errors come to the caller and to which a misspelt option is one.
+    """The parser of ``fl-lightning COMMAND``. It raises errors, also for a misspelt option.
 
     jsonargparse makes parsers of the same type for the help of classes, so every argument has a default.
     """
@@ -53,11 +53,11 @@ class CommandParser(ArgumentParser):
         named = {} if command is None else {"prog": f"fl-lightning {command}"}
         fixed = {"formatter_class": PlainFormatter, "exit_on_error": False, "allow_abbrev": False}
         super().__init__(*args, **{**fixed, **named, **given})
-        self._negative_number_matcher = re.compile(r"-[\d.in]")  # -inf and -.nan are values too, and get a line about that
+        self._negative_number_matcher = re.compile(r"-[\d.in]")  # -inf and -.nan are values too, with a line about them
 
 
 class ConfigOption(ActionConfigFile):
-    """``--config NAME``: a file or a bundled config, with those that it is based on; its name stays in the parsed config."""
+    """``--config NAME``: a file or a bundled config, with its bases; the name stays in the parsed config."""
 
     def __call__(self, parser: ArgumentParser, cfg: Namespace, values: str, option_string: str | None = None) -> None:
         """Add the config's values to those before it."""
@@ -66,14 +66,14 @@ class ConfigOption(ActionConfigFile):
 
 
 def arguments_of(command: Callable[..., None], line: Sequence[str]) -> dict[str, Any]:
-    """The arguments that a command line gives to a function: words for those without a default, options for the others.
+    """The arguments of a function from a command line: words for those without a default, options for the others.
 
     Args:
         command: its docstring is the help, and has a section *Example* with a command line if there are words.
-        line: what stands behind the command.
+        line: the words after the command.
 
     Raises:
-        ValueError: in one line, if a word is missing or something cannot be parsed.
+        ValueError: in one line, if a word is missing or cannot be parsed.
     """
     doc = docstring_parser.parse(command.__doc__ or "")
     help = {part.arg_name: part.description or "" for part in doc.params}
@@ -96,7 +96,7 @@ def arguments_of(command: Callable[..., None], line: Sequence[str]) -> dict[str,
 
 
 def _check_paths(name: str, given: object) -> None:
-    """Raise a ValueError for a path that the system refuses, such as one that is too long; a path to nothing is fine."""
+    """Raise a ValueError for a path that the system refuses, such as one that is too long; the path need not exist."""
     for path in given if isinstance(given, list) else [given]:
         try:
             Path(str(path)).stat()

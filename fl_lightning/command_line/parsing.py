@@ -1,7 +1,7 @@
-"""Parse a command line; where that fails, say in one line the key, the value and the cure.
+"""Parse a command line; an error is one line with the key, the value and the cure.
 
-What jsonargparse says of a value stands as it is behind the key. Our words are for what it does not know: the option or the
-class that was meant, and what it would take without a word.
+jsonargparse's message about a value is kept, after the key. Further messages are about the option or the class that was meant,
+and about values that jsonargparse would accept silently.
 """
 
 import difflib
@@ -23,32 +23,32 @@ from fl_lightning.config_files.reading import SEED_KEYS, SEEDED, config_values, 
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml
 
 Classes = Callable[[str], Mapping[str, type]]
-"""What a key takes by short name; nothing for a key that takes no class."""
+"""The classes that a key accepts by short name; empty for a key without classes."""
 
-_FROM_THE_PROGRAM = ("params", "optimizer")  # arguments that an optimizer and a schedule do not take from a user
+_FROM_THE_PROGRAM = ("params", "optimizer")  # arguments of optimizers and schedules that a user does not give
 _MOST_LISTED = 40  # options in an error
 _DERIVED = "or derive a loss from fl_lightning.losses.Loss"
-_INSTEAD = {  # of what is not mistyped, and is not supported
+_INSTEAD = {  # of values that are not supported
     "model.loss": f"write the task as classification with one class a sample, {_DERIVED}",
     "model.loss.weight": f"a loss must give one value a sample: leave it out, {_DERIVED} that multiplies each sample's value",
 }
-# Of several types the one whose class is given: the key of its option, if it is known, and what is wrong.
+# The error of the type, among several, whose class is given: the key of its option, if known, and the message.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
-_MOST_DOTS = 100  # in an import path; a minute goes into looking for one of 50,000
-_LONGEST = 4000  # characters of an error, whose beginning and end say what it is and how to mend it
+_MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
+_LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
 
 
 def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = lambda key: {}) -> Namespace:
-    """What a command line says.
+    """The values of a command line.
 
     Args:
         parser: with ``exit_on_error=False``.
         arguments: the command line.
-        classes: what is offered for a class that is misspelt.
+        classes: classes to suggest for a misspelt one.
 
     Raises:
-        ValueError: in one line, if it or a config in it cannot be parsed, an option is given for a class in whose place another
-            one came, or a number is NaN, infinite or beyond 64 bits.
+        ValueError: in one line, if it or a config in it cannot be parsed, an option is given for a class that another one
+            replaced, or a number is NaN, infinite or beyond 64 bits.
         FileNotFoundError: if a config is neither a file nor bundled.
     """
     _check_values(arguments)
@@ -66,7 +66,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
 
 
 def _check_values(arguments: Sequence[str]) -> None:
-    """Raise a ValueError where the parser would stumble over the YAML that is the value of an option, or in a file it names."""
+    """Raise a ValueError for YAML that the parser cannot handle, in the value of an option or in a file that it names."""
     for option, argument in pairwise(["", *arguments]):
         key, _, value = argument.partition("=") if argument.startswith("--") else (option, "", argument)
         key = key.removeprefix("--")
@@ -78,13 +78,13 @@ def _check_values(arguments: Sequence[str]) -> None:
             try:
                 check_yaml(_text_of(value))
             except yaml.YAMLError:
-                continue  # a text that means itself
+                continue  # a plain text
             except (ValueError, OSError) as error:
                 raise ValueError(f"{key} is {shortened(value)}, which cannot be taken: {error}") from error
 
 
 def _text_of(value: str) -> str:
-    """What the parser reads for a value: itself, or the file that it names."""
+    """The text that the parser reads for a value: itself, or the file that it names."""
     if not value.endswith((".yaml", ".yml")) or not Path(value).is_file():
         return value
     if Path(value).stat().st_size > MAX_CHARACTERS:
@@ -93,19 +93,19 @@ def _text_of(value: str) -> str:
 
 
 def given_values(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Each option with its value, a config as all that it holds."""
+    """Each option with its value, and the values of a config instead of its name."""
     for key, value in options_of(arguments):
         yield from flat_values(config_values(value)) if key == "config" and value else [(key, value)]
 
 
 def parser_options(parser: ArgumentParser) -> list[str]:
-    """The options of a parser, those of the classes among its defaults included: ``data.partition.alpha``."""
+    """The options of a parser, with those of its default classes: ``data.partition.alpha``."""
     keys = [re.sub(r"\.(class_path|init_args)\b", "", key) for key, _ in parser.get_defaults(skip_validation=True).items()]
     return list(dict.fromkeys(keys))
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Key and value of each option, and each word that belongs to none; None where there is no value."""
+    """Key and value of each option; None if there is no value."""
     for word, after in pairwise([*arguments, "--"]):
         key, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--"):
@@ -113,7 +113,7 @@ def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def as_one_line(text: str) -> str:
-    """A text without line breaks; a long one with its beginning and end."""
+    """A text without line breaks; of a long one the beginning and the end."""
     line = re.sub(r"\S{1000,}", lambda word: shortened(word[0]), " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
 
@@ -125,7 +125,7 @@ def _parser_line(
     given: Mapping[str, Any],
     classes: Classes,
 ) -> str:
-    """The line of the parser's innermost error, behind the key that it is about; our own where an option is the fault."""
+    """The line of the parser's innermost error, after its key, or a line about a wrong option."""
     for key, value in options:
         if value is None and key not in ("help", "print_config"):
             return f"{key} has no value: give one"
@@ -134,7 +134,7 @@ def _parser_line(
     names = [name for name, _ in options]
     for name in names:
         parent = name.rpartition(".")[0]
-        is_class = "." in parent or parent == "model"  # the other blocks of a config are none
+        is_class = "." in parent or parent == "model"  # other blocks of a config are not classes
         if is_class and {name, parent} & {*named, key} and _comes_later(parent, name, names):
             return f"{name} is given before its class: give --{parent} first, then the options of that class"
     if named:
@@ -158,7 +158,7 @@ def _of_value(key: str, line: str, of_types: str, given: Mapping[str, Any], offe
 
 
 def chain(error: Exception) -> Iterator[Exception]:
-    """An error, and those that it wraps up to the first that did not come from jsonargparse."""
+    """An error and those that it wraps, to the first that is not from jsonargparse."""
     yield error
     frames = list(walk_tb(error.__traceback__))
     if isinstance(error.__cause__, Exception) and frames[-1][0].f_globals["__name__"].startswith("jsonargparse"):
@@ -166,7 +166,7 @@ def chain(error: Exception) -> Iterator[Exception]:
 
 
 def _key_and_lines(error: Exception) -> tuple[str, str, str]:
-    """The key that the parser's error is about, the innermost message without it, and with those of a union's other types."""
+    """The key of the parser's error, the innermost message without it, and the same with those of a union's other types."""
     path, line, around = [], "", ""
     for one in chain(error):
         around, line = line, str(one)
@@ -193,7 +193,7 @@ def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Cl
 
 
 def class_options(kind: type, key: str) -> list[str]:
-    """The options of a class and of its parts, as the parser takes them under a key."""
+    """The options of a class and of its parts, under a key of the parser."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, key, fail_untyped=False)
     own = (option for option in parser_options(parser) if option.removeprefix(f"{key}.") not in _FROM_THE_PROGRAM)
@@ -201,12 +201,12 @@ def class_options(kind: type, key: str) -> list[str]:
 
 
 def _comes_later(parent: str, option: str, names: Sequence[str]) -> bool:
-    """Whether an option's class is given behind it, and not before; the first option is the method that there is by default."""
+    """Whether an option's class is given after it, and not before; the first option is the default method."""
     return parent in names[names.index(option) :] and parent not in names[1 : names.index(option)]
 
 
 def _nearest(option: str, known: Sequence[str]) -> str:
-    """Which option was meant, among those of the same class if there are some: a common beginning is no nearness."""
+    """The option that was meant, among those of the same class if it has any: a common beginning does not count."""
     parent, _, last = option.rpartition(".")
     siblings = {one.rpartition(".")[2]: one for one in known if parent and one.rpartition(".")[0] == parent}
     listed = f"it has {', '.join(siblings.values())}" if 0 < len(siblings) < _MOST_LISTED else "--help shows those there are"
@@ -217,7 +217,7 @@ def _nearest(option: str, known: Sequence[str]) -> str:
 
 
 def _check_nothing_dropped(options: Sequence[str], config: Namespace) -> None:
-    """Refuse an option of a class in whose place another one came, which the parser leaves out without a word."""
+    """Refuse an option of a class that another one replaced: the parser would drop it silently."""
     for number, option in enumerate(options):
         later = options[number + 1 :]
         if again := next((key for key in later if option.startswith(f"{key}.") and later.count(key) > 1), None):
@@ -227,7 +227,7 @@ def _check_nothing_dropped(options: Sequence[str], config: Namespace) -> None:
 
 
 def _say_what_configs_lose(options: Sequence[tuple[str, str | None]], config: Namespace) -> None:
-    """Warn of each option in a config whose class was replaced by one that has no such option."""
+    """Warn about each option in a config whose class was replaced by one without such an option."""
     for name in (value for key, value in options if key == "config" and value is not None):
         for key, value in flat_values(config_values(name)):
             if (other := _without(key, config)) is not None:
@@ -236,7 +236,7 @@ def _say_what_configs_lose(options: Sequence[tuple[str, str | None]], config: Na
 
 
 def _without(option: str, config: Namespace) -> str | None:
-    """The class in a parsed config that has no such option; None if the option is there, or is none of a class."""
+    """The class in a parsed config that lacks an option; None if the option exists, or does not belong to a class."""
     value: Any = config
     for part in option.split("."):
         kind = value.get("class_path") if isinstance(value, Namespace) else None
@@ -252,7 +252,7 @@ def _without(option: str, config: Namespace) -> str | None:
 
 
 def _check_finite(key: str, value: object) -> None:
-    """No option takes NaN or infinity, which pass for numbers everywhere, or a whole number that no tensor holds."""
+    """Refuse NaN and infinity, which count as numbers everywhere, and whole numbers that no tensor can hold."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} is {value}, must be a finite number")
     if isinstance(value, int):

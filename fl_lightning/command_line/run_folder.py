@@ -1,4 +1,4 @@
-"""The folder of a run: which it is, the checkpoints there and ``config.yaml``."""
+"""The folder of a run, its checkpoints and ``config.yaml``."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from fl_lightning.run.provenance import commit
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.versions import KEPT, Kept, newest_checkpoint
 
-# What ckpt_path may be instead of a file -> name of the checkpoint in the newest version.
+# Values of ckpt_path that are not a file -> name of the checkpoint in the newest version.
 NAMED: dict[str, Kept] = {**{name: name for name in KEPT}, "last_if_any": "last"}
 
 
 def run_folder(config: Namespace) -> Path:
-    """Where the versions of a run lie: ``<trainer.default_root_dir>/<name of the first config, or of the method>``.
+    """The folder of a run's versions: ``<trainer.default_root_dir>/<name of the first config, or of the method>``.
 
-    The config that a run left in its folder means that folder.
+    For a config that a run stored, it is the folder of that run.
     """
     files = [Path(name) for name in config.get("config") or []]
     if files and files[0].parent.name.startswith("version_"):
@@ -30,12 +30,12 @@ def run_folder(config: Namespace) -> Path:
 
 
 def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | None:
-    """A checkpoint file from a path or a name, said on the screen.
+    """A checkpoint file from a path or a name, which is printed.
 
     Args:
         ckpt_path: the file, or ``last``, ``best`` or ``last_if_any`` of the newest version.
-        run_folder: where the versions of the run lie.
-        may_begin: whether ``last_if_any`` may find none.
+        run_folder: folder of the run's versions.
+        may_begin: whether ``last_if_any`` can find none.
 
     Returns:
         The file; None to begin a new run.
@@ -57,11 +57,11 @@ def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | 
 
 
 class SaveConfig(Callback):
-    """Writes ``config.yaml`` with the first round, so that a fit that is refused leaves the old one.
+    """Writes ``config.yaml`` in the first round, so that a refused fit leaves the old one.
 
     Args:
-        text: of the config; a line with the version and the commit of the package comes before it.
-        path: of the file.
+        text: text of the config; a line with the version and the commit of the package precedes it.
+        path: path of the file.
     """
 
     def __init__(self, text: str, path: Path) -> None:

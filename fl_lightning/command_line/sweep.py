@@ -15,10 +15,10 @@ from fl_lightning.sweep.worker import Stop
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a sweep, or what is left of it.
+    """Run a sweep, or the rest of it.
 
     Raises:
-        ValueError: in one line, if the command or the folder does not fit, or runs have failed.
+        ValueError: in one line, if the command does not fit the folder, or runs have failed.
         SystemExit: with 130 or 143 after Ctrl-C or SIGTERM.
     """
     settings = parse_settings(arguments)
@@ -30,10 +30,10 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
-    """Begin a sweep in its folder, or go on with it; nothing runs yet.
+    """Begin a sweep in its folder, or continue it; nothing runs yet.
 
     Args:
-        settings: what the command line asks for.
+        settings: settings from the command line.
         left_out: runs of a grid that the folder does not need, since their results are known.
 
     Raises:
@@ -47,7 +47,7 @@ def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
 
 
 def _check_points(settings: Settings) -> Namespace:
-    """Parse the first point, and each other value of each key instead of the first; gives the first point's config.
+    """Parse the first point, and each other value of each key instead of the first; returns the first point's config.
 
     Raises:
         ValueError: in one line, if something cannot be parsed, or two values of a key are the same.

@@ -1,4 +1,4 @@
-"""``fit``, ``validate``, ``test``, ``predict`` and ``partition``: a trainer, a method and data, as one parsed config says."""
+"""``fit``, ``validate``, ``test``, ``predict`` and ``partition``: a trainer, a method and data from one parsed config."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ from fl_lightning.tasks.former_names import present_form
 from fl_lightning.trainer import Trainer
 
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
-_METHOD = "fl_lightning.FedAvg"  # unless --model or a config says otherwise
+_METHOD = "fl_lightning.FedAvg"  # unless --model or a config sets another
 _GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
 _CALLBACKS: dict[str, type[FederatedCallback]] = {
     callback.key: callback
@@ -69,14 +69,14 @@ _CALLBACKS: dict[str, type[FederatedCallback]] = {
         TaskAttention,
         Communication,
         PrivacyBudget,
-        RunSummary,  # after the others: it reports what they logged
+        RunSummary,  # after the others: it reports their logged values
     )
 }
 
 
 @cache
 def trainer_parser(command: str) -> CommandParser:
-    """The parser of one of ``TRAINER_COMMANDS``, which takes time to build."""
+    """The parser of one of ``TRAINER_COMMANDS``; building it takes time."""
     parser = CommandParser(command=command, description="Configs and options combine; the last one wins.")
     parser.add_argument("--config", action=ConfigOption, help="a YAML file or the name of a bundled config; may be repeated")
     parser.add_argument("--seed_everything", type=int, default=0, help="the seed of every random choice")
@@ -103,20 +103,20 @@ def trainer_parser(command: str) -> CommandParser:
 
 
 def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
-    """The config that a command line gives.
+    """The config of a command line.
 
     Raises:
         ValueError: in one line, if it cannot be parsed.
     """
     if not options and command != "partition":
         raise ValueError("model.net is missing: give it, or a config, such as --config digits_tce.yaml")
-    # The first option and no default of the parser: as such its arguments would count as given and stay when another method
-    # takes its place.
     for value in (str(value) for key, value in given_values(options) if key == "model"):
         package, _, name = value.rpartition(".")
-        is_ours = package in ("", "fl_lightning.tasks")  # a class of the user's may have such a name
+        is_ours = package in ("", "fl_lightning.tasks")  # a user's own class can have such a name
         if is_ours and (now := present_form(name)) is not None:
             raise ValueError(f"model is {value}: {now}")
+    # The first option, not a default of the parser: its arguments would then count as given, and stay if another method
+    # replaces it.
     config = parse(trainer_parser(command), ["--model", _METHOD, *options], known_classes)
     seed = config.seed_everything
     check_range("seed_everything", seed, at_least=0, below=2**32, hint="a run must be repeatable")
@@ -130,7 +130,7 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
 
 
 def run(command: str, options: Sequence[str]) -> None:
-    """Do what a command line says."""
+    """Run a command line."""
     config = parse_trainer_command(command, options)
     seed_everything(config.seed_everything, workers=True)
     if command == "partition":
@@ -141,16 +141,16 @@ def run(command: str, options: Sequence[str]) -> None:
 
 
 class TrainerCommand:
-    """A command that has a trainer.
+    """A command with a trainer.
 
     A run's folder is ``<trainer.default_root_dir>/<name of the config>/version_N``, with ``record.jsonl``, event files,
     ``config.yaml``, ``results.json`` and ``checkpoints/``: ``best.ckpt`` by validation accuracy and ``last.ckpt``.
-    ``--ckpt_path last`` is that of the newest version, in whose folder ``fit`` goes on; with ``last_if_any`` it begins a new
-    run where there is none.
+    ``--ckpt_path last`` is that of the newest version, in whose folder ``fit`` continues; with ``last_if_any`` it begins a new
+    run if there is none.
 
     Args:
         command: ``fit``, ``validate``, ``test`` or ``predict``.
-        config: what :func:`parse_trainer_command` gives.
+        config: config of :func:`parse_trainer_command`.
     """
 
     def __init__(self, command: str, config: Namespace) -> None:
@@ -171,15 +171,15 @@ class TrainerCommand:
         self.model.settings.of_config = {**parts[0], **parts[1]}
 
     def run(self) -> None:
-        """Run it; a command that is stopped by a signal says so, ends in time and does not look finished."""
+        """Run it; a command that a signal stops prints a line, ends in time and does not look finished."""
         strategy = self.trainer.strategy
         stop_others = strategy.stop_others if isinstance(strategy, FederatedStrategy) else lambda number: None
         try:
             with ends_on_signals(_GRACE, stop_others, self._say_stopped):
                 self._run()
-        except PeerLost:  # has been said
+        except PeerLost:  # its line is printed
             raise
-        except SystemExit as stop:  # Lightning ends so after SIGTERM, with exit code 0, and after Ctrl-C
+        except SystemExit as stop:  # from Lightning after SIGTERM, with exit code 0, and after Ctrl-C
             self._say_stopped()
             sys.exit(128 + (signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT))
 
@@ -209,7 +209,7 @@ class TrainerCommand:
             refuse_other_strategies(self.trainer)
             self.trainer.fit(self.model, **given)
         if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
-            self.version.remove()  # nothing of it is to be gone on from
+            self.version.remove()  # no run can continue from it
         if (lost := self.model.lost_rounds.count) > 1:
             raise FloatingPointError(
                 f"the last {lost} rounds brought the server nothing, and the model is that of the round before them: lower "
@@ -228,22 +228,22 @@ class TrainerCommand:
         self.version = VersionFolder(self.run_folder, self.ckpt_path, config.default_root_dir)
         with self.version.removed_unless(lambda: False):
             config.logger = self._loggers(config.logger)
-            # A callback that the user lists under trainer.callbacks stands for ours of that kind, where ours would be called.
+            # A callback that the user lists under trainer.callbacks replaces the default of that kind, in its place.
             ours = self._fit_callbacks(built)
             extra = list(dict.fromkeys(next((one for one in given if isinstance(one, type(our))), our) for our in ours))
             return _trainer(config, [*(one for one in given if one not in extra), *extra])
 
     def _loggers(self, given: Logger | list[Logger] | bool | None) -> list[Logger]:
-        """TensorBoard's, unless the user names others."""
+        """TensorBoard's logger, unless the user gives others."""
         if given is None or given is True:
             return [DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)]
         return given if isinstance(given, list) else [given] if given else []
 
     def _fit_callbacks(self, built: Namespace) -> list[Callback]:
-        """What watches a fit unless the user says otherwise."""
+        """The default callbacks of a fit."""
         config = built.trainer
         callbacks: list[Callback] = [built[key] for key in _CALLBACKS]
-        # Before the summary, whose results.json says that the record is complete.
+        # Before the summary, whose results.json shows that the record is complete.
         callbacks.insert(-1, Dashboard(self.made_with))
         if config.enable_checkpointing is not False:
             callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints")
@@ -259,7 +259,7 @@ class TrainerCommand:
         print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
 
     def _prediction_path(self) -> Path:
-        """Next to the checkpoints' folder of a run, else next to the checkpoint."""
+        """The path next to the checkpoints' folder of a run, or next to the checkpoint."""
         folder = Path(str(self.ckpt_path)).parent
         return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
 
@@ -271,7 +271,7 @@ def _trainer(config: Namespace, callbacks: list[Callback]) -> Trainer:
 
 
 def _share_among_processes(config: Namespace) -> None:
-    """Take every process that torchrun started, and our strategy for several, unless the user says otherwise."""
+    """Use every process that torchrun started, and our strategy for several, unless the user sets others."""
     if num_started() > 1 and config.devices == "auto" and config.num_nodes == 1:
         config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
     if config.strategy == "auto":
@@ -283,14 +283,14 @@ def _share_among_processes(config: Namespace) -> None:
 
 
 def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path) -> list[Callback]:
-    """The newest state at every evaluation, and the best by validation accuracy where there is validation data."""
+    """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if there is such data."""
     common = {"dirpath": folder, "enable_version_counter": False}
     tasks = data.tasks
     if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
-        # No evaluation to wait for: every so many rounds, and at the end.
+        # Without evaluations: at that interval of rounds, and at the end.
         every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
         return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
     best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
-    # Where classes arrive, the model of the first task would be the best.
+    # With arriving classes, the model of the first task would be the best.
     has_best = data.has_validation and tasks is None
     return [*([best] if has_best else []), ModelCheckpoint(filename="last", **common)]

@@ -28,18 +28,15 @@ from fl_lightning.data.partitions import (
     Shards,
 )
 from fl_lightning.data.samples import Dataset, Samples
-from fl_lightning.data.sources import (
-    Arrays,
-    Digits,
-    HuggingFace,
-    ImageFolder,
-    Joined,
-    Leaf,
-    Npz,
-    Source,
-    Superclasses,
-    TorchvisionDataset,
-)
+from fl_lightning.data.sources.arrays import Arrays, Npz
+from fl_lightning.data.sources.digits import Digits
+from fl_lightning.data.sources.hugging_face import HuggingFace
+from fl_lightning.data.sources.image_folder import ImageFolder
+from fl_lightning.data.sources.joined import Joined
+from fl_lightning.data.sources.leaf import Leaf
+from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.superclasses import Superclasses
+from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
 from fl_lightning.protocol import Batch, PlannedStep
 
 __all__ = [

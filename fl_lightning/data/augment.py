@@ -1,7 +1,7 @@
-"""Changes to whole batches of images, on the device where the images lie.
+"""Changes to whole batches of images, on their device.
 
-torchvision's random transforms draw from the global generator and treat a batch as one image, so these few lines are ours.
-Those without chance are torchvision's.
+torchvision's random transforms draw from the global generator and treat a batch as one image, so these are implemented here.
+Changes that draw nothing use torchvision.
 """
 
 import math
@@ -20,7 +20,7 @@ class Augmentation(ABC):
     """A change to a batch of images (B, channels, height, width) as stored, before normalisation."""
 
     num_draws: int = 0
-    """Random numbers that one image takes."""
+    """Number of random numbers for one image."""
 
     @abstractmethod
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -47,9 +47,9 @@ class _WithoutChance(Augmentation):
 
 
 class RandomCrop(Augmentation):
-    """Pad with black on all sides, then cut a part out at a random offset, another for every image.
+    """Pad with black on all sides, then cut out a part at a random offset, a separate one for each image.
 
-    In evaluation the middle of the image.
+    In evaluation, keep the middle of the image.
 
     Args:
         padding: pixels added on each side.
@@ -99,15 +99,16 @@ class RandomHorizontalFlip(Augmentation):
 class Cutout(Augmentation):
     """Cover a square of each image (DeVries, Taylor, arXiv 1708.04552); nothing in evaluation.
 
-    Its middle is uniform over the pixels of the image, so that some of it may lie outside.
+    Its middle is uniform over the pixels of the image, so a part of it can be outside.
 
     Args:
         size: height and width of the square, in pixels.
-        fill: its colour, a number in [0, 1] for each channel; by default black. The mean by which the images are normalised
-            reaches the net as 0, as in the paper.
+        fill: its colour, a number in [0, 1] for each channel; by default black. The mean with which the images are normalised
+            becomes 0 at the net, as in the paper.
 
     Raises:
-        ValueError: if ``size`` is below 1 or ``fill`` no colour; at a call, if the images have other channels than ``fill``.
+        ValueError: if ``size`` is below 1 or ``fill`` is not a colour; at a call, if the images have another number of channels
+            than ``fill``.
     """
 
     num_draws = 2
@@ -131,7 +132,7 @@ class Cutout(Augmentation):
         return (pixels >= first) & (pixels < first + self.size)
 
     def _colour(self, images: Tensor) -> list[float]:
-        """As stored, a number a channel."""
+        """The colour in units of the stored images, a number per channel."""
         fill = [0.0] * images.shape[1] if self.fill is None else self.fill
         if len(fill) != images.shape[1]:
             raise ValueError(
@@ -145,14 +146,14 @@ class RandomResizedCrop(Augmentation):
     """Cut a random part out of each image and scale it to one size (Szegedy et al., CVPR 2015), bilinear.
 
     The part's area is uniform over ``scale`` of the image's, its width to height log-uniform over [3/4, 4/3], its offset
-    uniform; a side that would exceed the image is cut to it. In evaluation the middle square, scaled.
+    uniform; a side that would exceed the image is cut to it. In evaluation, the middle square is scaled.
 
     Args:
         size: height and width of the result.
         scale: smallest and largest area of the part, as a fraction of the image.
 
     Raises:
-        ValueError: if ``size`` is below 1 or ``scale`` is no range within (0, 1].
+        ValueError: if ``size`` is below 1 or ``scale`` is not a range within (0, 1].
     """
 
     num_draws = 4
@@ -233,7 +234,7 @@ class Grayscale(_WithoutChance):
             )
         if images.shape[1] == 1:
             return images
-        red, green, blue = images.float().split(1, dim=1)  # torchvision cuts fractions off: white would not stay white
+        red, green, blue = images.float().split(1, dim=1)  # torchvision truncates, so white would not stay white
         return _like(0.299 * red + 0.587 * green + 0.114 * blue, images)
 
 
@@ -243,7 +244,7 @@ def _check_size(name: str, size: int) -> int:
 
 
 def _like(values: Tensor, images: Tensor) -> Tensor:
-    """In the dtype of the stored images, rounded where that is whole numbers."""
+    """Values in the dtype of the stored images, rounded for whole numbers."""
     if images.is_floating_point():
         return values.to(images.dtype)
     return (values.round().clamp(0, 255) if images.dtype == torch.uint8 else values.round()).to(images.dtype)

@@ -1,4 +1,4 @@
-"""Which samples a client's steps see, for many clients side by side."""
+"""The samples of clients' steps, for many clients side by side."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch import Tensor
 from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.transfers import on_device
 
-_EPOCH = 1 << 32  # draws of a stream that one epoch may take
+_EPOCH = 1 << 32  # draws of a stream reserved for one epoch
 
 
 class Step(NamedTuple):
-    """One step of several visits: M clients that have one left, B samples each."""
+    """One step of several visits: M clients with a step left, B samples each."""
 
     indices: Tensor  # (M, B) into the shards' flat list of training indices
-    real: Tensor | None  # (M, B), false where a shorter batch is filled up; None where all have B samples
+    real: Tensor | None  # (M, B), false for padding of shorter batches; None: all have B samples
     draw_counters: Tensor  # (M, B), the position of every sample in its client's visit
 
 
@@ -38,20 +38,20 @@ def joined(steps: Sequence[Step]) -> Step:
 class Visits:
     """Visits of a round whose steps are taken side by side.
 
-    Every client goes through its shard epoch after epoch, in a random order drawn anew each time; the short batch at an
-    epoch's end is kept. Orders are drawn from (seed, round, client): who else is in the list does not matter.
+    Every client goes through its shard epoch after epoch, each time in a new random order; the short batch at an epoch's end is
+    kept. Orders are drawn from (seed, round, client), so other clients in the list do not matter.
     """
 
     seed: int
     round: int
     clients: Sequence[int]
-    starts: Sequence[int]  # where each client's samples begin in the shards' flat list
+    starts: Sequence[int]  # start of each client's samples in the shards' flat list
     sizes: Sequence[int]  # training samples of each client
     steps: Sequence[int]  # of each visit, in descending order
     batch_size: int | None  # None: the whole shard
     device: torch.device
-    order: str = "batch order"  # names the draws of orders, or of who is in a Poisson batch
-    changes: str | None = None  # names the draws of augmentation, where there is some
+    order: str = "batch order"  # name of the draws of orders, or of Poisson batches
+    changes: str | None = None  # name of the draws of augmentation, if there is any
 
     @cached_property
     def _batches(self) -> list[int]:
@@ -63,26 +63,26 @@ class Visits:
 
     @cached_property
     def _table(self) -> Tensor:
-        """(5 or 6, M), all that goes to the device, in one copy."""
+        """(5 or 6, M), all numbers for the device, in one copy."""
         names = [self.order] if self.changes is None else [self.order, self.changes]
         seeds = ([stream_seed(self.seed, self.round, client, name) for client in self.clients] for name in names)
         return on_device([self.starts, self.sizes, self._batches, self._per_epoch, *seeds], self.device, torch.int64)
 
     @property
     def first_samples(self) -> Tensor:
-        """(M,), where each client's samples begin in the shards' flat list."""
+        """(M,), start of each client's samples in the shards' flat list."""
         return self._table[0]
 
     @property
     def keys(self) -> Tensor:
-        """(M,) keys of the clients' streams for augmentation, where there is some."""
+        """(M,) keys of the clients' streams for augmentation, if there is any."""
         return self._table[5]
 
     def plan(self, full: bool = False) -> Iterator[Step]:
-        """Step after step, for the clients that still have one.
+        """Step after step, for the clients with a step left.
 
         Args:
-            full: fill every batch up to ``batch_size`` and say which samples are real, so that all look the same.
+            full: pad every batch to ``batch_size`` and mark the real samples, so that all have one shape.
         """
         batches, per_epoch = self._batches, self._per_epoch
         start, size, batch, epoch_steps, keys = self._table[:5]
@@ -102,7 +102,7 @@ class Visits:
             yield Step(indices, real, step * batch[:active, None] + slots)
 
     def poisson_plan(self) -> Iterator[Step]:
-        """Steps of a single client, every sample in each by an independent draw: on average ``batch_size`` samples."""
+        """Steps of a single client, with every sample in each by an independent draw: on average ``batch_size`` samples."""
         (size,), (steps,), (start,) = self.sizes, self.steps, self.starts
         positions, keys = torch.arange(size, device=self.device), self._table[4]
         share = int(min((self.batch_size or size) / size, 1.0) * (1 << 53))  # of the draws' upper 53 bits
@@ -112,7 +112,7 @@ class Visits:
             yield Step((start + positions[chosen])[None], None, counters[chosen][None])
 
     def _reorder(self, order: Tensor, rows: list[int], keys: Tensor, size: Tensor, epoch: Tensor) -> Tensor:
-        """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others stay."""
+        """Give these rows of ``order``, (M, largest size), the permutation of their epoch; the others do not change."""
         chosen = slice(len(order)) if len(rows) == len(order) else on_device(rows, self.device)
         positions = torch.arange(max(self.sizes), device=self.device)
         bits = random_bits(keys[chosen, None], epoch[chosen, None] * _EPOCH + positions)

@@ -1,4 +1,4 @@
-"""Decoded datasets on disk, so that images are decoded once."""
+"""Decoded datasets on disk, so that images are decoded only once."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ from filelock import FileLock
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.state.atomic_files import atomic_save
 
-_FORMAT = 3  # of the files; those of another format are not found
+_FORMAT = 3  # of the files; files of another format are ignored
 
 
 def cache_folder() -> Path:
@@ -23,15 +23,15 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Dataset:
-    """The dataset from its cache file, or from ``decode``, whose result is then kept.
+    """The dataset from its cache file, or from ``decode``, whose result is then stored.
 
-    Two processes that start at once decode once: the second waits for the first. The tensors are mapped from the file, so
-    several processes share one copy in memory.
+    If two processes start at once, only the first decodes, and the second waits for it. The tensors are mapped from the file,
+    so several processes share one copy in memory.
 
     Args:
         name: readable part of the file's name.
-        fingerprint: whatever changes when the files behind the dataset change.
-        decode: called if there is no cache file of that name and fingerprint.
+        fingerprint: a text that changes when the files of the dataset change.
+        decode: called if there is no cache file with that name and fingerprint.
 
     Raises:
         OSError: naming the cache file, if it is damaged or cannot be written.
@@ -48,7 +48,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
 
 
 def root_lock(root: Path) -> FileLock:
-    """One process at a time downloads into ``root``; the file lies in the cache since ``root`` may be read-only."""
+    """A lock for downloads into ``root``; its file is in the cache, since ``root`` can be read-only."""
     return FileLock(_path("root", str(root.resolve()), ".lock"))
 
 
@@ -60,7 +60,7 @@ def _write(dataset: Dataset, path: Path) -> None:
 
 
 def _path(name: str, key: str, suffix: str) -> Path:
-    """A file of the cache, whose folder is made: another for every key, under a name that people can read."""
+    """A file of the cache, a separate one for every key, with a readable name; its folder is made."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"

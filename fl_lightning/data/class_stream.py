@@ -1,7 +1,7 @@
 """Streams for one global model: classes that arrive task by task, and the same classes from one domain after another."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.data.client_pace import ClientPace
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards_of_tasks import ClassStreams, shards_of_tasks
@@ -21,23 +20,77 @@ ClassOrder = Literal["drawn", "labels"]
 _NUM_TASKS = 5
 
 
+@dataclass(frozen=True)
+class ClientPace:
+    """When a task begins, some of the clients that have joined move to it; the others stay with their samples.
+
+    Protocol of GLFC (Dong et al.: Federated Class-Incremental Learning, CVPR 2022, arXiv 2203.11473), whose code moves 90 % of
+    30 clients and lets 10 join at each task. A client that stays moves to the newest task once it is drawn, and skips those
+    in between.
+
+    Args:
+        moving: share of the clients that have joined, in (0, 1]; at least one moves.
+        joining: new clients at each task after the first, at least 0.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    moving: float = 1.0
+    joining: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("data.tasks.moving", self.moving, above=0, at_most=1, hint="1 moves all clients together")
+        check_range("data.tasks.joining", self.joining, at_least=0, hint="0 has all clients there from the start")
+
+    def __str__(self) -> str:
+        """Settings that are not defaults, as ``, moving=0.9, joining=10``."""
+        moving = f", moving={self.moving}" if self.moving < 1 else ""
+        return moving + (f", joining={self.joining}" if self.joining > 0 else "")
+
+    def tasks_of_clients(self, num_clients: int, num_tasks: int, seed: int) -> Tensor:
+        """(N, T), the task that each client trains on while each task is the newest; -1 before a client joins.
+
+        Clients are numbered in the order in which they join. The seed and the task determine who moves.
+
+        Raises:
+            ValueError: if the first task has no client.
+        """
+        there = num_clients - self.joining * (num_tasks - 1)
+        if there < 1:
+            raise ValueError(
+                f"data.tasks.joining is {self.joining} at each of {num_tasks - 1} tasks, which leaves none of data.num_clients "
+                f"{num_clients} for the first task: lower it, or raise data.num_clients"
+            )
+        tasks = torch.full((num_clients, num_tasks), -1)
+        tasks[:there, 0] = 0
+        for task in range(1, num_tasks):
+            count = max(int(self.moving * there + 1e-9), 1)
+            movers = numpy_stream(seed, task, -1, "clients that move on").choice(there, count, replace=False)
+            tasks[:, task] = tasks[:, task - 1]
+            tasks[torch.from_numpy(movers), task] = task
+            tasks[there : there + self.joining, task] = task
+            there += self.joining
+        return tasks
+
+
 class ClassStream(Tasks):
     """Classes arrive in tasks, in one order for all clients, which change tasks together or each at its own pace.
 
-    The samples of a task are partitioned by ``data.partition`` among the clients that move to it, anew for each task. The model
-    is tested on the source's test samples of all classes seen so far, without being told the task. Protocol of TARGET (Zhang et
+    ``data.partition`` deals the samples of each task to the clients that move to it. The model is tested on the source's test
+    samples of all classes seen so far, without the task. Protocol of TARGET (Zhang et
     al., ICCV 2023), MFCL (Babakniya et al., NeurIPS 2023) and LANDER (Tran et al., CVPR 2024); with ``moving`` and ``joining``
     that of GLFC (Dong et al., CVPR 2022).
 
     Args:
-        num_tasks: T, tasks with equally many classes; where T does not divide them the first tasks have one more. By default 5.
-        classes: names of the classes of each task instead, every class of the source once; names that are numbers may be such.
+        num_tasks: T, tasks with equally many classes; if T does not divide them, the first tasks have one more. By default 5.
+        classes: names of the classes of each task instead, every class of the source once; names can be given as numbers.
         class_order: ``drawn`` by the seed, or ``labels``, that of the source; for ``num_tasks``.
-        blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class is
-            seen from its own task on; a client trains on the samples of it that it has before.
-        cumulative: whether clients keep the samples of all their earlier tasks, as joint training, the upper bound, needs it.
-        moving: share of the clients that move to a new task, in (0, 1], at least one; the others stay with the samples
-            that they have, and may move to a later task.
+        blurry: b, share of each class's training samples that is dealt to the other tasks at random, in [0, 1). A class counts
+            as seen from its own task on; a client can train on samples of it before.
+        cumulative: whether clients keep the samples of all their earlier tasks, as in joint training, the upper bound.
+        moving: share of the clients that move to a new task, in (0, 1], at least one; the others stay with their samples, and
+            can move to a later task.
         joining: new clients at each task after the first, of ``data.num_clients`` in all.
 
     Raises:
@@ -100,7 +153,7 @@ class ClassStream(Tasks):
         )
 
     def _equal(self, num_classes: int, seed: int) -> list[list[int]]:
-        """Classes of each task, so many each."""
+        """Classes of each task, the same number for each."""
         count = self.num_tasks or _NUM_TASKS
         if count > num_classes:
             raise ValueError(f"data.tasks.num_tasks is {count}, but data.source has {num_classes} classes: lower it")
@@ -110,7 +163,7 @@ class ClassStream(Tasks):
         return [part.tolist() for part in np.array_split(order, count)]
 
     def _given(self, names: tuple[str, ...]) -> list[list[int]]:
-        """Classes of each task, as named."""
+        """Classes of each task, as given."""
         tasks = [[str(name) for name in task] for task in self.classes or ()]
         named = [name for task in tasks for name in task]
         for name in named:
@@ -133,14 +186,14 @@ class ClassStream(Tasks):
 
 
 class DomainStream(Tasks):
-    """The same classes in every task, from another source each: the domains of a :class:`~fl_lightning.data.Joined` source.
+    """The same classes in every task, each from another source: the domains of a :class:`~fl_lightning.data.Joined` source.
 
     The head does not grow, and all classes are seen from the start; the model is tested on the domains seen so far. The class
     ``MNIST/3`` is the class ``3`` of the domain ``MNIST``.
 
     Args:
         cumulative: whether clients keep the samples of all their earlier domains.
-        moving, joining: as of a :class:`ClassStream`.
+        moving, joining: as in :class:`ClassStream`.
 
     Raises:
         ValueError: if a value is out of range.

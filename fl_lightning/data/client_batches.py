@@ -8,12 +8,11 @@ from itertools import groupby, islice, repeat, tee
 from torch import Tensor
 
 from fl_lightning.data.batch_plan import Step, Visits, joined
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.present_shards import PresentShards
+from fl_lightning.data.present_shards import BatchSizes, PresentShards
 from fl_lightning.protocol import Batch, PlannedStep
 
-_READ_TOGETHER = 1 << 24  # values of inputs at most and about: 64 MiB
+_READ_TOGETHER = 1 << 24  # approximate limit of input values: 64 MiB
 
 
 @dataclass(frozen=True)
@@ -21,11 +20,11 @@ class ShardBatches:
     """Batches from the clients' present shards, on the device that trains.
 
     Args:
-        samples: of all clients.
-        shards: who holds which of them.
-        sizes: of batches.
-        seed: of orders, coins and augmentation.
-        sample_indices: whether batches say which samples they have.
+        samples: samples of all clients.
+        shards: the clients' shards of them.
+        sizes: sizes of batches.
+        seed: seed of orders, Poisson batches and augmentation.
+        sample_indices: whether batches contain the indices of their samples.
         poisson: whether every sample is in a batch by an independent draw.
     """
 
@@ -37,35 +36,35 @@ class ShardBatches:
     poisson: bool = False
 
     def expected_size(self, client: int) -> float | None:
-        """Samples of a client's Poisson batch on average; None where batches have known sizes."""
+        """Samples of a client's Poisson batch on average; None if batches have known sizes."""
         return self.sizes.sampling_rate(client) * self.shards.num_train(client) if self.poisson else None
 
     def batches(self, client: int, round: int, steps: int, full: bool = False) -> Iterator[Batch]:
         """A client's next ``steps`` batches: epoch after epoch in random order, the short batch at an epoch's end kept.
 
         Args:
-            full: fill short batches up with samples that do not count, so that all have one shape.
+            full: pad short batches with samples that do not count, so that all have one shape.
         """
         return map(_first, self.stacked_batches([client], round, [steps], full))
 
     def stacked_batches(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> Iterator[Batch]:
-        """The batches of several clients side by side, the same as each alone would get.
+        """The batches of several clients side by side, the same as without the others.
 
         Args:
-            clients: who.
-            steps: of each, in descending order.
-            full: fill short batches up to the size of a batch; else to the longest of the step.
+            clients: their indices.
+            steps: steps of each, in descending order.
+            full: pad short batches to the size of a batch; otherwise to the longest of the step.
 
         Yields:
-            Inputs (M, B, ...), targets (M, B) and which of them count, for the M clients that have a step left.
+            Inputs (M, B, ...), targets (M, B) and a mask of those that count, for the M clients with a step left.
         """
         visits = self._local_steps(clients, round, steps)
         return self._read(visits, self._plan(visits, full))
 
     def planned(self, clients: Sequence[int], round: int, steps: Sequence[int], full: bool = False) -> list[list[PlannedStep]]:
-        """What :meth:`batches` serves each of several clients, before samples are read; arguments as there.
+        """The steps of :meth:`batches` for several clients, before samples are read; its arguments.
 
-        Where all batches have one shape, the orders of all clients are drawn side by side.
+        If all batches have one shape, the orders of all clients are drawn side by side.
         """
         planned: list[list[PlannedStep]] = [[] for _ in clients]
         by_steps = sorted(range(len(clients)), key=lambda row: -steps[row])
@@ -78,7 +77,7 @@ class ShardBatches:
         return planned
 
     def _planned_together(self, visits: Visits, full: bool) -> Iterator[list[PlannedStep]]:
-        """Step after step, for the clients that still have one."""
+        """Step after step, for the clients with a step left."""
         device = self.samples.preparation.device
         keys = visits.keys.to(device) if self.samples.preparation.augment else None
         starts = visits.first_samples[:, None] if self.sample_indices else None
@@ -104,12 +103,12 @@ class ShardBatches:
         return _first(Batch(prepared, targets, step.real, step.positions))
 
     def epoch(self, client: int, round: int, purpose: str) -> Iterator[Batch]:
-        """One pass over a client's training samples in an order that the purpose names, all batches of one shape."""
+        """One pass over a client's training samples in an order drawn for the purpose, all batches of one shape."""
         visits = self._visits([client], round, [self.sizes.steps_per_epoch(client)], purpose, f"augmentation, {purpose}")
         return map(_first, self._read(visits, visits.plan(full=True)))
 
     def client_samples(self, client: int) -> Iterator[Batch]:
-        """A client's training samples, each once and nothing about them random, in batches as of evaluation."""
+        """A client's training samples, each once and without randomness, in batches of evaluation."""
         return self.samples.batches("train", self.shards.train_indices(client).split(self.sizes.evaluation))
 
     def _local_steps(self, clients: Sequence[int], round: int, steps: Sequence[int]) -> Visits:
@@ -119,7 +118,7 @@ class ShardBatches:
         return visits.poisson_plan() if self.poisson else visits.plan(full)
 
     def _visits(self, clients: Sequence[int], round: int, steps: Sequence[int], order: str, changes: str) -> Visits:
-        """Which samples the steps of some clients see; ``steps`` of each, in descending order."""
+        """The samples of some clients' steps; ``steps`` of each, in descending order."""
         starts = [self.shards.train_start(client) for client in clients]
         sizes = [self.shards.num_train(client) for client in clients]
         drawn = changes if self.samples.preparation.augment else None
@@ -141,14 +140,14 @@ class ShardBatches:
             yield from _apart(Batch(inputs, targets, *others), count)
 
     def _prepared(self, inputs: Tensor, targets: Tensor, keys: Tensor | None, counters: Tensor) -> Tensor:
-        """Stored inputs (M * B, ...) of M clients as a net takes them, (M, B, ...), augmented where there are keys, (M,)."""
+        """Stored inputs (M * B, ...) of M clients as a net takes them, (M, B, ...), augmented if there are keys, (M,)."""
         preparation = self.samples.preparation
         if keys is not None:
             inputs = preparation.augmented(inputs, keys, counters)
         return preparation.normalise(inputs).reshape(*targets.shape, *preparation.input_shape)
 
     def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
-        """On a GPU, where every operation costs a launch, a client's steps of one shape; elsewhere, one after another."""
+        """On a GPU, where every operation costs a launch, groups of a client's steps of one shape; otherwise single steps."""
         if self.samples.preparation.device.type == "cpu":
             yield from ([step] for step in planned)
             return
@@ -160,7 +159,7 @@ class ShardBatches:
 
 
 def _apart(batch: Batch, count: int) -> Iterator[Batch]:
-    """The batches of so many steps that were read together."""
+    """The batches of this many steps that were read together."""
     if count == 1:
         return iter([batch])
     parts = (None if part is None else part.chunk(count, dim=1) for part in batch)

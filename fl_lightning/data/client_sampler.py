@@ -1,4 +1,4 @@
-"""Who takes part in which round. A sampler is one small class: the round, N and a size in, a cohort out."""
+"""The cohorts of rounds. A sampler is one small class: the round, N and a size in, a cohort out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ class ClientSampler(ABC):
     """A rule that draws cohorts; the same arguments always give the same cohort.
 
     Attributes:
-        num_rounds: rounds 1, 2, ... that it has cohorts for; None: every round.
-        may_be_empty: whether it may draw nobody, which makes a round without an update.
+        num_rounds: number of rounds with cohorts, from 1 on; None: every round.
+        may_be_empty: whether it can draw no client, which makes a round without an update.
     """
 
     num_rounds: int | None = None
@@ -28,12 +28,12 @@ class ClientSampler(ABC):
         Args:
             round: counted from 1.
             num_clients: N; clients are 0 to N - 1.
-            size: what ``data.clients_per_round`` asks for, between 1 and N.
-            seed: of the data module.
+            size: clients per round from ``data.clients_per_round``, between 1 and N.
+            seed: seed of the data module.
         """
 
     def largest(self, num_clients: int, size: int) -> int:
-        """Clients of a cohort at most: N, unless the sampler knows better."""
+        """Maximum number of clients in a cohort: N by default."""
         return num_clients
 
     def __repr__(self) -> str:
@@ -53,27 +53,27 @@ class Uniform(ClientSampler):
 
 
 class Poisson(ClientSampler):
-    """Each of N clients by an independent draw with probability ``clients_per_round`` / N, as accounting by client wants it."""
+    """Each of N clients by an independent draw with probability ``clients_per_round`` / N, as accounting by client requires."""
 
     may_be_empty = True
 
     def cohort(self, round: int, num_clients: int, size: int, seed: int) -> list[int]:
         rng = numpy_stream(seed, round, -1, "cohort")
-        # So many coins come up, and any that many are as likely.
+        # The number of clients, and then any clients of this number with equal probability.
         return _draw(num_clients, rng.binomial(num_clients, size / num_clients), rng)
 
 
 class FixedCohorts(ClientSampler):
-    """The cohorts of rounds 1, 2, ... as ``data.cohorts`` names them."""
+    """The cohorts of rounds 1, 2, ... in ``data.cohorts``."""
 
     def __init__(self, cohorts: Sequence[Sequence[int]]) -> None:
         self.cohorts, self.num_rounds = cohorts, len(cohorts)
 
     def cohort(self, round: int, num_clients: int, size: int, seed: int) -> Sequence[int]:
-        """As given.
+        """The cohort of a round.
 
         Raises:
-            ValueError: if the round has none.
+            ValueError: if there is none.
         """
         if not 1 <= round <= len(self.cohorts):
             raise ValueError(

@@ -20,10 +20,10 @@ class ClientTestSets:
     """Test samples of N clients: client k's are ``indices[start[k]:start[k + 1]]``.
 
     Args:
-        kind: where they are from: ``held_out``, of the client's samples or by nature; ``matched``, those of the global
-            test set that were dealt to the client, with the class shares of its training samples.
-        stored: the part of the dataset that the indices count in.
-        indices: client by client.
+        kind: their origin: ``held_out`` of the client's samples, or its own by nature; ``matched``, samples of the global test
+            set that were dealt to the client, with the class shares of its training samples.
+        stored: the part of the dataset to which the indices refer.
+        indices: indices of samples, client by client.
         start: (N + 1,).
     """
 
@@ -38,12 +38,12 @@ class ClientTestSets:
 
 
 def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, natural: bool, seed: int) -> ClientTestSets | None:
-    """The test samples of each client; None where the dataset has none.
+    """The test samples of each client; None if the dataset has none.
 
     Args:
         held_out: whether they are held out of the client's samples.
         natural: whether clients are those of the source.
-        seed: of the run.
+        seed: seed of the run.
     """
     if held_out:
         return ClientTestSets("held_out", "train", shards.test, shards.test_start)
@@ -58,8 +58,8 @@ def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
     """The test samples of each client's natural owner.
 
     Args:
-        owners: (N,) natural client that each client is.
-        test_owners: (n,) of the test samples.
+        owners: (N,) natural client of each client.
+        test_owners: (n,) natural client of each test sample.
     """
     ordered, order = test_owners.sort(stable=True)
     first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))

@@ -1,4 +1,4 @@
-"""The data of a federation: FederatedDataModule wires what the other files of this folder do."""
+"""The data of a federation: FederatedDataModule connects the parts in this folder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.augment import Augmentation
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
@@ -20,12 +19,11 @@ from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
-from fl_lightning.data.preparation import Preparation
-from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.present_shards import PresentShards
-from fl_lightning.data.public_data import PublicData
+from fl_lightning.data.prepared_samples import Preparation, PreparedSamples, PublicData
+from fl_lightning.data.present_shards import BatchSizes, PresentShards
 from fl_lightning.data.scaling import check_statistics
-from fl_lightning.data.sources import Source, open_source
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
 from fl_lightning.protocol import EvaluationName
@@ -34,12 +32,12 @@ from fl_lightning.protocol import EvaluationName
 class FederatedDataModule(LightningDataModule):
     """Partitions a dataset among clients and serves them their batches from the device.
 
-    Images, which uint8 inputs are, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
+    Images, which are uint8 inputs, stay uint8 on the device; batches are gathered, augmented, scaled to [0, 1] and normalised
     there. Float inputs are used as they are, in the net's precision, unless ``mean`` and ``std`` are given. Other whole
     numbers, such as token ids, reach the net as they are, in every precision.
 
-    Each argument is a key of the command line, ``data.<name>``, which is why there are so many; :meth:`setup` hands it to the
-    object that it is for. Hooks and engines ask this class what :class:`~fl_lightning.protocol.Federation` has.
+    Each argument is a key of the command line, ``data.<name>``, hence their number; :meth:`setup` passes it to the object that
+    uses it. Hooks and engines use the interface :class:`~fl_lightning.protocol.Federation` of this class.
 
     Args:
         source: a :class:`Source`, or ``digits``, ``image_folder``, ``leaf``, the name of a torchvision classification set, or a
@@ -50,27 +48,27 @@ class FederatedDataModule(LightningDataModule):
             (``0.1``; ``1.0`` is all of them), of which at least one takes part. With ``Poisson`` it is the size on average.
         batch_size: samples of a local step; the last batch of an epoch may be smaller. None: a client's shard is one batch.
         partition: the rule that deals the training samples to clients.
-        public_size: training samples that the server has and no client, drawn at random by the seed; the clients hold the
+        public_size: number of training samples that only the server has, drawn at random by the seed; the clients have the
             others. For methods that distil at the server.
-        val_fraction: part of each client's samples that it validates on, in [0, 1); 0 for none.
-        test_fraction: part of each client's samples that its personal model is tested on, likewise; both together below
-            1. With 0, clients that have personal models are tested on parts of the global test set, dealt out so that each has
-            the class shares of its training samples; natural clients on those of the source that are theirs.
-        monitor_test: evaluate the global test set every so many rounds of a fit and after the last, never used to choose a
-            model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
-        augment: changes to images before they are normalised, in order; in evaluation without chance.
-        mean: per channel, in [0, 1] for images; by default measured on the training set.
-        std: likewise.
-        client_sampler: the rule that draws who takes part in a round, a :class:`ClientSampler`; None: ``Uniform``.
+        val_fraction: share of each client's samples for validation, in [0, 1); 0 for none.
+        test_fraction: share of each client's samples for the test of its personal model, in [0, 1); both together below 1. With
+            0, personal models are tested on parts of the global test set, dealt so that each part has the class shares of its
+            client's training samples; models of natural clients on the clients' own test samples in the source.
+        monitor_test: rounds of a fit between evaluations of the global test set, which also follows the last round and is never
+            used to choose a model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
+        augment: changes to images before they are normalised, in order; in evaluation without randomness.
+        mean: mean per channel, in [0, 1] for images; by default measured on the training set.
+        std: deviation per channel, in the same way.
+        client_sampler: the rule that draws the clients of a round, a :class:`ClientSampler`; None: ``Uniform``.
         cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
-        storage: where the images lie: on the ``device``, or ``stream``, on disk, from where threads read them ahead. ``auto``
-            streams what takes more than half of the device's free memory. The results are the same.
+        storage: where images are stored: on the ``device``, or ``stream``, on disk, from which threads read them ahead.
+            ``auto`` streams images that take more than half of the device's free memory. The results are the same.
         num_workers: threads that read ahead; 0 for none.
-        tasks: what makes the classes of the source a sequence of tasks (:mod:`fl_lightning.tasks`): a ``TaskStream`` for
-            each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``; or for the global
-            model a ``ClassStream``, instead of ``public_size`` and ``test_fraction``.
-        seed: of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
+        tasks: the rule that turns the classes of the source into a sequence of tasks (:mod:`fl_lightning.tasks`): a
+            ``TaskStream`` for each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``;
+            or a ``ClassStream`` for the global model, instead of ``public_size`` and ``test_fraction``.
+        seed: seed of partition, splits, cohorts and batches; ``seed_everything`` on the command line.
 
     Raises:
         ValueError: if a value is out of range, before any data is read.
@@ -113,7 +111,7 @@ class FederatedDataModule(LightningDataModule):
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
-        self._lies_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples lie where they are
+        self._placed_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples are placed
 
     def __str__(self) -> str:
         """One line: source and clients and, after ``setup``, classes and samples."""
@@ -128,7 +126,7 @@ class FederatedDataModule(LightningDataModule):
         """Read the source and give each client its samples; a second call does nothing.
 
         Raises:
-            FileNotFoundError: if the dataset is not there and cannot be fetched.
+            FileNotFoundError: if the dataset does not exist and cannot be downloaded.
             ValueError: if it cannot be read, or leaves a client without samples.
         """
         if self._samples is not None:
@@ -155,17 +153,17 @@ class FederatedDataModule(LightningDataModule):
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Keep the samples on ``device`` and hand them out as ``dtype``; costs nothing where that is so already."""
-        if (device, dtype) == self._lies_for:
+        """Keep the samples on ``device`` and serve them as ``dtype``; costs nothing if this is already so."""
+        if (device, dtype) == self._placed_for:
             return
         trains_here = self.trainer is None or device == self.trainer.strategy.root_device
         self.samples.to(device, dtype, announce=trains_here)
         self.present_shards.to(device, self.samples.train.streamed)
-        self._lies_for = device, dtype
+        self._placed_for = device, dtype
 
     @property
     def samples(self) -> PreparedSamples:
-        """All samples, where the net wants them.
+        """All samples, on the net's device.
 
         Raises:
             RuntimeError: before ``setup``.
@@ -206,7 +204,7 @@ class FederatedDataModule(LightningDataModule):
     # Clients --------------------------------------------------------------------------------------------------------
 
     def cohort(self, round: int) -> list[int]:
-        """The clients of a round (counted from 1), ascending; a function of the seed and the round alone."""
+        """The clients of a round (counted from 1), ascending; a function of only the seed and the round."""
         return self.participation.cohort(round)
 
     @property
@@ -216,7 +214,7 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def train_label_counts(self) -> Tensor:
-        """Likewise of its training samples."""
+        """(N, C) classes of each client's training samples."""
         return self.present_shards.train_label_counts
 
     def num_train(self, client: int) -> int:
@@ -230,22 +228,22 @@ class FederatedDataModule(LightningDataModule):
     def client_batches(
         self, sample_indices: bool = False, poisson: bool = False, batch_size: int | None = None
     ) -> ShardBatches:
-        """What serves clients their batches.
+        """The object that serves clients their batches.
 
         Args:
-            sample_indices: whether batches say which samples they have.
+            sample_indices: whether batches contain the indices of their samples.
             poisson: whether every sample is in a batch by an independent draw.
-            batch_size: samples of a local step; None: as many as ``data.batch_size`` says.
+            batch_size: samples of a local step; None: ``data.batch_size``.
         """
         sizes = self.batch_sizes if batch_size is None else replace(self.batch_sizes, local_step=batch_size)
         return ShardBatches(self.samples, self.present_shards, sizes, self.seed, sample_indices, poisson)
 
     @property
     def streams(self) -> Streams:
-        """Which tasks each client learns, in which order.
+        """The tasks of each client, in its order.
 
         Raises:
-            ValueError: if ``data.tasks`` is no ``TaskStream``.
+            ValueError: if ``data.tasks`` is not a ``TaskStream``.
         """
         if not isinstance(self._streams, Streams):
             raise ValueError(f"data.tasks is {_null(self.tasks)}, so no client has a sequence of tasks: give it a TaskStream")
@@ -253,10 +251,10 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def class_streams(self) -> ClassStreams:
-        """Which classes arrive when.
+        """The classes of each task.
 
         Raises:
-            ValueError: if ``data.tasks`` is no ``ClassStream``.
+            ValueError: if ``data.tasks`` is neither a ``ClassStream`` nor a ``DomainStream``.
         """
         if not isinstance(self._streams, ClassStreams):
             raise ValueError(f"data.tasks is {_null(self.tasks)}, so that no classes arrive: give it a ClassStream")
@@ -266,7 +264,7 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def has_validation(self) -> bool:
-        """Whether clients' validation parts are there for the global model; they are not where each client learns tasks."""
+        """Whether the global model has clients' validation parts; it has none if each client learns tasks."""
         return self.val_fraction > 0 and (self.tasks is None or self.tasks.global_model)
 
     def test_is_due(self) -> bool:
@@ -276,7 +274,7 @@ class FederatedDataModule(LightningDataModule):
         return self.evaluation.test_is_due(self.trainer.global_step, self.trainer.max_steps)
 
     def train_dataloader(self) -> Iterator[int]:
-        """The numbers of the rounds to come, without end; a plain iterator, to which Lightning gives no distributed sampler."""
+        """The numbers of the next rounds, without end; as a plain iterator, it gets no distributed sampler from Lightning."""
         return count((self.trainer.global_step if self.trainer else 0) + 1)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
@@ -332,5 +330,5 @@ def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], b
 
 
 def _null(tasks: Tasks | None) -> Tasks | str:
-    """As the command line writes it."""
+    """The value as on the command line."""
     return "null" if tasks is None else tasks

@@ -1,4 +1,4 @@
-"""Clients' samples and the test set as evaluation sees them: nothing about them random, in a fixed order."""
+"""Clients' samples and the test set for evaluation: without randomness, in a fixed order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from fl_lightning.protocol import EvaluationName
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """What a net is evaluated on.
+    """The samples for the evaluation of nets.
 
     Args:
-        samples: of all clients, and the test set.
-        shards: who holds which of them.
-        has_validation: whether clients' validation parts are there for the global model.
-        monitor_test: the test set is evaluated every so many rounds of a fit and after the last; 0 for never.
-        client_tests: test samples of each client, for personal models; None where there are none.
-        arriving: which classes arrive when; None: all are there from the start.
+        samples: samples of all clients, and the test set.
+        shards: the clients' shards of them.
+        has_validation: whether the global model has clients' validation parts.
+        monitor_test: rounds of a fit between evaluations of the test set, which also follows the last round; 0 for never.
+        client_tests: test samples of each client, for personal models; None if there are none.
+        arriving: the classes of each task; None: all are seen from the start.
     """
 
     samples: PreparedSamples
@@ -43,14 +43,14 @@ class EvaluationData:
 
     @property
     def names(self) -> tuple[EvaluationName, ...]:
-        """What models are evaluated on, in order: ``val`` and ``test``, each where there are such samples."""
+        """The sets that models are evaluated on, in order: ``val`` and ``test``, each if it has samples."""
         has_any_test = self.has_test or self.client_tests is not None
         there: dict[EvaluationName, bool] = {"val": self.has_validation, "test": has_any_test}
         return tuple(name for name in there if there[name])
 
     @property
     def monitors_test(self) -> bool:
-        """Whether a fit may look at the global test set at all."""
+        """Whether a fit evaluates the global test set at all."""
         return self.has_test and self.monitor_test > 0
 
     def test_is_due(self, round: int, last_round: int) -> bool:
@@ -64,7 +64,7 @@ class EvaluationData:
         """All clients' validation parts, joined, or the test set, of the classes seen; this rank's batches.
 
         Args:
-            due: asked at the start of each pass; if false the pass is empty.
+            due: called at the start of each pass; if false, the pass is empty.
         """
         part, indices = ("train", self._validation_indices) if name == "val" else ("test", self._test_indices)
         return EvaluationBatches(partial(self.samples.batches, part), indices, batch_size, due, rank, world_size)
@@ -72,12 +72,12 @@ class EvaluationData:
     def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         """Joined validation parts of some clients: inputs, targets (n,) and the position of each owner in ``clients``.
 
-        Where classes arrive, of the classes seen; those of the training parts too.
+        With arriving classes, only samples of the classes seen; the same holds for training parts.
         """
         return self._joined([self._seen(self.shards.validation_indices(client)) for client in clients])
 
     def training_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Likewise their joined training parts, each sample once."""
+        """Joined training parts of some clients, each sample once: as :meth:`validation_samples`."""
         return self._joined([self._seen(self.shards.train_indices(client)) for client in clients])
 
     def samples_at(self, indices: Tensor, part: Part = "train") -> tuple[EvaluationInputs, Tensor]:
@@ -85,7 +85,7 @@ class EvaluationData:
         return self.samples.inputs(part, indices), self.samples.targets(part, indices)
 
     def client_samples(self, name: EvaluationName, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Likewise their joined validation or test parts, of which some may be empty."""
+        """Joined validation or test parts of some clients, which can be empty: as :meth:`validation_samples`."""
         if name == "val":
             return self.validation_samples(clients)
         tests = self.test_sets
@@ -112,10 +112,10 @@ class EvaluationData:
         return targets if self.arriving is None else targets[self._test_indices().to(targets.device)]
 
     def test_tasks(self) -> Tensor:
-        """(n,), tasks of all test inputs, where classes arrive.
+        """(n,), tasks of all test inputs, with arriving classes.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if classes do not arrive.
         """
         if self.arriving is None:
             raise ValueError("test samples are of tasks where classes arrive alone: give data.tasks a ClassStream")
@@ -129,11 +129,11 @@ class EvaluationData:
     def _validation_indices(self) -> Tensor:
         if self.arriving is None:
             return self.shards.shards.validation
-        # With cumulative tasks a sample is in several rows.
+        # With cumulative tasks, a sample is in several rows.
         return self._seen(torch.cat(self.shards.validation_so_far()).unique())
 
     def _seen(self, indices: Tensor) -> Tensor:
-        """Of some of the clients' samples those whose class has arrived."""
+        """Those of some clients' samples whose class has arrived."""
         if self.arriving is None:
             return indices
         targets = self.arriving.dataset.train.targets[indices]

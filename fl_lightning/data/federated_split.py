@@ -1,4 +1,4 @@
-"""How the training samples of a source are divided among the server and the clients."""
+"""The division of a source's training samples among the server and the clients."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ from fl_lightning.functional.random_streams import numpy_stream, stream_seed
 
 @dataclass(frozen=True)
 class FederatedSplit:
-    """First the server's samples are drawn, then a partition gives the others to clients; a function of data and seed alone.
+    """Draws the server's samples and partitions the others among clients; a function of only the data and the seed.
 
     Args:
-        partition: who holds which samples.
+        partition: rule for the clients' samples.
         num_clients: N.
-        public_size: samples of the server.
-        seed: of all draws.
+        public_size: number of the server's samples.
+        seed: seed of all draws.
     """
 
     partition: Partition
@@ -49,8 +49,8 @@ class FederatedSplit:
         """Each client's positions in some labels, (n,).
 
         Args:
-            owners: the natural client of every sample, (n,), where it is known.
-            key: of the draws: -1, or the task that the samples are of.
+            owners: the natural client of every sample, (n,), if it is known.
+            key: key of the draws: -1, or the task of the samples.
         """
         with in_code_of("data.partition", self.partition):
             return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, key, -1, "partition"))
@@ -59,8 +59,8 @@ class FederatedSplit:
         """Each client's training, validation and test samples.
 
         Args:
-            val_fraction: of a client's samples, for validation.
-            test_fraction: likewise, for tests.
+            val_fraction: share of a client's samples for validation.
+            test_fraction: share for tests.
 
         Raises:
             ValueError: if a client is left without samples.

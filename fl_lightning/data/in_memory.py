@@ -1,4 +1,4 @@
-"""A federation from data in memory: arrays, data frames or torch's datasets, and who holds which sample."""
+"""A federation from data in memory: arrays, data frames or torch's datasets, and the client of each sample."""
 
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
-from fl_lightning.data.sources import Arrays
+from fl_lightning.data.sources.arrays import Arrays
 
 Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
 
@@ -23,15 +23,15 @@ def from_arrays(
     """A data module from tensors, NumPy arrays or data frames and index lists, in one line.
 
     ``from_arrays(x, y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)`` trains client 0 in round 1 and
-    both in round 2, on full batches, validating on nothing.
+    both in round 2, on full batches and without validation.
 
     Args:
         inputs: (n, ...) training inputs, as :class:`Arrays` takes them.
         targets: (n,) class indices.
-        clients: each client's sample indices; the same by the clients' names, in whose order they are clients 0, 1, ...; or
-            (n,) the client of every sample, numbers or names, in whose sorted order they are clients 0, 1, ...
-        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and anything that
-            :class:`FederatedDataModule` takes. Defaults here: ``val_fraction=0``, every client in every round.
+        clients: sample indices of each client; or these by the clients' names, in the order of clients 0, 1, ...; or (n,) the
+            client of every sample, as numbers or names, which are sorted for clients 0, 1, ...
+        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and arguments of
+            :class:`FederatedDataModule`. Defaults here: ``val_fraction=0``, every client in every round.
 
     Raises:
         ValueError: if ``clients`` is none of the three; and as :class:`Arrays`.
@@ -49,16 +49,16 @@ def from_arrays(
 def from_dataset(
     train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: Any
 ) -> FederatedDataModule:
-    """A data module from torch's datasets with pairs of an input and its class, all of which are read into memory.
+    """A data module from torch's datasets with pairs of an input and its class; all are read into memory.
 
     Args:
         train: a ``TensorDataset`` of inputs and targets, or any dataset of known length whose samples are such pairs.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
-        settings: ``classes`` of :class:`Arrays`, and anything that :class:`FederatedDataModule` takes.
+        settings: ``classes`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: if a sample is no pair of an array and a number, or inputs differ in shape; and as :func:`from_arrays`.
+        ValueError: if a sample is not a pair of an array and a number, or inputs differ in shape; and as :func:`from_arrays`.
     """
     inputs, targets = _stacked("train", train)
     if test is not None:

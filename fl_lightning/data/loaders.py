@@ -1,4 +1,4 @@
-"""Plain iterables: Lightning leaves them alone where it would give a DataLoader a distributed sampler."""
+"""Plain iterables: unlike a DataLoader, they get no distributed sampler from Lightning."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,11 +8,11 @@ from fl_lightning.protocol import Batch
 
 
 class EvaluationInputs:
-    """Inputs in evaluation mode, as the net takes them: made part by part, since all of them may not fit in memory.
+    """Inputs in evaluation mode, as the net takes them: made part by part, since all may not fit in memory.
 
     Args:
-        read: from the indices of each part to its batch.
-        indices: which samples, (n,).
+        read: maps the indices of each part to its batch.
+        indices: indices of the samples, (n,).
     """
 
     def __init__(self, read: Callable[[Sequence[Tensor]], Iterator[Batch]], indices: Tensor) -> None:
@@ -22,19 +22,19 @@ class EvaluationInputs:
         return len(self._indices)
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """All inputs in order, ``size`` at a time, the last part as many as are left; as ``Tensor.split``."""
+        """All inputs in order, ``size`` at a time, the rest in the last part; as ``Tensor.split``."""
         return (batch.inputs for batch in self._read(self._indices.split(size)))
 
 
 class EvaluationBatches:
-    """Some samples in fixed order, in large batches, every ``world_size``-th batch for this rank: none twice, none left out.
+    """Samples in fixed order, in large batches, every ``world_size``-th batch for this rank: each sample exactly once.
 
     Args:
-        read: from the indices of each batch to the batches.
-        indices: asked at the start of each pass which samples, (n,).
-        batch_size: samples of a batch; the last may be smaller.
-        due: asked at the start of each pass; if false the pass is empty.
-        rank, world_size: of this process.
+        read: maps the indices of each batch to the batches.
+        indices: returns the indices of the samples, (n,), at the start of each pass.
+        batch_size: samples of a batch; the last can be smaller.
+        due: called at the start of each pass; if false, the pass is empty.
+        rank, world_size: those of this process.
     """
 
     def __init__(

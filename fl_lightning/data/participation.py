@@ -1,4 +1,4 @@
-"""Who takes part in which round of a run: a sampler with what it draws from."""
+"""The cohorts of a run: a sampler with its arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Unifor
 
 @dataclass(frozen=True)
 class Participation:
-    """The cohorts of a run, a function of the seed and the round alone.
+    """The cohorts of a run, a function of only the seed and the round.
 
     Args:
-        sampler: draws them.
+        sampler: draws the cohorts.
         num_clients: N.
-        size: clients of a cohort, on average or exactly, as the sampler takes it.
-        seed: of the draws.
+        size: clients of a cohort, on average or exactly, depending on the sampler.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: if the sampler is none.
+        ValueError: if the sampler is not a :class:`ClientSampler`.
     """
 
     sampler: ClientSampler
@@ -34,16 +34,16 @@ class Participation:
             raise ValueError(f"data.client_sampler is {self.sampler!r}, must be a ClientSampler: such as Poisson()")
 
     def among(self, num_clients: int | None) -> "Participation":
-        """That of a round in which the first so many clients are there, at most all of them in a cohort; None: all are."""
+        """The participation in a round when only the first so many clients have joined; None: all have."""
         if num_clients is None:
             return self
         return replace(self, num_clients=num_clients, size=min(self.size, num_clients))
 
     def cohort(self, round: int) -> list[int]:
-        """The clients of a round (counted from 1), ascending; possibly nobody, where the sampler allows it.
+        """The clients of a round (counted from 1), ascending; possibly none, if the sampler allows it.
 
         Raises:
-            ValueError: if the sampler draws anything but clients of the federation, each once.
+            ValueError: if the sampler draws anything other than clients of the federation, each once.
         """
         with in_code_of("data.client_sampler", self.sampler):
             drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
@@ -62,23 +62,23 @@ class Participation:
 
     @property
     def num_rounds(self) -> int | None:
-        """Rounds that have cohorts; None: every round."""
+        """Number of rounds with cohorts; None: every round."""
         return self.sampler.num_rounds
 
     @property
     def expected(self) -> int:
-        """Clients of a cohort on average; of named ones at most."""
+        """Average number of clients in a cohort; for given cohorts the maximum."""
         return self.size if self.num_rounds is None else self.largest
 
     @property
     def largest(self) -> int:
-        """Clients of a cohort at most."""
+        """Maximum number of clients in a cohort."""
         with in_code_of("data.client_sampler", self.sampler):
             return self.sampler.largest(self.num_clients, self.size)
 
     @property
     def said_by(self) -> str:
-        """What names the cohorts, as a message has it: the key, with the class of a sampler."""
+        """The source of the cohorts, for messages: the key, with the class of a sampler."""
         kind = type(self.sampler)
         return "data.cohorts" if kind is FixedCohorts else f"data.client_sampler {kind.__name__}"
 
@@ -96,11 +96,11 @@ def participation(
     num_clients: int,
     seed: int,
 ) -> Participation:
-    """What the keys of the data module say; ``clients_per_round`` is not looked at where ``cohorts`` are given.
+    """The participation for the arguments of the data module; ``clients_per_round`` is ignored if ``cohorts`` are given.
 
     Raises:
-        ValueError: if a value is out of range, both a sampler and cohorts are given, or the cohort of round 1, or one that is
-            named, is none of such clients.
+        ValueError: if a value is out of range, both a sampler and cohorts are given, or the cohort of round 1, or a given one,
+            has anything other than clients, each once.
     """
     if cohorts is None:
         size = cohort_size(clients_per_round, num_clients)
@@ -117,7 +117,7 @@ def participation(
 
 
 def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
-    """Clients of a cohort: a whole number is a count, a number with a point a fraction of N, of which at least one takes part.
+    """Clients of a cohort: a whole number is a count, a number with a point a fraction of N, with at least one client.
 
     Raises:
         ValueError: if it is out of range.

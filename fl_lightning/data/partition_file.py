@@ -1,7 +1,7 @@
-"""Partition files: who holds which samples, in JSON with one client a line, so that two of them can be compared.
+"""Partition files: the samples of each client, in JSON with one client per line, so that two files can be compared.
 
-A file names the samples of each client, training and validation part together: how they are split in two comes from the
-seed of the run. It knows which labels it was made for.
+A file has the samples of each client, training and validation part together: the seed of the run splits them. It also has a
+fingerprint of the labels for which it was made.
 """
 
 import json
@@ -27,8 +27,8 @@ class StoredPartition:
 
     path: Path
     clients: list[list[int]]
-    samples: int | None  # of the data that they were made for; None where the file does not say
-    labels: str | None  # fingerprint of its labels
+    samples: int | None  # of the data for which they were made; None if the file does not have it
+    labels: str | None  # fingerprint of the data's labels
 
     def check_made_for(self, labels: Tensor) -> None:
         """Raise a ValueError, naming the file, if it was made for data with other labels."""
@@ -48,15 +48,15 @@ class StoredPartition:
 def write_partition(
     path: Path, parts: Sequence[Tensor], labels: Tensor, *, classes: Sequence[str], partition: str, seed: int
 ) -> None:
-    """Write who holds which samples.
+    """Write the samples of each client.
 
     Args:
-        path: the file, whole or not at all; replaced if it is there.
+        path: the file, which is written completely or not at all, and replaced if it exists.
         parts: each client's sample indices; their order is kept, since the split in two depends on it.
         labels: (n,) of all training samples.
         classes: names in label order.
-        partition: how the parts came about, as the partition prints itself.
-        seed: of the run.
+        partition: the partition that made the parts, as it prints itself.
+        seed: seed of the run.
 
     Raises:
         OSError: naming the file, if it cannot be written.
@@ -76,7 +76,7 @@ def write_partition(
 
 
 def read_partition(path: Path) -> StoredPartition:
-    """Read a file of :func:`write_partition`, or a plain JSON list of index lists, which says nothing of its data.
+    """Read a file of :func:`write_partition`, or a plain JSON list of index lists, without a fingerprint.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -108,7 +108,7 @@ def read_partition(path: Path) -> StoredPartition:
 
 
 def fingerprint(labels: Tensor) -> str:
-    """A name for these labels that others do not have."""
+    """A digest of labels."""
     return blake2b(labels.numpy().astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 

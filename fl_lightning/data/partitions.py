@@ -1,4 +1,4 @@
-"""Which client holds which samples. A partition is one small class: labels in, one index tensor a client out."""
+"""Partitions of samples among clients. A partition is one small class: labels in, one index tensor per client out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ __all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural"
 _KEYS = {"num_clients": "data.num_clients"} | {
     name: f"data.partition.{name}" for name in ("alpha", "base", "classes_per_client", "min_samples", "min_size", "sigma")
 }
-"""Of the command line, by the arguments of the functions that deal."""
+"""Keys of the command line, by the arguments of the functions that deal."""
 
 
 class Partition(ABC):
@@ -38,7 +38,7 @@ class Partition(ABC):
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
 
     def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
-        """The same; for partitions that look at the natural client of every sample, (n,), where it is known."""
+        """The same; for partitions that use the natural client of every sample, (n,), if it is known."""
         with under_keys(_KEYS):
             return self(labels, num_clients, seed)
 
@@ -68,7 +68,7 @@ class DirichletByClass(Dirichlet):
 
     Args:
         alpha: above 0; small is skewed, large is even.
-        min_size: samples that every client gets at least; at least 0.
+        min_size: minimum number of samples of a client, at least 0.
     """
 
     def __init__(self, alpha: float = 0.1, min_size: int = 10) -> None:
@@ -83,7 +83,7 @@ class Shards(Partition):
     """A few shards of the data sorted by label: :func:`fl_lightning.functional.shard_partition` (McMahan et al. 2017).
 
     Args:
-        classes_per_client: shards a client gets.
+        classes_per_client: shards of a client.
     """
 
     def __init__(self, classes_per_client: int = 2) -> None:
@@ -95,10 +95,10 @@ class Shards(Partition):
 
 
 class Classes(Partition):
-    """Exactly so many classes a client, every sample used: :func:`fl_lightning.functional.class_partition`.
+    """The same number of classes for every client, all samples used: :func:`fl_lightning.functional.class_partition`.
 
     Args:
-        classes_per_client: different classes a client gets; every class is dealt equally often.
+        classes_per_client: different classes of a client; every class is dealt equally often.
     """
 
     def __init__(self, classes_per_client: int = 1) -> None:
@@ -113,8 +113,8 @@ class PowerLaw(Partition):
     """A few classes a client, many small clients, few large: :func:`fl_lightning.functional.power_law_partition` (FedProx).
 
     Args:
-        classes_per_client: different classes a client gets; every class is dealt equally often.
-        base: samples of each of its classes that a client gets at least.
+        classes_per_client: different classes of a client; every class is dealt equally often.
+        base: minimum number of samples of each of a client's classes.
         sigma: at least 0; the larger, the more sizes differ.
     """
 
@@ -132,7 +132,7 @@ class Natural(Partition):
     """The clients that the data came from: :func:`fl_lightning.functional.owner_partition`.
 
     Args:
-        min_samples: clients with fewer are left out.
+        min_samples: clients with fewer samples are left out.
     """
 
     def __init__(self, min_samples: int = 1) -> None:
@@ -141,7 +141,7 @@ class Natural(Partition):
         self.min_samples = min_samples
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        """The same as others, with the natural client of every sample, (n,), instead of its label."""
+        """As other partitions, with the natural client of every sample, (n,), instead of its label."""
         return owner_partition(labels, num_clients, seed, self.min_samples)
 
     def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
@@ -165,12 +165,12 @@ class Fixed(Partition):
     """Given index lists.
 
     Args:
-        clients: one list of sample indices a client, or the path of a JSON file that holds such a list of lists, or of a file
-            that ``fl-lightning partition`` wrote, which is refused for other data than it was made for.
+        clients: one list of sample indices per client, or the path of a JSON file with such a list of lists, or of a file of
+            ``fl-lightning partition``, which is refused for data other than those for which it was made.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it is neither.
+        ValueError: if it is neither of these.
     """
 
     def __init__(self, clients: Sequence[Sequence[int]] | str) -> None:

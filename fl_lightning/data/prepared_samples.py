@@ -1,27 +1,94 @@
-"""A dataset's samples where a net wants them, and as it takes them."""
+"""A dataset's samples on the device of a net, in the form that it takes."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.loaders import EvaluationInputs
-from fl_lightning.data.preparation import Preparation
 from fl_lightning.data.samples import Dataset, Part, are_whole, type_name
-from fl_lightning.data.scaling import InputRecord
+from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.storage import Storage, place_samples
+from fl_lightning.functional.random_streams import random_bits
 from fl_lightning.protocol import Batch
+
+
+class Preparation:
+    """Stored samples as a net takes them, on its device and in its precision, which :meth:`to` sets.
+
+    Args:
+        stored: (n, ...) training inputs.
+        augment: changes to images, in order; in evaluation without randomness.
+        mean, std: one value per channel, in [0, 1] for images; None: measured on ``stored``, if those are images.
+
+    Raises:
+        ValueError: if these do not fit together.
+    """
+
+    def __init__(
+        self, stored: Tensor, augment: Sequence[Augmentation], mean: Sequence[float] | None, std: Sequence[float] | None
+    ) -> None:
+        if augment and stored.ndim != 4:
+            shape = tuple(stored.shape[1:])
+            raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
+        if mean is not None and are_whole(stored):
+            raise ValueError(
+                f"data.mean is {list(mean)}, but data.source gives whole numbers that are no images: leave "
+                "data.mean and data.std out, or give floats"
+            )
+        self.augment = tuple(augment)
+        self._example = stored[:1]
+        self.statistics = channel_statistics(stored, self._without_chance, mean, std)  # None: inputs are used as they are
+        self.input_shape = tuple(self._without_chance(self._example).shape[1:])  # of one sample as the net takes it
+        self.to(torch.device("cpu"), torch.get_default_dtype())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Prepare samples on this device, for a net of this precision."""
+        self.device, self.dtype, self._scale = device, dtype, None
+        if self.statistics is not None:
+            multiply, add = self.statistics.scale(self._example)
+            self._scale = (multiply.to(device, dtype), add.to(device, dtype))
+
+    def augmented(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
+        """Images of local steps, changed by draws of their clients' streams.
+
+        Args:
+            images: (M * B, channels, height, width) as stored, of M clients.
+            keys: (M,), keys of the clients' streams.
+            counters: (M, B), counter of each image in its client's stream.
+        """
+        total = sum(augmentation.num_draws for augmentation in self.augment)
+        draws = random_bits(keys[:, None, None], counters[..., None] * total + torch.arange(total, device=self.device))
+        draws = draws.reshape(len(images), total).split([augmentation.num_draws for augmentation in self.augment], dim=1)
+        for augmentation, values in zip(self.augment, draws, strict=True):
+            images = augmentation(images, values)
+        return images
+
+    def for_evaluation(self, inputs: Tensor) -> Tensor:
+        """Inputs in the shape of those for training, without randomness."""
+        return self.normalise(self._without_chance(inputs))
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Augmented inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers unchanged."""
+        return normalise(inputs, self._scale, self.dtype)
+
+    def _without_chance(self, images: Tensor) -> Tensor:
+        for augmentation in self.augment:
+            images = augmentation.evaluate(images)
+        return images
 
 
 class PreparedSamples:
     """The training and test samples of a dataset, on one device and in one precision at a time.
 
     Args:
-        dataset: as loaded.
-        preparation: of its inputs.
-        storage: where inputs lie: on the ``device``, or ``stream``, on disk; ``auto`` goes by the memory.
-        num_workers: threads that read ahead what is streamed; 0 for none.
+        dataset: the loaded dataset.
+        preparation: preparation of its inputs.
+        storage: where inputs are stored: on the ``device``, or ``stream``, on disk; ``auto`` depends on the memory.
+        num_workers: threads that read streamed samples ahead; 0 for none.
     """
 
     def __init__(self, dataset: Dataset, preparation: Preparation, storage: Storage, num_workers: int) -> None:
@@ -30,10 +97,10 @@ class PreparedSamples:
         self._num_workers = num_workers
 
     def to(self, device: torch.device, dtype: torch.dtype, announce: bool) -> None:
-        """Keep the samples for a net on ``device`` of precision ``dtype``.
+        """Keep the samples for a net on ``device`` with precision ``dtype``.
 
         Args:
-            announce: say so where they are streamed because they do not fit.
+            announce: whether to print that they are streamed because they do not fit.
         """
         self.train, self.test = place_samples(self.dataset, device, self._storage, self._num_workers, announce)
         self.preparation.to(device, dtype)
@@ -55,17 +122,46 @@ class PreparedSamples:
 
     def first_inputs(self, count: int) -> Tensor:
         """A few training inputs as the net takes them in evaluation."""
-        first = self.dataset.train.inputs[:count].clone()  # not a view: whoever counts its memory means these alone
+        first = self.dataset.train.inputs[:count].clone()  # not a view, which would hold the memory of all
         return self.preparation.for_evaluation(first.to(self.preparation.device))
 
     @property
     def inputs_are_whole(self) -> bool:
-        """Whether the net is given whole numbers, such as token ids, of which there are no gradients."""
+        """Whether the net's inputs are whole numbers, such as token ids, which have no gradients."""
         return are_whole(self.dataset.train.inputs)
 
     @property
     def input_record(self) -> InputRecord:
-        """What a trained net needs to be used elsewhere: the samples as stored, their statistics and the classes."""
+        """The facts for the use of a trained net: the form of stored samples, their statistics and the classes."""
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
         return InputRecord(list(stored.shape[1:]), list(shape), type_name(stored), mean, std, list(self.dataset.classes))
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """The server's samples, in evaluation mode.
+
+    Args:
+        samples: samples of the dataset.
+        indices: indices of the server's training samples, (``data.public_size``,).
+    """
+
+    samples: PreparedSamples
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def targets(self) -> Tensor:
+        """(``data.public_size``,) classes."""
+        return self.samples.targets("train", self.indices)
+
+    def inputs(self) -> EvaluationInputs:
+        """All inputs."""
+        return self.samples.inputs("train", self.indices)
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
+        """A batch for each tensor of positions among these samples."""
+        return self.samples.batches("train", [self.indices[part] for part in positions])

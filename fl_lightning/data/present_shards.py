@@ -1,6 +1,10 @@
-"""The shards that clients train on at present: all that they hold or, where they learn tasks, those of their present task."""
+"""The clients' present shards: all of their samples or, if they learn tasks, those of their present task.
+
+Also the sizes of batches from these.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,12 +16,12 @@ class PresentShards:
     """One of the shards of each client.
 
     Args:
-        shards: of N clients and T tasks: row ``client * T + position`` is a client's task at that position.
-        num_tasks: T; 1 where samples are given out once for all rounds.
+        shards: shards of N clients and T tasks: row ``client * T + position`` is a client's task at that position.
+        num_tasks: T; 1 if the same samples are used in all rounds.
     """
 
     train: Tensor
-    """Indices of all training samples, where they are looked up."""
+    """Indices of all training samples, on the device on which they are used."""
     label_counts: Tensor
     """(N, C), of each client's training and validation samples."""
     train_label_counts: Tensor
@@ -29,19 +33,19 @@ class PresentShards:
         self._rows = list(range(0, len(shards.label_counts), num_tasks))
 
     def to(self, device: torch.device, streamed: bool) -> None:
-        """Keep indices and counts on a device; indices of samples that are streamed stay where those are read."""
+        """Keep indices and counts on a device; indices of streamed samples stay on the host."""
         self._device = device
         self.train = self.shards.train if streamed else self.shards.train.to(device)
         self._count_labels()
 
     def go_to(self, positions: Sequence[int]) -> None:
-        """From here on each client's samples are those of its task at that position; T: of its last."""
+        """Use the samples of each client's task at that position from now on; T: of its last task."""
         last = self.num_tasks - 1
         self._rows = [client * self.num_tasks + min(position, last) for client, position in enumerate(positions)]
         self._count_labels()
 
     def at_each_position(self) -> Iterator[int]:
-        """Every position in turn, with all clients there; they go back to their present ones at the end."""
+        """Every position in turn, with all clients at it; at the end they return to their present ones."""
         present = self._rows
         try:
             for position in range(self.num_tasks):
@@ -56,7 +60,7 @@ class PresentShards:
         self.train_label_counts = self.shards.train_label_counts[self._rows].to(self._device)
 
     def train_start(self, client: int) -> int:
-        """Where a client's samples begin in ``train``."""
+        """Start of a client's samples in ``train``."""
         return self._train_start[self._rows[client]]
 
     def num_train(self, client: int) -> int:
@@ -65,16 +69,16 @@ class PresentShards:
         return self._train_start[row + 1] - self._train_start[row]
 
     def train_indices(self, client: int) -> Tensor:
-        """Of a client's training samples."""
+        """Indices of a client's training samples."""
         return self.shards.train_indices(self._rows[client])
 
     def validation_indices(self, client: int) -> Tensor:
-        """Of a client's validation samples."""
+        """Indices of a client's validation samples."""
         return self.shards.validation_indices(self._rows[client])
 
     @property
     def newest_position(self) -> int:
-        """The latest task at which a client is."""
+        """The latest position of a client."""
         return max(row % self.num_tasks for row in self._rows)
 
     def validation_so_far(self) -> list[Tensor]:
@@ -82,3 +86,34 @@ class PresentShards:
         starts = (row - row % self.num_tasks for row in self._rows)
         rows = (row for start, last in zip(starts, self._rows, strict=True) for row in range(start, last + 1))
         return [self.shards.validation_indices(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Sizes of clients' batches.
+
+    Args:
+        shards: shards of the clients.
+        local_step: samples of a local step; the last of an epoch can have fewer. None: a client's shard is one batch.
+        evaluation: samples of an evaluation step.
+    """
+
+    shards: PresentShards
+    local_step: int | None
+    evaluation: int
+
+    def steps_per_epoch(self, client: int) -> int:
+        """Batches of one pass over a client's training samples."""
+        size = self.shards.num_train(client)
+        return -(-size // (self.local_step or size))
+
+    def sampling_rate(self, client: int) -> float:
+        """Share of a client's training samples in a batch, at most 1: the probability of each in a Poisson batch."""
+        size = self.shards.num_train(client)
+        return min((self.local_step or size) / size, 1.0)
+
+    def smallest(self, client: int, steps: int) -> int:
+        """Samples of the smallest batch in a client's visit of this many steps."""
+        size = self.shards.num_train(client)
+        batch, reaches_last = min(self.local_step or size, size), steps >= self.steps_per_epoch(client)
+        return size % batch or batch if reaches_last else batch

@@ -1,4 +1,4 @@
-"""What data looks like between a source and a client."""
+"""Datasets and samples, the form of data between a source and a client."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from torch import Tensor
 Part = Literal["train", "test"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
-_CLASSES_WITHOUT_SAMPLES = 1000  # of a small part of a large set: more classes than samples are a mistake beyond that
+_CLASSES_WITHOUT_SAMPLES = 1000  # as in a small part of a large set; beyond that, more classes than samples are a mistake
 _SAMPLES_AT_ONCE = 4096
 
 
@@ -17,8 +17,8 @@ _SAMPLES_AT_ONCE = 4096
 class Samples:
     """Inputs (n, ...) as stored, and targets (n,).
 
-    What inputs are follows from their type: uint8 is images (n, channels, height, width), which are scaled to [0, 1] and
-    normalised; other whole numbers, such as token ids, reach the net as they are; floats and truth values become the net's
+    Their type determines the kind of inputs: uint8 are images (n, channels, height, width), which are scaled to [0, 1] and
+    normalised; other whole numbers, such as token ids, reach the net unchanged; floats and truth values become the net's
     floats.
     """
 
@@ -34,19 +34,19 @@ class Dataset:
     """A source, loaded: training samples, test samples (possibly none) and the names of the classes in label order.
 
     Raises:
-        ValueError: if inputs and targets differ in length, inputs differ in shape or kind or are no finite numbers, a target is
-            not the index of a class, there is no training sample, or two classes have one name.
+        ValueError: if inputs and targets differ in length, inputs differ in shape or kind or are not finite numbers, a target
+            is not the index of a class, there is no training sample, or two classes have one name.
     """
 
     train: Samples
     test: Samples
     classes: tuple[str, ...]
     owners: Tensor | None = None
-    """(n,) natural client of every training sample, counted from 0 (the writer of a digit, say); None: none is known."""
+    """(n,) natural client of every training sample, counted from 0, such as the writer of a digit; None: unknown."""
     test_owners: Tensor | None = None
-    """Likewise of every test sample, -1 for one of nobody who has training samples."""
+    """(n,) natural client of every test sample, -1 if that client has no training samples."""
     sources: tuple[str, ...] | None = None
-    """(C,) source that each class is of, where several are joined; None: all are of one."""
+    """(C,) source of each class, if several are joined; None: there is one source."""
 
     def __post_init__(self) -> None:
         _check_class_names(self.classes)
@@ -68,7 +68,7 @@ class Dataset:
 
 
 def are_whole(inputs: Tensor) -> bool:
-    """Whether inputs are whole numbers that reach the net as they are: no images and no truth values."""
+    """Whether inputs are whole numbers that reach the net unchanged: neither images nor truth values."""
     return inputs.dtype in _WHOLE
 
 
@@ -78,7 +78,7 @@ def type_name(tensor: Tensor) -> str:
 
 
 def numbered_classes(train: Samples, test: Samples) -> tuple[str, ...]:
-    """Names ``0``, ``1``, ... up to the largest label, for a source that knows no names.
+    """Names ``0``, ``1``, ... up to the largest label, for a source without names.
 
     Raises:
         ValueError: if that would be more classes than samples, and more than 1,000.
@@ -106,7 +106,7 @@ def _check_class_names(classes: tuple[str, ...]) -> None:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be printed: what the system gives for a file name that is no UTF-8 cannot."""
+    """Whether a name can be printed, unlike the system's form of a file name that is not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -155,7 +155,7 @@ def _check_inputs(part: str, inputs: Tensor) -> None:
 
 def _check_finite(part: str, inputs: Tensor) -> None:
     for number, some in enumerate(inputs.split(_SAMPLES_AT_ONCE)):
-        # Without a second tensor of their size; a float64 that float32 cannot hold would be infinite as well.
+        # Without a second tensor of their size; a float64 that float32 cannot hold would be infinite too.
         if all(bound.float().isfinite() for bound in some.aminmax()):
             continue
         bad = ~some.float().isfinite()
@@ -167,7 +167,7 @@ def _check_finite(part: str, inputs: Tensor) -> None:
 
 
 def _check_parts_match(train: Tensor, test: Tensor) -> None:
-    """Both parts go through the same changes to the same net."""
+    """Raise a ValueError if the parts differ in shape or kind: both get the same changes for the same net."""
     if len(test) == 0:
         return
     if train.shape[1:] != test.shape[1:]:

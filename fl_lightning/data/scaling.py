@@ -1,4 +1,4 @@
-"""How stored samples become what a net is given: each channel in units of its deviation about its mean."""
+"""The scaling of stored samples for a net: each channel in units of its deviation about its mean."""
 
 import math
 import warnings
@@ -19,10 +19,10 @@ class ChannelStatistics(NamedTuple):
     std: Tensor
 
     def scale(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Factor and summand that take changed inputs to normalised ones.
+        """Factor and summand that turn augmented inputs into normalised ones.
 
         Args:
-            inputs: (n, channels, ...), of the dtype and the number of dimensions that inputs have as stored.
+            inputs: (n, channels, ...), with the dtype and the number of dimensions of stored inputs.
         """
         unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
         shape = (1, -1, *[1] * (inputs.ndim - 2))
@@ -30,9 +30,9 @@ class ChannelStatistics(NamedTuple):
 
 
 class InputRecord(NamedTuple):
-    """What a net was trained on, in plain values, so that a checkpoint says how to feed its net.
+    """The inputs that a net was trained on, in plain values, for the use of a checkpoint's net.
 
-    ``mean`` and ``std`` have one value a channel, or one for all, in [0, 1] for images; None where inputs are used as they are.
+    ``mean`` and ``std`` have one value per channel, or one for all, in [0, 1] for images; None if inputs are used unchanged.
     """
 
     shape: list[int]  # of one sample as stored, before ``data.augment``
@@ -44,21 +44,21 @@ class InputRecord(NamedTuple):
 
     @property
     def statistics(self) -> ChannelStatistics | None:
-        """``mean`` and ``std`` as float64 tensors; None where inputs are used as they are."""
+        """``mean`` and ``std`` as float64 tensors; None if inputs are used unchanged."""
         if self.mean is None:
             return None
         return ChannelStatistics(*(torch.tensor(part, dtype=torch.float64) for part in (self.mean, self.std)))
 
     def examples(self, count: int) -> Tensor:
-        """(count, ...) inputs of zeros, in shape and dtype like those that are stored."""
+        """(count, ...) inputs of zeros, in the shape and dtype of stored ones."""
         return torch.zeros(count, *self.shape, dtype=getattr(torch, self.dtype))
 
 
 def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
-    """What the net of a checkpoint was trained on.
+    """The inputs that the net of a checkpoint was trained on.
 
     Raises:
-        ValueError: if the checkpoint does not say.
+        ValueError: if the checkpoint does not contain them.
     """
     record = checkpoint["federated"].get("inputs")
     if not isinstance(record, dict) or record.keys() != set(InputRecord._fields):
@@ -67,11 +67,11 @@ def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
 
 
 def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
-    """Whether a net gets its inputs as it was trained on them; warns where its classes had other names.
+    """Check that a net gets inputs like those it was trained on; warns if its classes had other names.
 
     Args:
-        trained_on: of the net's checkpoint.
-        given: of the data that the net is to be used on, with statistics that were given or measured.
+        trained_on: inputs in the net's checkpoint.
+        given: inputs of the data for the net, with given or measured statistics.
 
     Raises:
         ValueError: naming ``data.mean`` and ``data.std`` with both values, if they differ.
@@ -95,19 +95,19 @@ def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
 
 
 def _near(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
-    """Whether both say the same, to what two machines measure apart."""
+    """Whether both are equal, up to differences between the measurements of two machines."""
     if one is None or other is None or len(one) != len(other):
         return one is other
     return all(math.isclose(*pair, rel_tol=1e-6, abs_tol=1e-9) for pair in zip(one, other, strict=True))
 
 
 def _typed(values: Sequence[float] | None) -> str:
-    """As it is typed on a command line, in one word, to the digits of a float32."""
+    """Values as one word of a command line, with the digits of a float32."""
     return "null" if values is None else f"[{','.join(f'{value:.7g}' for value in values)}]"
 
 
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-    """Raise a ValueError unless both are given or neither, with one finite value a channel each, deviations above 0."""
+    """Raise a ValueError unless both are given or neither, with one finite value per channel each, deviations above 0."""
     if (mean is None) != (std is None):
         raise ValueError(f"data.mean is {mean} and data.std is {std}: give both or neither")
     if mean is None or std is None:
@@ -122,15 +122,15 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
 def channel_statistics(
     inputs: Tensor, change: Callable[[Tensor], Tensor], mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> ChannelStatistics | None:
-    """The statistics that inputs are normalised with; None leaves them as they are.
+    """The statistics for the normalisation of inputs; None: they are used unchanged.
 
     Args:
         inputs: (n, ...) training inputs as stored.
-        change: what is done to them before they are normalised, without chance.
-        mean, std: one value a channel, in [0, 1] for images; None: measured, where inputs are uint8 images.
+        change: changes to them before they are normalised, without randomness.
+        mean, std: one value per channel, in [0, 1] for images; None: measured, if inputs are uint8 images.
 
     Raises:
-        ValueError: if there is neither one value nor one a channel.
+        ValueError: if there is neither one value nor one per channel.
     """
     if mean is None and inputs.dtype != torch.uint8:
         return None
@@ -138,7 +138,7 @@ def channel_statistics(
     if mean is not None:
         statistics = ChannelStatistics(torch.tensor(mean).double(), torch.tensor(std).double())
     else:
-        # Images are measured as stored, since changes cost time, unless they mix channels; one value serves any number.
+        # Images are measured as stored, since changes cost time, unless these mix channels; one value fits any number.
         same = inputs.shape[1] in (1, channels)
         statistics = _measured(part if same else change(part) for part in inputs.split(4096))
     if len(statistics.mean) not in (1, channels):
@@ -147,12 +147,12 @@ def channel_statistics(
 
 
 def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.dtype) -> Tensor:
-    """Changed inputs as the net takes them; whole numbers that are no images, such as token ids, stay as they are.
+    """Augmented inputs as the net takes them; whole numbers other than images, such as token ids, do not change.
 
     Args:
         inputs: (n, channels, ...).
-        scale: of :meth:`ChannelStatistics.scale`, in ``dtype``; None: only the dtype changes.
-        dtype: the net's.
+        scale: result of :meth:`ChannelStatistics.scale`, in ``dtype``; None: only the dtype changes.
+        dtype: dtype of the net.
     """
     if are_whole(inputs):
         return inputs
@@ -162,7 +162,7 @@ def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.
 
 def _measured(parts: Iterable[Tensor]) -> ChannelStatistics:
     """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
-    # How often each of the 256 values occurs: whole numbers, exact and fast.
+    # Counts of each of the 256 values, which are exact and fast.
     counted = [torch.stack([channel.flatten().bincount(minlength=256) for channel in part.unbind(dim=1)]) for part in parts]
     counts = torch.stack(counted).sum(dim=0).double()
     values, count = torch.arange(256, dtype=torch.float64) / 255, counts.sum(dim=1)

@@ -1,4 +1,4 @@
-"""Which samples each client trains on, validates on and is tested on, for any number of clients in a few flat tensors."""
+"""The training, validation and test samples of each client, for any number of clients in a few flat tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_memory
 
 
 @dataclass(frozen=True)
 class ClientShards:
-    """Samples of N clients. Client k trains on ``train[train_start[k]:train_start[k + 1]]``; likewise the rest."""
+    """Samples of N clients. Client k trains on ``train[train_start[k]:train_start[k + 1]]``; other parts have this form too."""
 
     train: Tensor  # indices into the training set, client by client
     train_start: Tensor  # (N + 1,)
     validation: Tensor
     validation_start: Tensor  # (N + 1,)
-    test: Tensor  # of the training set too, held out of what clients have
+    test: Tensor  # also of the training set, held out of clients' samples
     test_start: Tensor  # (N + 1,)
     train_label_counts: Tensor  # (N, C)
     label_counts: Tensor  # (N, C), training and validation samples
@@ -47,17 +47,16 @@ def split_clients(
         parts: each client's indices into ``labels``.
         labels: (n,) class of every sample.
         num_classes: C.
-        val_fraction: in [0, 1); with 0 nothing is validated on.
-        test_fraction: likewise for tests; both together below 1.
+        val_fraction: in [0, 1); 0 for no validation.
+        test_fraction: in [0, 1), for tests; both together below 1.
 
     Raises:
-        ValueError: if a client is left without a training sample, or without a validation or test sample where some are asked
-            for.
+        ValueError: if a client is left without a training sample, or without a requested validation or test sample.
     """
     held = torch.cat(parts).numpy()
     sizes = np.array([len(part) for part in parts])
     owner = np.repeat(np.arange(len(parts)), sizes)
-    # One sort for all clients: time goes with samples, not with clients.
+    # One sort for all clients: the time depends on samples, not on clients.
     shuffled = held[np.lexsort((rng.random(len(held)), owner))]
     position = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     fractions = {"validation": val_fraction, "test": test_fraction}
@@ -72,10 +71,10 @@ def split_clients(
 
 
 def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
-    """Shards of which each client's training and validation samples are known.
+    """Shards from each client's training and validation samples.
 
     Args:
-        train, validation: of each client, indices into ``labels``.
+        train, validation: indices of each client into ``labels``.
         labels: (n,) class of every sample.
         num_classes: C.
     """
@@ -84,7 +83,7 @@ def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], label
 
 
 def _shards(held: Sequence[tuple[Tensor, np.ndarray]], labels: Tensor, num_classes: int) -> ClientShards:
-    """From all clients' training, validation and test indices, client by client, and how many are whose."""
+    """Shards from all clients' training, validation and test indices, client by client, and the clients' numbers of them."""
     (train, train_sizes), (validation, validation_sizes), (test, test_sizes) = held
     train_counts = _count_labels(labels[train], train_sizes, num_classes)
     validation_counts = _count_labels(labels[validation], validation_sizes, num_classes)
@@ -127,5 +126,5 @@ def _count_labels(labels: Tensor, sizes: np.ndarray, num_classes: int) -> Tensor
 
 
 def starts_of(sizes: np.ndarray) -> Tensor:
-    """(N + 1,), where each of N parts of these sizes begins, one behind the other, and where the last one ends."""
+    """(N + 1,), starts of N adjacent parts of these sizes, and the end of the last one."""
     return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))

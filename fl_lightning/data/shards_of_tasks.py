@@ -1,8 +1,7 @@
-"""Who holds which samples of which task, where one global model learns tasks that come one after another."""
+"""The clients' samples of each task, if one global model learns tasks one after another."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -16,10 +15,10 @@ from fl_lightning.functional.random_streams import numpy_stream
 
 
 class ArrivedClasses(NamedTuple):
-    """The classes of a task, and those of earlier ones."""
+    """The classes of a task and of earlier ones."""
 
     num_old: int  # o, seen before the task
-    new: slice  # columns of those that are new in it; of all where none is
+    new: slice  # columns of its new classes; of all if none is new
     num_seen: int
 
 
@@ -27,19 +26,19 @@ class ArrivedClasses(NamedTuple):
 class ClassStreams:
     """T tasks of N clients. Labels are global, in order of arrival: the classes seen by a position are a prefix of all.
 
-    Row ``client * T + position`` of ``shards`` is what a client trains on while the task at that position is the newest; it is
+    Row ``client * T + position`` of ``shards`` has a client's samples while the task at that position is the newest; it is
     empty before the client joins.
     """
 
     dataset: Dataset
     names: tuple[str, ...]  # of the tasks
-    tasks_of_clients: Tensor  # (N, T), the task that a client trains on at each position; -1 before it joins
+    tasks_of_clients: Tensor  # (N, T), a client's task at each position; -1 before it joins
     shards: ClientShards  # training and validation samples
     num_seen: tuple[int, ...]  # classes seen up to and including each position, C_1 to C_T
-    test_task: Tensor  # (n_test,), position of the task that a test sample is of
-    class_task: Tensor | None  # (C,), position of the task that a class is of; None where every task has all of them
+    test_task: Tensor  # (n_test,), position of a test sample's task
+    class_task: Tensor | None  # (C,), position of a class's task; None if every task has all classes
     cumulative: bool  # whether clients keep the samples of earlier tasks, which come first
-    repeating: bool  # whether a client has samples of an earlier task again: its own are kept, or it stays behind
+    repeating: bool  # whether a client has samples of an earlier task again: it keeps its own, or stays at it
     blurry: bool  # whether tasks have samples of each other's classes
 
     @property
@@ -48,11 +47,11 @@ class ClassStreams:
         return len(self.names)
 
     def num_there(self, position: int) -> int:
-        """Clients that have joined: the first so many."""
+        """Number of clients that have joined; these are the first ones."""
         return int((self.tasks_of_clients[:, position] >= 0).sum())
 
     def stays(self, client: int, position: int) -> int:
-        """How many positions after this one a client has the same task at."""
+        """Number of later positions at which a client has the same task."""
         tasks = self.tasks_of_clients[client]
         return int((tasks[position + 1 :] == tasks[position]).sum())
 
@@ -62,12 +61,12 @@ class ClassStreams:
         return ArrivedClasses(before, slice(self.first_new(position), self.num_seen[position]), self.num_seen[position])
 
     def first_new(self, position: int) -> int:
-        """The first of the classes that are new at a position; 0 where none is, as with tasks of the same classes."""
+        """The first of the classes that are new at a position; 0 if none is, as with tasks of the same classes."""
         before = self.num_seen[position - 1] if position > 0 else 0
         return before if before < self.num_seen[position] else 0
 
     def leaked_classes(self, client: int, position: int) -> list[int]:
-        """Classes of later tasks of which a client has met training samples by a position, as where borders are blurry."""
+        """Classes of later tasks of which a client has met training samples by a position, as with blurry borders."""
         row, seen = client * self.num_tasks, self.num_seen[position]
         return self.shards.train_label_counts[row : row + position + 1, seen:].sum(dim=0).nonzero().flatten().add(seen).tolist()
 
@@ -76,28 +75,23 @@ class ClassStreams:
         return self.shards.train_label_counts[client * self.num_tasks + position].nonzero().flatten().tolist()
 
     def positions_of_classes(self) -> list[tuple[int, int] | None]:
-        """The first and the last position at which clients have samples of each class; None where they never have."""
+        """The first and the last position at which clients have samples of each class; None if they never have any."""
         counts = self.shards.label_counts
         held = counts.reshape(-1, self.num_tasks, counts.shape[1]).sum(dim=0) > 0
         positions = [held[:, label].nonzero().flatten().tolist() for label in range(counts.shape[1])]
         return [(found[0], found[-1]) if found else None for found in positions]
 
     def most_samples(self) -> int:
-        """Training samples that the largest client has in all of its tasks, each counted once."""
+        """Number of training samples of the largest client in all of its tasks, each counted once."""
         sizes = self.shards.train_start.diff()
         owner = torch.repeat_interleave(torch.arange(len(sizes)) // self.num_tasks, sizes)
-        held = (owner * len(self.dataset.train) + self.shards.train).unique()  # with some tasks a sample is in several rows
+        held = (owner * len(self.dataset.train) + self.shards.train).unique()  # with some streams a sample is in several rows
         return int((held // len(self.dataset.train)).bincount().max())
 
     def most_classes(self) -> int:
-        """Classes of which the client that meets most has training samples in all of its tasks."""
+        """Largest number of classes of which a client has training samples in all of its tasks."""
         counts = self.shards.train_label_counts
         return int((counts.reshape(-1, self.num_tasks, counts.shape[1]).sum(dim=1) > 0).sum(dim=1).max())
-
-    def digest(self) -> str:
-        """A short name of who learns which samples in which order."""
-        parts = (self.dataset.train.targets, self.shards.train, self.shards.train_start, self.shards.validation, self.test_task)
-        return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
 
 
 def shards_of_tasks(
@@ -109,19 +103,19 @@ def shards_of_tasks(
     val_fraction: float,
     cumulative: bool,
 ) -> ClientShards:
-    """Each task's samples partitioned anew among the clients that move to it; of row ``client * T + position``.
+    """Shards by row ``client * T + position``, with each task's samples partitioned among the clients that move to it.
 
     Args:
         targets: (n,), classes of all training samples.
         num_classes: C.
         tasks: indices of each task's training samples.
-        tasks_of_clients: (N, T), the task that each client trains on at each position; -1 before it joins.
+        tasks_of_clients: (N, T), each client's task at each position; -1 before it joins.
         split: the clients, the partition and the seed.
-        val_fraction: of a client's samples of a task, for validation.
+        val_fraction: share of a client's samples of a task for validation.
         cumulative: whether clients keep the samples of all their earlier tasks.
 
     Raises:
-        ValueError: if the partition names samples or clients, or leaves a client without samples of a task.
+        ValueError: if the partition has fixed samples or natural clients, or leaves a client without samples of a task.
     """
     if isinstance(split.partition, Fixed | Natural):
         raise ValueError(
@@ -148,7 +142,7 @@ def shards_of_tasks(
 def _shards_of_task(
     targets: Tensor, num_classes: int, held: Tensor, split: FederatedSplit, num_clients: int, val_fraction: float, key: int
 ) -> ClientShards:
-    """``key`` is -1 for the first task, whose draws are those of a federation without tasks."""
+    """Shards of one task. ``key`` is -1 for the first task, whose draws are those of a federation without tasks."""
     labels = targets[held].unique(return_inverse=True)[1]  # partitions take labels from 0 on
     rng = numpy_stream(split.seed, key, -1, "validation split")
     try:

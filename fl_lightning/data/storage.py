@@ -1,4 +1,4 @@
-"""Where samples lie: on the device that trains, or on disk, from where they are streamed to it."""
+"""Storage of samples: on the device that trains, or on disk, from where they are streamed to it."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,20 +10,20 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks.memory import machine_memory
+from fl_lightning.checks import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
 
 Storage = Literal["auto", "device", "stream"]
 
 
 class StoredSamples:
-    """Samples whose targets lie on a device, and whose inputs lie there too or are streamed to it.
+    """Samples with targets on a device, and with inputs on it too or streamed to it.
 
     Args:
-        samples: as loaded.
-        device: where batches are wanted.
+        samples: the loaded samples.
+        device: device of the batches.
         streamed: whether the inputs stay where they are.
-        num_workers: threads that read ahead if so; 0 for none.
+        num_workers: threads that read streamed inputs ahead; 0 for none.
     """
 
     def __init__(self, samples: Samples, device: torch.device, streamed: bool, num_workers: int) -> None:
@@ -36,9 +36,9 @@ class StoredSamples:
         return len(self.targets)
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """On the device, for each tensor of n indices: inputs (n, ...) as stored, and targets in the shape of the indices.
+        """For each tensor of n indices, on the device: inputs (n, ...) as stored, and targets in the shape of the indices.
 
-        All indices are looked at before the first inputs come if these are streamed, else one tensor at a time.
+        For streamed inputs, all indices are read before the first inputs are returned; otherwise one tensor at a time.
         """
         if not self.streamed:
             for indices in batches:
@@ -50,7 +50,7 @@ class StoredSamples:
             yield inputs.to(self.device, non_blocking=True), self.targets[indices.to(self.device)]
 
     def _streamed_rows(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Inputs of each batch in order, some of them read ahead."""
+        """Inputs of each batch in order, some read ahead."""
         if self._readers is None:
             yield from map(self._rows, batches)
             return
@@ -65,18 +65,18 @@ class StoredSamples:
         rows = self.inputs[indices.reshape(-1)]
         if self.device.type != "cuda":
             return rows
-        with torch.cuda.device(self.device):  # of this thread: pinning would take memory of the first GPU
+        with torch.cuda.device(self.device):  # for this thread: pinning would use memory of the first GPU
             return rows.pin_memory()
 
 
 def place_samples(
     dataset: Dataset, device: torch.device, storage: Storage, num_workers: int, announce: bool
 ) -> tuple[StoredSamples, StoredSamples]:
-    """Training and test samples of a dataset, where ``data.storage`` wants them.
+    """Training and test samples of a dataset, stored as ``data.storage`` requires.
 
     Args:
-        storage: ``auto`` streams what does not fit on the device.
-        announce: say so if it does.
+        storage: ``auto`` streams samples that do not fit on the device.
+        announce: whether to print it if so.
     """
     num_bytes = sum(part.inputs.nbytes for part in (dataset.train, dataset.test))
     streamed = storage == "stream" or (storage == "auto" and not fits(num_bytes, device))
@@ -90,7 +90,7 @@ def place_samples(
 
 
 def fits(num_bytes: int, device: torch.device) -> bool:
-    """Whether samples may lie on a device: they take at most half of what is free on a GPU, or of this machine's memory."""
+    """Whether samples fit on a device: they take at most half of a GPU's free memory, or of this machine's memory."""
     if device.type == "cuda":
         return num_bytes <= torch.cuda.mem_get_info(device)[0] // 2
     return num_bytes <= machine_memory() // 2

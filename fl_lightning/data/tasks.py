@@ -1,9 +1,8 @@
-"""Task streams: every client learns its sequence of tasks, each with a few of the classes."""
+"""Task streams: every client learns its own sequence of tasks, each with a few of the classes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +24,7 @@ TasksBy = Literal["classes", "sources", "superclasses"]
 
 @dataclass(frozen=True)
 class Streams:
-    """The sequences of N clients, T tasks each.
+    """The sequences of N clients with T tasks each.
 
     Samples are numbered over the source's training and test samples, in that order, and their labels are positions among the
     classes of their task. Row ``client * T + position`` of ``shards`` and ``test`` is a client's task at that position.
@@ -33,7 +32,7 @@ class Streams:
 
     dataset: Dataset  # all samples as training samples, with the classes "0", "1", ... of a task
     names: tuple[str, ...]  # of all tasks
-    order: Tensor  # (N, T), which task each client learns at each position
+    order: Tensor  # (N, T), each client's task at each position
     shards: ClientShards  # training and validation samples
     test: tuple[Tensor, ...]  # test samples of each row
 
@@ -47,52 +46,46 @@ class Streams:
         row = client * self.num_tasks + position
         return self.test[row] if part == "test" else self.shards.validation_indices(row)
 
-    def digest(self) -> str:
-        """A short name of who learns which samples in which order."""
-        shards = (self.shards.train, self.shards.train_start, self.shards.validation)
-        parts = (self.order, self.dataset.train.targets, *shards, *self.test)
-        return blake2b(b"".join(part.numpy().tobytes() for part in parts), digest_size=8).hexdigest()
-
 
 class Tasks(ABC):
-    """What makes the classes of a source a sequence of tasks: ``data.tasks``."""
+    """The rule that turns the classes of a source into a sequence of tasks: ``data.tasks``."""
 
     global_model: bool
-    """Whether the global model learns all tasks, one after another; else each client learns its sequence of them."""
+    """Whether the global model learns all tasks, one after another; otherwise each client learns its own sequence."""
 
     @abstractmethod
     def stream(self, dataset: Dataset, split: FederatedSplit, val_fraction: float) -> Streams | ClassStreams:
-        """Every client's samples of every task; a function of data and seed alone.
+        """Every client's samples of every task; a function of only the data and the seed.
 
         Args:
-            dataset: as loaded.
+            dataset: the loaded dataset.
             split: the clients, the partition and the seed.
-            val_fraction: of a client's samples, for validation.
+            val_fraction: share of a client's samples for validation.
 
         Raises:
-            ValueError: if the data does not make these tasks.
+            ValueError: if the data do not give these tasks.
         """
 
 
 class TaskStream(Tasks):
-    """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one a client.
+    """Cuts the classes of a source into tasks, and each task's samples into disjoint parts, one per client.
 
     Each client learns ``tasks_per_client`` of the tasks in an order drawn for it. Training and test samples of the source are
-    pooled, dealt to clients evenly and at random, and a client's part is split into training, test and validation samples anew.
-    Of the FedWeIT paper (Yoon et al., ICML 2021, Section 5) Overlapped-CIFAR-100 is ``by: superclasses``, and NonIID-50
-    ``by: sources``, where a task is not shared: it is, whole, one client's.
+    pooled and dealt to clients evenly and at random, and a client's part is split into training, test and validation samples.
+    In the FedWeIT paper (Yoon et al., ICML 2021, Section 5), Overlapped-CIFAR-100 is ``by: superclasses``, and NonIID-50 is
+    ``by: sources``, where each task belongs to one client as a whole.
 
     Args:
-        by: how classes make tasks: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed; ``sources``,
-            likewise, but of one of :class:`~fl_lightning.data.Joined` sources each (any other source is one alone), and no two
-            clients learn the same task; or ``superclasses``, the classes of each superclass.
-        classes_per_task: classes of a task, at least 2; what is left over is in no task. Not for ``by: superclasses``.
+        by: rule for the classes of a task: ``classes``, ``classes_per_task`` at a time in an order drawn by the seed;
+            ``sources``, the same, but each task from one of :class:`~fl_lightning.data.Joined` sources (any other source counts
+            as one), and no two clients learn the same task; or ``superclasses``, the classes of each superclass.
+        classes_per_task: classes of a task, at least 2; remaining classes are in no task. Not for ``by: superclasses``.
         table: CSV file with the columns ``class,superclass``; by default that of CIFAR-100. For ``by: superclasses``.
-        tasks_per_client: length of a sequence; None for all tasks, or as many for each client as there are.
-        tasks_per_source: tasks of the sources named, at least 1 each, with fewer classes in the last one where that is what is
-            left; of all other sources as many whole ones as there are. For ``by: sources``.
-        test_fraction: of a client's samples of a task, above 0.
-        val_fraction: likewise, for what stops and slows training; above 0.
+        tasks_per_client: length of a sequence; None for all tasks, or for as many as there are for each client.
+        tasks_per_source: number of tasks of some sources, at least 1 each; the last one can have fewer classes. All other
+            sources give as many complete tasks as they have. For ``by: sources``.
+        test_fraction: share of a client's samples of a task for tests, above 0.
+        val_fraction: share for validation, which stops and slows training; above 0.
 
     Raises:
         ValueError: if a value is out of range.
@@ -145,10 +138,10 @@ class TaskStream(Tasks):
         return self.partition(dataset, split.num_clients, split.seed)
 
     def partition(self, dataset: Dataset, num_clients: int, seed: int) -> Streams:
-        """Each client's tasks and samples; a function of the dataset and the seed alone.
+        """Each client's tasks and samples; a function of only the dataset and the seed.
 
         Raises:
-            ValueError: if there are fewer tasks than a client shall learn, a task has one class, or a client is left without
+            ValueError: if there are fewer tasks than a client must learn, a task has one class, or a client is left without
                 training, validation or test samples of one.
         """
         tasks = self._tasks(dataset, seed)
@@ -171,11 +164,11 @@ class TaskStream(Tasks):
 
     @property
     def _deals_whole_tasks(self) -> bool:
-        """Whether no two clients learn the same task; else every task's samples are dealt to all of them."""
+        """Whether no two clients learn the same task; otherwise every task's samples are dealt to all clients."""
         return self.by == "sources"
 
     def _order(self, num_tasks: int, num_clients: int, num_classes: int, seed: int) -> Tensor:
-        """(N, T), which task each client learns at each position."""
+        """(N, T), each client's task at each position."""
         whole = self._deals_whole_tasks
         for_each = num_tasks // num_clients if whole else num_tasks
         count = for_each if self.tasks_per_client is None else self.tasks_per_client
@@ -215,7 +208,7 @@ class TaskStream(Tasks):
         return tasks
 
     def _groups(self, source: str, classes: Sequence[int]) -> list[Sequence[int]]:
-        """The classes of one source, a group a task."""
+        """The classes of one source, a group per task."""
         size = self.classes_per_task
         count = self.tasks_per_source.get(source, len(classes) // size)
         groups = [classes[first : first + size] for first in range(0, len(classes), size)]
@@ -227,7 +220,7 @@ class TaskStream(Tasks):
         return groups[:count]
 
     def _parts(self, task: int, belongs: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
-        """A task's samples in ``num_clients`` parts of equal size; what is left over by the division is in no part."""
+        """A task's samples in ``num_clients`` parts of equal size; the remainder is in no part."""
         held = belongs.nonzero().flatten()
         drawn = held[torch.from_numpy(numpy_stream(seed, task, -1, "samples of a task").permutation(len(held)))]
         size = len(held) // num_clients

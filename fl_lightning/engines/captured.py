@@ -14,6 +14,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.cuda_graph import Stream
 from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.sums import Sums
@@ -67,9 +68,10 @@ class CapturedEngine(SequentialEngine):
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
-        if self.behaviour.draws:
+        two = self.data.first_inputs(2)
+        if draws(self.net, two):
             raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
-        self.full_batches = not self.behaviour.mixes_samples
+        self.full_batches = not mixes_samples(self.net, two)
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
         step = LocalStep(method, self.net, context.protection.estimate)

@@ -1,7 +1,6 @@
 """CohortStates: the states of a cohort's clients, on their way to the engine that fits them and back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -9,11 +8,6 @@ from fl_lightning.engines.ranks import Ranks
 from fl_lightning.functional.transfers import to_device
 from fl_lightning.protocol import ClientState, pack, unpack
 from fl_lightning.state.client_states import ClientStates
-
-
-@dataclass(frozen=True)
-class _States:
-    by_client: dict[int, ClientState]
 
 
 class CohortStates:
@@ -77,8 +71,8 @@ class CohortStates:
 
     def _exchange(self, outgoing: Sequence[dict[int, ClientState]]) -> dict[int, ClientState]:
         """Send the states of some clients to each process; returns the states sent here, by client."""
-        parts = self._ranks.exchange([pack(_States(states)) if states else {} for states in outgoing])
-        return {client: state for part in parts if part for client, state in unpack(_States, part).by_client.items()}
+        parts = self._ranks.exchange([pack(states) if states else {} for states in outgoing])
+        return {client: state for part in parts if part for client, state in unpack(dict[int, ClientState], part).items()}
 
     def _owner(self, client: int) -> int:
         return client % self._ranks.size

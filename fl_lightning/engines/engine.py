@@ -14,7 +14,6 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
-from fl_lightning.engines.net_behaviour import NetBehaviour
 from fl_lightning.engines.ranks import split_by_work
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
@@ -59,7 +58,6 @@ class Engine(ABC):
         poisson = context.protection.poisson_batches
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
         self.net = copy.deepcopy(method.net).train()
-        self.behaviour = NetBehaviour(self.net, partial(self.data.first_inputs, 2))
         # Both nets only ever change in place: their tensors are looked up once.
         self.global_state = _tensors(method.net)
         self.working_state, self.sent_down = (

@@ -1,40 +1,11 @@
 """A net's behaviour on a batch, found by running it on one."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.functional.random_streams import seeded_layers
-
-
-class NetBehaviour:
-    """A net's behaviour on samples in train mode, found at the first use.
-
-    Args:
-        net: in train mode.
-        two: gives two samples, (2, ...).
-    """
-
-    def __init__(self, net: nn.Module, two: Callable[[], Tensor]) -> None:
-        self._net, self._two = net, two
-
-    @cached_property
-    def mixes_samples(self) -> bool:
-        """Whether the samples of a batch influence each other in training, as with BatchNorm."""
-        return mixes_samples(self._net, self._two())
-
-    @cached_property
-    def draws(self) -> bool:
-        """Whether it draws from a global generator, as dropout does."""
-        return draws(self._net, self._two())
-
-    @cached_property
-    def activation_bytes(self) -> int:
-        """Bytes per sample that a step keeps for its backward pass."""
-        return activation_bytes(self._net, self._two())
 
 
 def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:

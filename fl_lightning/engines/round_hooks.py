@@ -37,21 +37,35 @@ class RoundHooks:
 
     def broadcast(self, client: int) -> dict[str, Any]:
         """Tensors sent down to a client in addition to the weights."""
-        return {**self.method.broadcast(client), **self.tasks.broadcast(client)}
+        return self._both("broadcast", self.method.broadcast(client), self.tasks.broadcast(client))
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """A client's carry, constant during its fit."""
         client = client.having(carry=self.tasks.begin_visit(net, client))
-        return {**self.method.client_start(net, client), **client.carry}
+        return self._both("carry", self.method.client_start(net, client), client.carry)
 
     def end_visit(self, net: nn.Module, client: Client) -> Upload:
         """A client's upload, after the learner of tasks has evaluated the model."""
         self.tasks.end_visit(net, client)
-        return {**self.method.client_result(net, client), **self.tasks.upload(net, client)}
+        upload = self._both("upload", self.method.client_result(net, client), self.tasks.upload(net, client))
+        if not client.state.get("tasks", True):  # the learner looked, and keeps nothing
+            del client.state["tasks"]
+        return upload
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         """Values of a visit for the server."""
-        return {**self.method.probe(net, client), **self.tasks.probe(net, client)}
+        return self._both("probe", self.method.probe(net, client), self.tasks.probe(net, client))
+
+    def _both(self, what: str, of_method: dict[str, Any], of_learner: dict[str, Any]) -> dict[str, Any]:
+        """The parts of both.
+
+        Raises:
+            ValueError: if they have a name in common, of which one would silently replace the other.
+        """
+        for name in of_method.keys() & of_learner.keys():
+            method, learner = type(self.method).__name__, type(self.tasks).__name__
+            raise ValueError(f"{method} and its learner of tasks, {learner}, both have {name!r} in their {what}: rename one")
+        return {**of_method, **of_learner}
 
     def kept_state(self, client: Client, state: ClientState) -> ClientState:
         """A client's state after a visit."""

@@ -15,6 +15,7 @@ from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
 from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.net_behaviour import activation_bytes, draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
@@ -70,8 +71,11 @@ class VectorizedEngine(Engine):
             )
         if method.needs.client_moments:
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
-        if self.behaviour.draws:
+        two = self.data.first_inputs(2)
+        if draws(self.net, two):
             raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
+        with context.precision():
+            self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
         # Stacked clients need not be separated for FedAvg's hooks.
@@ -107,7 +111,7 @@ class VectorizedEngine(Engine):
         client = member.client
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
-        batches = (client.num_train, client.num_steps) if self.behaviour.mixes_samples else ()
+        batches = (client.num_train, client.num_steps) if self._mixes_samples else ()
         phases = [self._resting(client, step) for step in range(client.num_steps)] if self._has_phases else ()
         sends = self._one_by_one or member.request.sends
         return repr((member.rate, member.start is None, shapes, batches, phases, sends))
@@ -120,7 +124,7 @@ class VectorizedEngine(Engine):
         """Clients per stack: a fixed amount of memory, so that the same run always has the same stacks."""
         batch = min(num_samples, self.data.batch_size or num_samples)
         # Weights, gradients, two moments of the optimizer and a temporary; activations and their gradients.
-        each = 5 * num_bytes(self.working_state) + 2 * batch * self.behaviour.activation_bytes
+        each = 5 * num_bytes(self.working_state) + 2 * batch * self._activation_bytes
         device = self.context.device
         total = torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_STACK_BYTES
         return max(total // each, 1)

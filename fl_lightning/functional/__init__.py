@@ -26,6 +26,7 @@ from fl_lightning.functional.generator_losses import class_imbalance, gaussian_d
 from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
+    calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
@@ -35,14 +36,25 @@ from fl_lightning.functional.partition.dealt_classes import class_partition, pow
 from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
 from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
 from fl_lightning.functional.partition.owners import owner_partition
-from fl_lightning.functional.tasks import average_accuracy, average_forgetting, backward_transfer
+from fl_lightning.functional.tasks import (
+    average_accuracy,
+    average_forgetting,
+    average_incremental_accuracy,
+    backward_transfer,
+    fed_mammoth_forgetting,
+    forward_transfer,
+    intransigence,
+    mammoth_forgetting,
+)
 
 __all__ = [
     "ClientForgettingScores",
     "Heterogeneity",
     "average_accuracy",
     "average_forgetting",
+    "average_incremental_accuracy",
     "backward_transfer",
+    "calibrated_cross_entropy",
     "class_imbalance",
     "class_partition",
     "client_forgetting",
@@ -52,15 +64,19 @@ __all__ = [
     "dynamic_distillation",
     "empirical_fisher",
     "ensemble_distillation",
+    "fed_mammoth_forgetting",
     "final_accuracy",
     "forgetting_by_class",
     "forgetting_from_best",
+    "forward_transfer",
     "gaussian_divergence",
     "gradient_compensation",
     "herding",
     "heterogeneity",
     "iid_partition",
+    "intransigence",
     "label_count_weights",
+    "mammoth_forgetting",
     "masked_cross_entropy",
     "matched_parts",
     "model_contrastive_loss",

@@ -1,8 +1,9 @@
 """Cross entropies that use the client's label counts.
 
-All of them take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), and agree with
-ordinary cross entropy if the client holds every class equally often. Half-precision logits are computed and returned in
-float32, as autocast does for cross entropy. None of them is for evaluation: a global model is evaluated on its plain logits.
+All of them take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), and have the
+gradient of ordinary cross entropy if the client holds every class equally often. Half-precision logits are computed and
+returned in float32, as autocast does for cross entropy. None of them is for evaluation: a global model is evaluated on its
+plain logits.
 """
 
 import torch
@@ -95,6 +96,37 @@ def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, r
     """
     filled = at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
     return reduce_losses(F.cross_entropy(filled, target, reduction="none"), reduction)
+
+
+def calibrated_cross_entropy(
+    logits: Tensor, target: Tensor, label_counts: Tensor, tau: float = 1.0, reduction: LossReduction = "mean"
+) -> Tensor:
+    """Cross entropy of calibrated logits: the fewer samples of a class a client has, the larger the margin it must keep.
+
+    ``logsumexp_c (f_c - tau n_c^(-1/4)) - (f_y - tau n_y^(-1/4))`` with ``n = label_counts``: FedLC (Zhang et al., ICML 2022).
+    The paper does not say what an absent class has, n = 0. Here it is the limit, no part in the softmax, so absent classes get
+    a gradient of exactly 0; popular code takes 1e-8 samples, a margin of 100 tau. The counts are those of the client: PFLlib
+    takes sums over all clients, by which every client has the same margins.
+
+    Args:
+        logits: (B, C), any float dtype.
+        target: (B,) class indices, each of a class that the client holds.
+        label_counts: (C,) samples of each class at the client.
+        tau: scale of the margins, above 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> logits = torch.zeros(1, 3)
+        >>> calibrated_cross_entropy(logits, torch.tensor([1]), torch.tensor([1, 16, 0]))  # log(1 + exp(1/2 - 1))
+        tensor(0.4741)
+    """
+    logits = at_least_float32(logits)
+    margins = tau * label_counts.to(logits.dtype).pow(-0.25)  # infinite for absent classes
+    return reduce_losses(F.cross_entropy(logits - margins, target, reduction="none"), reduction)
 
 
 def _true_logit(logits: Tensor, target: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ nine convolutions and one linear layer. The paper gives no more details; widths,
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 
 class CNN10(Network):
@@ -29,11 +29,7 @@ class CNN10(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, width: int = 128) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 3:
-            raise ValueError(
-                f"model.net CNN10 needs images of at least 3x3, the data gives shape {tuple(input_shape)}: use MLP"
-            )
-        channels, rows, columns = input_shape
+        channels, rows, columns = image_shape("CNN10", input_shape, 3, cure="use MLP")
         self.features = nn.Sequential(
             *_conv(channels, width),
             *_conv(width, 2 * width),
@@ -48,9 +44,6 @@ class CNN10(Network):
             nn.Flatten(),
         )
         self.classifier = nn.Linear(4 * width * (rows // 3) * (columns // 3), num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
 
 def _conv(fan_in: int, fan_out: int, norm: bool = False) -> list[nn.Module]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 
 def _norms(groups: int | None, channels: int) -> list[nn.Module]:
@@ -31,9 +31,7 @@ class CNN2(Network):
         super().__init__()
         if norm_groups is not None and (norm_groups < 1 or 32 % norm_groups):
             raise ValueError(f"model.net.norm_groups is {norm_groups}, must be a divisor of 32: ResNet18 has 2")
-        if len(input_shape) != 3 or min(input_shape[1:]) < 4:
-            raise ValueError(f"model.net CNN2 needs images of at least 4x4, the data gives shape {tuple(input_shape)}: use MLP")
-        channels, height, width = input_shape
+        channels, height, width = image_shape("CNN2", input_shape, 4, cure="use MLP")
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
             *_norms(norm_groups, 32),
@@ -48,6 +46,3 @@ class CNN2(Network):
             nn.ReLU(),
         )
         self.classifier = nn.Linear(hidden, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))

@@ -5,9 +5,9 @@ Xu, Hong, Huang, Jiang, "Acceleration of Federated Learning with Alleviated Forg
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 
 class CNN5(Network):
@@ -26,11 +26,7 @@ class CNN5(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 20:
-            raise ValueError(
-                f"model.net CNN5 needs images of at least 20x20, the data gives shape {tuple(input_shape)}: use CNN2 or MLP"
-            )
-        channels, height, width = input_shape
+        channels, height, width = image_shape("CNN5", input_shape, 20, cure="use CNN2 or MLP")
         pooled = [((size - 8) // 2 - 4) // 2 for size in (height, width)]
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5),
@@ -46,6 +42,3 @@ class CNN5(Network):
             nn.ReLU(),
         )
         self.classifier = nn.Linear(256, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))

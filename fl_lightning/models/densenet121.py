@@ -8,9 +8,9 @@ FedReg's code leaves out the final average pooling, the paper does not: it is ke
 from collections.abc import Sequence
 
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 
 class DenseNet121(Network):
@@ -30,20 +30,14 @@ class DenseNet121(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 29:
-            raise ValueError(
-                f"model.net DenseNet121 needs images of at least 29x29, the data gives shape {tuple(input_shape)}: "
-                "use CNN2 or add fl_lightning.data.Resize to data.augment"
-            )
+        cure = "use CNN2 or add fl_lightning.data.Resize to data.augment"
+        channels, _, _ = image_shape("DenseNet121", input_shape, 29, cure=cure)
         net = torchvision.models.densenet121(num_classes=num_classes)
-        if input_shape[0] != 3:
-            net.features.conv0 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
+        if channels != 3:
+            net.features.conv0 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
             nn.init.kaiming_normal_(net.features.conv0.weight)
         for name, norm in list(net.features.named_modules()):
             if isinstance(norm, nn.BatchNorm2d):
                 net.features.set_submodule(name, nn.GroupNorm(4, norm.num_features))
         self.features = nn.Sequential(net.features, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.classifier = net.classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 _BETA = 0.75
 
@@ -37,9 +37,7 @@ class LeNet(Network):
     def __init__(self, input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         check_range("model.net.dropout", dropout, at_least=0, below=1, hint="0 leaves nothing out")
-        if len(input_shape) != 3:
-            raise ValueError(f"model.net LeNet needs images, the data gives shape {tuple(input_shape)}: use MLP")
-        channels, height, width = input_shape
+        channels, height, width = image_shape("LeNet", input_shape, cure="use MLP")
         half = (math.ceil(height / 2), math.ceil(width / 2))
         quarter = (math.ceil(height / 4), math.ceil(width / 4))
         # No layer at 0: it would still draw, which not all engines support.
@@ -65,9 +63,6 @@ class LeNet(Network):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 _scale_variance(layer)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
 
 class _LocalResponseNorm(nn.Module):

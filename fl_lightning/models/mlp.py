@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning.models.network import Network
 
@@ -26,6 +26,3 @@ class MLP(Network):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(widths[-1], num_classes)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.classifier(self.features(inputs))

@@ -7,9 +7,9 @@ base encoder, a projection head of two layers with output 256, the output layer.
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 
 class MoonCNN(Network):
@@ -28,11 +28,7 @@ class MoonCNN(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-            raise ValueError(
-                f"model.net MoonCNN needs images of at least 16x16, the data gives shape {tuple(input_shape)}: use CNN2 or MLP"
-            )
-        channels, height, width = input_shape
+        channels, height, width = image_shape("MoonCNN", input_shape, 16, cure="use CNN2 or MLP")
         pooled = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
         self.features = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
@@ -51,6 +47,3 @@ class MoonCNN(Network):
             nn.Linear(84, 256),
         )
         self.classifier = nn.Linear(256, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))

@@ -1,6 +1,9 @@
-"""The common base of the papers' networks."""
+"""The common base of the papers' networks, and their refusals of inputs."""
 
-from torch import nn
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
 
 
 class Network(nn.Module):
@@ -8,3 +11,35 @@ class Network(nn.Module):
 
     It returns ``net.classifier(net.features(inputs))``.
     """
+
+    features: Any  # of a subclass: a module or a method
+    classifier: Any
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.classifier(self.features(inputs))
+
+
+def image_shape(net: str, input_shape: Sequence[int], smallest: int = 1, *, cure: str) -> tuple[int, int, int]:
+    """The shape of the data's images, (channels, height, width).
+
+    Raises:
+        ValueError: if they are not images, or a side is below ``smallest``.
+    """
+    shape = tuple(input_shape)
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        size = f" of at least {smallest}x{smallest}" if smallest > 1 else ""
+        raise ValueError(f"model.net {net} needs images{size}, the data gives shape {shape}: {cure}")
+    return shape
+
+
+def check_colour(net: str, input_shape: Sequence[int]) -> None:
+    """Refuse data that are not images with three channels.
+
+    Raises:
+        ValueError: with the cure.
+    """
+    if len(input_shape) != 3 or input_shape[0] != 3:
+        raise ValueError(
+            f"model.net {net} needs colour images, the data gives shape {tuple(input_shape)}: "
+            "add fl_lightning.data.ToRGB to data.augment"
+        )

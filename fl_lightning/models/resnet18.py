@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 Norm = Literal["group", "batch", "mix"]
 
@@ -49,11 +49,7 @@ class ResNet18(Network):
     def __init__(self, input_shape: Sequence[int], num_classes: int, norm: Norm = "group") -> None:
         super().__init__()
         check_choice("model.net.norm", norm, Norm)
-        if len(input_shape) != 3 or min(input_shape[1:]) < 17:
-            raise ValueError(
-                f"model.net ResNet18 needs images of at least 17x17, the data gives shape {tuple(input_shape)}: use CNN2 or MLP"
-            )
-        channels, height, width = input_shape
+        channels, height, width = image_shape("ResNet18", input_shape, 17, cure="use CNN2 or MLP")
         first, second = _NORMS[norm]
         blocks: list[nn.Module] = []
         fan_in = 64
@@ -69,9 +65,6 @@ class ResNet18(Network):
     def features(self, images: Tensor) -> Tensor:
         """The inputs of the class layer, (B, features)."""
         return self.pool(self.blocks(self.stem(images)))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
 
 class _Block(nn.Module):

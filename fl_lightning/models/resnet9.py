@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, image_shape
 
 _NUM_BLOCKS = 2
 
@@ -34,12 +34,8 @@ class ResNet9(Network):
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 32:
-            raise ValueError(
-                f"model.net ResNet9 needs images of at least 32x32, the data gives shape {tuple(input_shape)}: "
-                "use CNN2 or add fl_lightning.data.Pad to data.augment"
-            )
-        channels, height, width = input_shape
+        cure = "use CNN2 or add fl_lightning.data.Pad to data.augment"
+        channels, height, width = image_shape("ResNet9", input_shape, 32, cure=cure)
         self.features = nn.Sequential(
             _ScaledConv(channels, 64),
             nn.ReLU(),
@@ -61,9 +57,6 @@ class ResNet9(Network):
         self.classifier = nn.Linear(512 * (height // 32) * (width // 32), num_classes)
         nn.init.zeros_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
 
 class _Shift(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.models import SqueezeNet, get_model, list_models
 
 from fl_lightning.checks import check_file
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, check_colour
 
 # Auxiliary heads would make the outputs in train mode a tuple.
 _NO_AUXILIARY_HEADS = {
@@ -52,11 +52,7 @@ class TorchvisionModel(Network):
         if name not in known:
             close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0)[0]
             raise ValueError(f"model.net.name is {name!r}, no classification model of torchvision: did you mean {close}?")
-        if len(input_shape) != 3 or input_shape[0] != 3:
-            raise ValueError(
-                f"model.net TorchvisionModel needs colour images, the data gives shape {tuple(input_shape)}: "
-                "add fl_lightning.data.ToRGB to data.augment"
-            )
+        check_colour("TorchvisionModel", input_shape)
         fixed = {"weights": None, "num_classes": num_classes, **_NO_AUXILIARY_HEADS.get(name, {})}
         try:
             net = get_model(name, **fixed, **(options or {}))
@@ -74,9 +70,6 @@ class TorchvisionModel(Network):
             self.classifier = net.get_submodule(class_layer)
             net.set_submodule(class_layer, nn.Identity())
             self.features = net
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
 
 def read_state_dict(file: str) -> dict[str, Tensor]:

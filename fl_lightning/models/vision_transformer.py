@@ -17,7 +17,7 @@ from torchvision.models import VisionTransformer
 from torchvision.models.vision_transformer import interpolate_embeddings
 
 from fl_lightning.checks import check_file
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import Network, check_colour
 from fl_lightning.models.torchvision_model import load_all_but_class_layer, read_state_dict
 
 _CURE = "give Google's ViT-B_32.npz"
@@ -45,11 +45,7 @@ class ViTB32(Network):
     def __init__(self, input_shape: Sequence[int], num_classes: int, weights: str | None = None) -> None:
         super().__init__()
         shape, name = tuple(input_shape), type(self).__name__
-        if len(shape) != 3 or shape[0] != 3:
-            raise ValueError(
-                f"model.net {name} needs colour images, the data gives shape {shape}: "
-                "add fl_lightning.data.ToRGB to data.augment"
-            )
+        check_colour(name, shape)
         if shape[1] != shape[2] or shape[1] % self._patch:
             raise ValueError(
                 f"model.net {name} needs square images with sides a multiple of {self._patch}, the data gives shape {shape}: "
@@ -72,9 +68,6 @@ class ViTB32(Network):
         self.classifier = net.heads.get_submodule("head")
         net.add_module("heads", nn.Identity())
         self.features = net
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images))
 
     def _check_positions(self, state: Mapping[str, Tensor], file: str) -> None:
         """Raise an error with the file's name, which ``interpolate_embeddings`` would not give."""

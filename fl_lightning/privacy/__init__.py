@@ -1,4 +1,4 @@
-"""What defends clients' samples: ``--model.privacy DPSGD`` or ``UserLevelDP``."""
+"""Defences of clients' samples: ``--model.privacy DPSGD`` or ``UserLevelDP``."""
 
 from fl_lightning.privacy.defence import Privacy
 from fl_lightning.privacy.dp_sgd import DPSGD

@@ -1,30 +1,75 @@
-"""What a defence may change about a round."""
+"""The part of a defence in a round, and the epsilon that it spends."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import import_module
 
+import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_range
 from fl_lightning.checks.extras import needing_extra
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
-from fl_lightning.privacy.accounting import Releases, epsilon
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.protocol import Update
 from fl_lightning.protocol.protection import Protection
 
+# Below this, Opacus's sums over fractional orders take minutes or never end, and sampling hides next to nothing: epsilon,
+# above 5,000 by then, is taken as that of a sampling rate of 1, which it cannot exceed.
+_SMALLEST_NOISE_WITH_SAMPLING = 0.01
+
+
+Releases = dict[tuple[float, float], int]  # (sampling rate, sigma) -> number of noisy sums released with them
+
+
+def epsilon(releases: Releases, delta: float) -> float:
+    """Epsilon of the subsampled Gaussian mechanism at ``delta``, after noisy sums over Poisson samples.
+
+    It is that of ``opacus.accountants.RDPAccountant``: I. Mironov, K. Talwar, L. Zhang: Rényi Differential Privacy of the
+    Sampled Gaussian Mechanism. arXiv 1908.10530.
+
+    Args:
+        releases: by the probability that one sample, or client, is in a sum, in (0, 1], and sigma, above 0. Without any,
+            nothing is spent.
+        delta: in (0, 1).
+    """
+    from opacus.accountants import RDPAccountant  # takes seconds, which runs without privacy do not need
+    from opacus.accountants.analysis.rdp import get_privacy_spent
+
+    divergences = [count * _divergences_of_release(*how) for how, count in releases.items() if count > 0]
+    if not divergences:
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of orders at the end of their range, which very small or large noise has
+        total = np.asarray(sum(divergences)).tolist()
+        spent, _ = get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=total, delta=delta)
+    return float(spent)
+
+
+@lru_cache(maxsize=4096)
+def _divergences_of_release(sampling_rate: float, noise_multiplier: float) -> np.ndarray:
+    """Rényi divergences of one release, at the accountant's orders: they add up over releases."""
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    if noise_multiplier < _SMALLEST_NOISE_WITH_SAMPLING:
+        sampling_rate = 1.0
+    orders = RDPAccountant.DEFAULT_ALPHAS
+    return np.asarray(compute_rdp(q=sampling_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders))
+
 
 class Privacy(ABC):
-    """Noise that hides what a run learned from.
+    """Noise that hides the samples that a run learns from.
 
     Args:
         noise_multiplier: sigma, standard deviation of the noise in units of ``clipping_norm``.
-        clipping_norm: C, largest norm of what a single sample, or client, contributes.
-        delta: probability with which epsilon may fail, in (0, 1); well below 1 / number of samples, or of clients.
+        clipping_norm: C, largest norm of the contribution of a single sample, or client.
+        delta: probability that epsilon does not hold, in (0, 1); well below 1 / number of samples, or of clients.
 
     Raises:
         ValueError: if a value is out of range.
@@ -33,7 +78,7 @@ class Privacy(ABC):
 
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
         with needing_extra("privacy", f"model.privacy {type(self).__name__}"):
-            import_module("opacus")  # used in the midst of a run, where it would be missed late
+            import_module("opacus")  # used later in a run: its absence should show now
         for name, value, symbol in (("noise_multiplier", noise_multiplier, "sigma"), ("clipping_norm", clipping_norm, "C")):
             hint = f"it is {symbol}; model.privacy null is none"
             check_range(f"model.privacy.{name}", value, above=0, below=math.inf, hint=hint)
@@ -43,31 +88,31 @@ class Privacy(ABC):
     @property
     @abstractmethod
     def accounts(self) -> bool:
-        """Whether epsilon is kept."""
+        """Whether epsilon is accounted for."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"
 
     @abstractmethod
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
-        """Refuse by name what this defence cannot cover.
+        """Refuse by name a run that this defence cannot protect.
 
         Args:
             method: of the run, whose data lie where the net is.
-            participation: who takes part.
-            precision: of the trainer, such as ``32-true``.
+            participation: rule that draws cohorts.
+            precision: precision of the trainer, such as ``32-true``.
 
         Raises:
             ValueError: with the cure.
         """
 
     def not_covered(self, method: FederatedAlgorithm) -> tuple[str, ...]:
-        """What of a client's data reaches the server without noise."""
+        """Values from a client's data that reach the server without noise."""
         return ()
 
     @abstractmethod
     def protection(self, seed: int) -> Protection:
-        """This defence's part at the clients: how gradients are estimated, or uploads bounded; ``seed`` is of its noise."""
+        """The defence's part at the clients: the estimate of gradients, or the bound on uploads; ``seed`` is for its noise."""
 
     def cohort(self, participation: Participation, round: int) -> list[int]:
         """The clients that are drawn for a round, ascending; by default those that take part without a defence."""
@@ -76,11 +121,11 @@ class Privacy(ABC):
     def release(
         self, update: Update | None, method: FederatedAlgorithm, participation: Participation, num_updates: int
     ) -> Update | None:
-        """What the server does with the mean of the present round, with noise; by default as it is.
+        """The server's update from the mean of the present round, with noise; by default the mean as it is.
 
         Args:
             update: None in a round without a finite update.
-            num_updates: in the mean.
+            num_updates: number of updates in the mean.
         """
         return update
 
@@ -88,22 +133,22 @@ class Privacy(ABC):
     def charges(
         self, method: FederatedAlgorithm, participation: Participation, batch_sizes: BatchSizes, clients: Iterable[int]
     ) -> dict[int, tuple[float, int]]:
-        """What a round with these clients spends: by client the sampling rate and how many noisy sums were released.
+        """Expenses of a round with these clients: by client the sampling rate and the number of released noisy sums.
 
-        Everybody is client -1. Empty where nothing is accounted for.
+        Client -1 stands for all. Empty if nothing is accounted for.
 
         Args:
-            participation: who takes part, the sampling of clients.
-            batch_sizes: the sampling of a client's samples.
+            participation: for the sampling of clients.
+            batch_sizes: for the sampling of a client's samples.
         """
 
     def epsilon(self, releases: Releases) -> float:
-        """What noisy sums have spent at ``delta``, by :func:`fl_lightning.privacy.accounting.epsilon`."""
+        """Epsilon of noisy sums at ``delta``, by :func:`epsilon`."""
         return epsilon(releases, self.delta)
 
 
 def refuse_batch_norm(net: nn.Module, defence: str) -> None:
-    """BatchNorm mixes the samples of a batch; any norm with running statistics gives them away without noise.
+    """Refuse BatchNorm, which mixes the samples of a batch, and any norm with running statistics, which have no noise.
 
     Raises:
         ValueError: if the net has such a layer.

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.participation import Participation
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed
@@ -38,11 +38,11 @@ class DPSGD(Privacy):
 
     Norms are over all trained weights together; a penalty's gradient is added after the noise. With ``accounting`` every
     sample is in every batch by an independent draw, with probability ``batch_size`` / samples of the client, the divisor is the
-    expected size, and the largest epsilon over clients is logged every round. Without, batches are shuffled ones and nothing
-    is said of epsilon.
+    expected size, and the largest epsilon over clients is logged every round. Without it batches are shuffled, and epsilon is
+    unknown.
 
     Args:
-        accounting: keep epsilon for each client.
+        accounting: whether epsilon of each client is computed.
 
     Raises:
         ValueError: if a value is out of range.
@@ -101,7 +101,7 @@ class NoisyGradient:
 
     Args:
         noise_multiplier, clipping_norm: of :class:`DPSGD`.
-        seed: of the noise.
+        seed: seed of the noise.
     """
 
     noise_multiplier: float
@@ -122,7 +122,7 @@ class NoisyGradient:
         weights = [weight for weight in net.parameters() if weight.requires_grad]
         batch_size = len(batch.targets)
         divisor = batch_size if client.expected_batch_size is None else client.expected_batch_size
-        if batch_size == 0:  # many nets cannot take none
+        if batch_size == 0:  # many nets cannot take an empty batch
             losses, at, buffers = partial(weights[0].new_zeros, 0), None, None
         with _holding(weights, at), _holding_buffers(net, buffers):
             clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
@@ -166,7 +166,7 @@ def clipped_sum(
 
 
 def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """Norms of the samples' gradients, (B,), and the losses, (B,), whose graph is kept; nothing stays on the net.
+    """Norms of the samples' gradients, (B,), and the losses, (B,), with their graph; nothing is left on the net.
 
     Opacus's hooks find the norms in one backward pass. A weight that no loss depends on counts as 0.
 
@@ -190,15 +190,15 @@ def sample_norms(net: nn.Module, weights: Sequence[Tensor], losses: Callable[[],
                 weight._norm_sample = torch.zeros_like(values)  # pyright: ignore[reportAttributeAccessIssue]
         return hooks.get_norm_sample().detach(), values
     finally:
-        hooks.cleanup()  # and switches off those that the graph still holds
-        for layer in net.modules():  # what the hooks leave on layers where a pass broke off
+        hooks.cleanup()  # which also switches off those that the graph still holds
+        for layer in net.modules():  # the hooks leave these on layers if a pass fails
             layer.__dict__.pop("activations", None)
             layer.__dict__.pop("max_batch_len", None)
 
 
 @contextmanager
 def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
-    """Let weights have other values for a block; None: those they have."""
+    """Give weights other values for a block; None: they keep theirs."""
     if not values:
         yield
         return
@@ -212,7 +212,7 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
 
 @contextmanager
 def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
-    """Let buffers have other values for a block, after which the dict has what became of them; None: they keep theirs."""
+    """Give buffers other values for a block, after which the dict has their new values; None: they keep theirs."""
     held = {name: buffer for name, buffer in net.named_buffers() if name in (buffers or {})}
     with _holding(list(held.values()), None if buffers is None else [buffers[name] for name in held]):
         yield
@@ -227,16 +227,16 @@ def _copy(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 @contextmanager
 def _silent_hooks() -> Iterator[None]:
-    """A backward pass in which torch need not warn that inputs have no gradient."""
+    """A backward pass without torch's warning that inputs have no gradient."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield
 
 
 def _try_layers(net: nn.Module, inputs: Tensor) -> None:
-    """Compare Opacus's norms with those of plain gradients, on two samples: what it cannot handle is refused before training.
+    """Compare Opacus's norms with those of plain gradients, on two samples, to refuse before training what it cannot handle.
 
-    It would be silent about samples that see each other, and about weights that are used a second time outside their layer.
+    Opacus gives no error for samples that see each other, or for weights that are used again outside their layer.
 
     Args:
         inputs: (2, ...), two samples.

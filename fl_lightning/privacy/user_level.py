@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data.batch_sizes import BatchSizes
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
+from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
@@ -28,9 +28,9 @@ class UserLevelDP(Privacy):
     """The server's pseudo-gradient is ``(sum_k d_k min(1, C / ||d_k||) + N(0, sigma^2 C^2)) / (q N)``, d_k the global
     weights less client k's.
 
-    Each of the N clients is in a round's cohort by an independent draw, with q = ``clients_per_round`` / N: by
-    the sampler ``Poisson``, which takes the place of ``Uniform``. Epsilon, for a
-    client's whole data, is logged every round. The server is trusted: it sees changes before noise.
+    Each of the N clients is in a round's cohort by an independent draw with probability q = ``clients_per_round`` / N: the
+    sampler ``Poisson`` replaces ``Uniform``. Epsilon for a client's whole data is logged every round. The server is trusted:
+    it sees changes before noise.
     """
 
     @property
@@ -70,7 +70,7 @@ class UserLevelDP(Privacy):
         return replace(participation, sampler=Poisson()).cohort(round)
 
     def bound(self, upload: Upload, received: State) -> Upload:
-        """What a client sends, its change from what it received clipped."""
+        """A client's upload, with its change from the received weights clipped."""
         sent = upload["weights"]
         change = {name: weight.detach() - received[name] for name, weight in sent.tensors.items()}
         norm = torch.stack([part.norm() for part in change.values()]).norm()

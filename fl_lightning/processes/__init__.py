@@ -1,1 +1,1 @@
-"""Several processes that share a round: the strategy, the group, processes that died, errors of a device."""
+"""Several processes that share a round: the strategy, the group, dead processes, device errors."""

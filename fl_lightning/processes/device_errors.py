@@ -1,4 +1,4 @@
-"""What is said where a GPU runs out of memory or takes no work, in one line, with what to change."""
+"""One-line errors, with a cure, for a GPU that is out of memory or accepts no work."""
 
 import re
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ def saying_what_to_change(asker: str, cure: str) -> Iterator[None]:
     """A block, or a decorated function, that may need more memory than the device has.
 
     Args:
-        asker: what asks for it, which begins the message.
-        cure: settings that need less, and that a run may go on with.
+        asker: the part that needs it; it begins the message.
+        cure: settings that need less, with which a run can continue.
 
     Raises:
-        MemoryError: in one line, in the place of torch's error.
+        MemoryError: in one line, instead of torch's error.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def device_error_line(error: Exception) -> str | None:
 
 
 def _what_was_asked(text: str) -> str:
-    """What the allocator of CUDA tells, which names other processes that hold memory."""
+    """The requested memory, and other processes that hold some, from the message of CUDA's allocator."""
     asked = re.search(r"Tried to allocate ([\d.]+ \w+)", text)
     others = re.findall(r"Process (\d+) has ([\d.]+ \w+) memory in use", text)
     line = f"{asked[1]}, more than the device has left" if asked else "more memory than the device has left"

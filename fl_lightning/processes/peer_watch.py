@@ -1,4 +1,4 @@
-"""PeerWatch: the processes of a run learn at once that one of them is gone."""
+"""PeerWatch: the processes of a run notice at once that one of them is gone."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 _TICK = 1.0  # seconds between signs of life
-_LAST_WORDS = 0.5  # seconds for the other processes to say what they know
+_LAST_WORDS = 0.5  # seconds in which the other processes can print their lines
 _GRACE = 2.0  # seconds for the main thread to clean up
 
 
-_FIRST = "FL_LIGHTNING_FIRST_PROCESS"  # the id of the process that starts the others of its machine, for them
+_FIRST = "FL_LIGHTNING_FIRST_PROCESS"  # for the other processes of a machine: the id of the one that starts them
 
 
 class PeerLost(SystemExit):
-    """Another process of the run is gone; a line on standard error has said so. The exit code is 1."""
+    """Another process of the run is gone, as a line on standard error has shown. The exit code is 1."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -31,14 +31,14 @@ class PeerLost(SystemExit):
 class PeerWatch:
     """Ends this process, with one line on standard error, once another one of the run has died, failed or fallen silent.
 
-    Every process has a connection to the first, over which both send a sign of life a second from a thread, so a long visit of
-    a client is none of its business. The first passes on what it learns. Where nobody else tells, a process is taken for gone
-    once its connection closes or nothing came for ``timeout`` seconds; time in which this process itself was halted does not
-    count. A process that is stopped by a signal has the others stopped by the same.
+    Every process has a connection to the first. Over it both send a sign of life each second, from a thread, so the length of a
+    client's visit does not matter. The first passes on what it learns. Without other news, a process counts as gone once its
+    connection closes or sends nothing for ``timeout`` seconds; time in which this process itself was halted does not count. A
+    signal that stops one process also stops the others.
 
     Args:
-        rank: of this process.
-        links: connections by rank: of the first process to all others, of any other to the first.
+        rank: rank of this process.
+        links: connections by rank: for the first process to all others, for any other to the first.
         timeout: seconds.
         end_children: ends the processes that this one started.
     """
@@ -63,26 +63,26 @@ class PeerWatch:
         )
 
     def leave(self) -> None:
-        """This process is done: from here on it neither ends with the others nor they with it."""
+        """This process is done: from here on it does not end with the others, nor they with it."""
         self._left.set()
         self._tell({"left": self.rank})
 
     def fail(self, reason: str) -> None:
-        """This process ends with an error; so will all others, and name it."""
+        """This process ends with an error; the others will end too, and name it."""
         self._left.set()
         self._tell({"lost": self.rank, "how": f"failed: {reason}"})
 
     def stop(self, number: signal.Signals) -> None:
-        """A signal stops this process; so it will all others."""
+        """A signal stops this process; it will stop the others too."""
         if not self._left.is_set():
             self._left.set()
             self._tell({"signal": number})
 
     def raise_if_lost(self, patience: float) -> None:
-        """Raise once it is known that a process is gone, or return after some seconds in which it is not.
+        """Raise as soon as a process is known to be gone, or return after some seconds.
 
         Raises:
-            PeerLost: in which case this process has said so, and ends within two seconds.
+            PeerLost: this process has printed a line about it, and ends within two seconds.
         """
         if self._lost.wait(patience):
             raise PeerLost
@@ -98,7 +98,7 @@ class PeerWatch:
         self._selector.close()
 
     def _tick(self) -> None:
-        """Send a sign of life; count how long those of the others have not come."""
+        """Send a sign of life, and count the silence of the others."""
         self._tell(None)
         for peer in list(self._links):
             self._silence[peer] += _TICK
@@ -134,11 +134,11 @@ class PeerWatch:
         for link in list(self._links.values()):
             try:
                 link.sendall(line)
-            except OSError:  # gone or halted, which reading it or its silence shows
+            except OSError:  # gone or halted, as reading it or its silence will show
                 continue
 
     def _lose(self, peer: int, how: str) -> None:
-        """End this process: softly by its main thread if that asks in time, or else hard."""
+        """End this process: through its main thread if that asks in time, or else at once."""
         if self._left.is_set():  # it ends for another reason
             return
         self.is_ending = True
@@ -153,15 +153,15 @@ class PeerWatch:
 
 
 def tell_first() -> None:
-    """Have the processes that this one starts know it; see :func:`ending_with_first`."""
+    """Let the processes that this one starts find it; see :func:`ending_with_first`."""
     os.environ[_FIRST] = str(os.getpid())
 
 
 @contextmanager
 def ending_with_first() -> Iterator[None]:
-    """While the block lasts, end this process with one line once the one that started it is gone, as it may be already.
+    """During the block, end this process with one line if the one that started it is gone, even if it was so before.
 
-    Until processes have joined, nobody else tells one that it waits for the dead. A process that nobody started lives on.
+    Until all processes have joined, a process has no other way to notice this. It does not end if no process started it.
     """
     first, joined = int(os.environ.get(_FIRST, os.getpid())), threading.Event()
     if first != os.getpid():
@@ -183,7 +183,7 @@ def _watch_first(first: int, joined: threading.Event) -> None:
 
 
 def listen(address: str) -> tuple[socket.socket, int, str]:
-    """A server for :func:`accept` where others reach this machine as ``address``, its port, and a word to be let in by."""
+    """A server for :func:`accept` at the address of this machine, its port, and a password for connections."""
     family = socket.getaddrinfo(address, None)[0][0]
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
@@ -194,7 +194,7 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
     """Connections of all other processes, by rank.
 
     Raises:
-        ConnectionError: naming the ranks from which none came in time.
+        ConnectionError: naming the ranks without one in time.
     """
     links: dict[int, socket.socket] = {}
     server.settimeout(timeout)
@@ -202,7 +202,7 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
         try:
             link, _ = server.accept()
             link.settimeout(timeout)
-            greeting = link.makefile("rb", buffering=0).readline().decode().split()  # and not a byte of what follows
+            greeting = link.makefile("rb", buffering=0).readline().decode().split()  # without the bytes after it
         except TimeoutError as error:
             missing = ", ".join(str(rank) for rank in range(1, world_size) if rank not in links)
             raise ConnectionError(

@@ -1,5 +1,7 @@
-"""The processes of a Lightning run as the ranks that share its cohorts."""
+"""The processes of a Lightning run as the ranks that share its cohorts, and what they send: rows of bytes, with no pickle."""
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,17 +12,19 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from fl_lightning.engines.ranks import Ranks
-from fl_lightning.processes.packed_tensors import from_bytes, to_bytes
 from fl_lightning.protocol import Packed
+
+_ALIGNED = 16  # bytes: a tensor begins at a multiple of this, as a view of another type must
+_LENGTH = 8  # bytes of the header's length
 
 
 class ProcessGroup(Ranks):
     """The ranks by a trainer's strategy and, between several processes, torch.distributed.
 
     Args:
-        strategy: of the trainer.
-        rank: of this process, from 0.
-        size: how many there are.
+        strategy: strategy of the trainer.
+        rank: rank of this process, from 0.
+        size: number of processes.
     """
 
     def __init__(self, strategy: Strategy, rank: int, size: int) -> None:
@@ -28,7 +32,7 @@ class ProcessGroup(Ranks):
 
     @classmethod
     def of(cls, trainer: Trainer) -> Self:
-        """Those of a trainer."""
+        """The processes of a trainer."""
         return cls(trainer.strategy, trainer.global_rank, trainer.world_size)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -38,7 +42,7 @@ class ProcessGroup(Ranks):
         return self.exchange([part] * self.size)
 
     def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
-        """Bytes travel from process to process; how many there are goes to all."""
+        """Send bytes from process to process, after their numbers to all."""
         if self.size == 1:
             return [*outgoing]
         device = torch.device("cpu") if "gloo" in dist.get_backend() else self._strategy.root_device
@@ -56,3 +60,41 @@ class ProcessGroup(Ranks):
 
     def broadcast(self, value: Any) -> Any:
         return self._strategy.broadcast(value)
+
+
+def to_bytes(packed: Packed) -> Tensor:
+    """(n,) uint8 on the host: the length of a header, the header in JSON, then the values of each tensor; or empty.
+
+    For each tensor the header has its name, type and shape, its dimensions in the order of their strides, the largest first,
+    and its position in bytes after the header.
+    """
+    described, size = [], 0
+    for name, tensor in packed.items():
+        order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+        described.append((name, str(tensor.dtype).removeprefix("torch."), [*tensor.shape], order, size))
+        size += -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+    header = json.dumps(described).encode() if packed else b""
+    header += b" " * (-(len(header) + _LENGTH) % _ALIGNED)
+    row = torch.empty(_LENGTH + len(header) + size if packed else 0, dtype=torch.uint8)
+    if packed:
+        head = len(header).to_bytes(_LENGTH, "little") + header
+        row[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    for tensor, place in zip(packed.values(), _places(row).values(), strict=True):
+        place.copy_(tensor)
+    return row
+
+
+def from_bytes(row: Tensor) -> Packed:
+    """The inverse of :func:`to_bytes`, each tensor in separate memory: one that is kept does not keep the others."""
+    return {name: place.clone() for name, place in _places(row).items()}
+
+
+def _places(row: Tensor) -> Packed:
+    """The tensors that a row's header describes, in the memory of the row."""
+    start = _LENGTH + int.from_bytes(row[:_LENGTH].numpy().tobytes(), "little")
+    places = {}
+    for name, kind, shape, order, begin in json.loads(row[_LENGTH:start].numpy().tobytes() or "[]"):
+        dtype, begin = getattr(torch, kind), start + begin
+        values = row[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
+        places[name] = values.view([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(len(order))])
+    return places

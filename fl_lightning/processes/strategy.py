@@ -25,13 +25,13 @@ class FederatedStrategy(DDPStrategy):
     """Every process sees the same cohort, fits its share of it and adds its sums to the others' once a round.
 
     Launchers, process groups and reductions are those of Lightning's ``DDPStrategy``. Its wrapper around the module is not
-    used: gradients belong to clients and are never averaged over processes. The first process alone reads checkpoints, and
+    used: gradients belong to clients and are never averaged over processes. Only the first process reads checkpoints, and
     sends them to the others. When a process dies, fails or freezes, all others end with one line that names it.
 
     Args:
-        peer_timeout: seconds without a sign of life from another process after which it is taken for gone, at least 5. The
-            signs come from a thread, not from the rounds: a process may work at a client for as long as it likes.
-        timeout: longest wait for another process in one exchange; longer than any client's visit.
+        peer_timeout: seconds without a sign of life from another process after which it counts as gone, at least 5. The signs
+            come from a thread, not from the rounds: a client's visit can take any time.
+        timeout: maximum wait for another process in one exchange; longer than any client's visit.
 
     Raises:
         ValueError: if ``peer_timeout`` is below 5, or there are more processes on CPU than the machine has cores.
@@ -46,7 +46,7 @@ class FederatedStrategy(DDPStrategy):
         self._peers: PeerWatch | None = None
 
     def _configure_launcher(self) -> None:
-        """Refuse to start more processes than there are cores for."""
+        """Refuse to start more processes than the machine has cores."""
         starts_them = self.cluster_environment is not None and not self.cluster_environment.creates_processes_externally
         cores = os.cpu_count() or 1
         if starts_them and self.root_device.type == "cpu" and self.num_processes > cores:
@@ -74,7 +74,7 @@ class FederatedStrategy(DDPStrategy):
                 self._peers = PeerWatch(self.global_rank, self._links(), self.peer_timeout, self._end_children)
 
     def _join_group_of_torchrun(self) -> None:
-        """Join with a store of this restart alone: torch would read there where the processes before the restart listened."""
+        """Join with a store of only this restart: in torch's, the addresses from before the restart would still be found."""
         if num_started() > 1 and self.cluster_environment is not None:
             _init_dist_connection(
                 self.cluster_environment,
@@ -91,7 +91,7 @@ class FederatedStrategy(DDPStrategy):
         return isinstance(self.cluster_environment, LightningEnvironment) and self.local_rank > 0 and not starts_others
 
     def _replace_observer(self) -> None:
-        """End Lightning's thread that looks after processes which it started: it would kill the first one without a word."""
+        """End Lightning's thread that observes the processes it started: it would kill the first one without a message."""
         if isinstance(self.launcher, _SubprocessScriptLauncher):
             observed = self.launcher.procs
             self.launcher.procs = [*observed]
@@ -111,7 +111,7 @@ class FederatedStrategy(DDPStrategy):
             self.launcher.kill(signal.SIGKILL)
 
     def on_train_start(self) -> None:
-        """Let SIGTERM raise at once, as Ctrl-C does: Lightning's handler waits for processes that may be gone or at work."""
+        """Let SIGTERM raise at once, as Ctrl-C does: Lightning's handler waits for processes that can be gone or at work."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if self._peers is not None and in_main_thread and not isinstance(self.cluster_environment, SLURMEnvironment):
             signal.signal(signal.SIGTERM, self._raise_sigterm)
@@ -121,30 +121,30 @@ class FederatedStrategy(DDPStrategy):
             raise SIGTERMException
 
     def configure_ddp(self) -> None:
-        """Leave the module bare; start all processes from the weights of the first."""
+        """Do not wrap the module; start all processes from the weights of the first."""
         for tensor in self.lightning_module.state_dict().values():  # pyright: ignore[reportOptionalMemberAccess]
             torch.distributed.broadcast(tensor, src=0)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """What the first process reads, in every process: the others need not see the file."""
+        """The checkpoint that the first process reads, in every process: the others need no access to the file."""
         is_first = self.is_global_zero
         box: list[Any] = [super().load_checkpoint(checkpoint_path, weights_only=weights_only) if is_first else None]
         if self.world_size > 1:
-            # Through the memory of the machine: that of a GPU may be too small for all clients' states.
+            # Through the machine's memory: that of a GPU can be too small for all clients' states.
             group = None if torch.distributed.get_backend() == "gloo" else torch.distributed.new_group(backend="gloo")
             memory = torch.device("cpu")
             torch.distributed.broadcast_object_list(box, 0, group, memory)  # pyright: ignore[reportArgumentType]
         return box[0]
 
     def on_exception(self, exception: BaseException) -> None:
-        """Tell the other processes, or raise what they told where an exchange with them failed.
+        """Tell the other processes, or raise their error if an exchange with them failed.
 
         Raises:
-            PeerLost: if another process is gone, of which this exception is but the consequence.
+            PeerLost: if another process is gone, and this exception is only the consequence.
         """
         super().on_exception(exception)
         if self._peers is None:
-            self._end_children()  # who would wait for this process to join
+            self._end_children()  # which would wait for this process to join
             return
         if isinstance(exception, PeerLost):
             return
@@ -157,7 +157,7 @@ class FederatedStrategy(DDPStrategy):
             self._peers.fail((str(exception) or type(exception).__name__).splitlines()[0])
 
     def stop_others(self, number: signal.Signals) -> None:
-        """A signal stops this process: have the others stopped by the same."""
+        """A signal stops this process: stop the others too."""
         if self._peers is not None:
             self._peers.stop(number)
 

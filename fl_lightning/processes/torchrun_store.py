@@ -1,6 +1,6 @@
-"""What processes that torchrun started tell each other before their process group is up.
+"""Messages between processes that torchrun started, before their process group exists.
 
-torchrun serves a store from its start to its end. Processes of one machine, which Lightning starts, need none: they begin when
+torchrun serves a store from its start to its end. Processes of one machine that Lightning starts need no store: they begin when
 the first one has read its arguments and made its folder.
 """
 
@@ -17,19 +17,19 @@ import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-_PATIENCE = timedelta(seconds=20)  # for the store, which is there before the processes are
+_PATIENCE = timedelta(seconds=20)  # for the store, which exists before the processes
 _POLL = 0.1  # seconds
 _LONGEST_START = 600.0  # seconds between the start of one process and that of another
 Plain = TypeVar("Plain", bound=str | bool | None)
 
 
 def num_started() -> int:
-    """How many processes torchrun started, on all machines; 1 without torchrun."""
+    """Number of processes that torchrun started, on all machines; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if torch.distributed.is_torchelastic_launched() else 1
 
 
 def decided_by_first(name: str, decide: Callable[[], Plain]) -> Plain:
-    """What ``decide`` gives in the first process, in all of them; the others need not see its files.
+    """The result of ``decide`` in the first process, in all processes; the others need no access to its files.
 
     Raises:
         ConnectionError: in the others, with the message of the first, if it failed.
@@ -58,18 +58,18 @@ def await_all() -> None:
 
 
 def group_store(timeout: timedelta | None) -> Store:
-    """Where the processes that torchrun started find each other's addresses, anew in every restart.
+    """The store in which processes that torchrun started find each other's addresses, a new one in every restart.
 
     Args:
-        timeout: longest wait for what another process puts there; None: torch's default.
+        timeout: maximum wait for a value from another process; None: torch's default.
     """
     return PrefixStore("group", _connected(timeout or default_pg_timeout))
 
 
 def tell_failure(line: str) -> None:
-    """Have all others that wait for this process end with its error."""
+    """Let all others that wait for this process end with its error."""
     if num_started() > 1:
-        with suppress(torch.distributed.DistError):  # torchrun is gone, and whoever waited
+        with suppress(torch.distributed.DistError):  # torchrun is gone, and with it the other processes
             _store().set("failure", f"rank {os.environ['RANK']} failed: {line}")
 
 
@@ -91,7 +91,7 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 @cache
 def _store() -> Store:
-    """The connection of what stands here."""
+    """The connection of the functions in this file."""
     return _connected(_PATIENCE)
 
 

@@ -30,6 +30,11 @@ class LocalLearning(nn.Module):
         """The federation of the method."""
         return self.method.data
 
+    @staticmethod
+    def state_of(client: Client) -> dict[str, Any]:
+        """The learner's part of a client's state, which no name of the method's part can meet: ``client.state["tasks"]``."""
+        return client.state.setdefault("tasks", {})
+
     # Hooks of a visit, in their order -------------------------------------------------------------------------------
 
     def is_personal(self, name: str) -> bool:

@@ -18,7 +18,9 @@ def report(
     out: Path = Path("report"),
     baseline: str | None = None,
     target: float | None = None,
-    rounds: list[int] = [],  # noqa: B006  # the parser shows it as the default, and nobody changes it
+    width: float = 5.5,
+    rounds: list[int] = [],  # noqa: B006  # the parser shows it as the default, and no one changes it
+    forgetting: str | None = None,
 ) -> None:
     """Write tables and figures of any number of runs.
 
@@ -30,16 +32,20 @@ def report(
         baseline: label of the method that the others are tested against; by default FedAvg's.
         target: accuracy whose rounds are counted; by default the largest of the runs' callbacks.summary.targets, else 95 % of
             the highest accuracy of any run.
+        width: of the figures in inches: 3.25 is a column of ICML or CVPR, 5.5 the text of NeurIPS, 6.75 both columns of ICML.
         rounds: rounds of the who-forgets heatmaps, such as [1,2000,4000]; by default the last measured.
+        forgetting: more definitions of forgetting for a table of their own, such as chaudhry,mammoth: names of
+            fl_lightning.forgetting.DEFINITIONS.
 
     Raises:
-        FileNotFoundError: if a folder is missing or holds no run that can be read.
+        FileNotFoundError: if a folder is missing or has no run that can be read.
         ValueError: if the runs cannot be compared, an option is wrong, or ``--out`` holds something else.
         OSError: if a file cannot be written.
 
     Example:
         fl-lightning report runs
     """
+    from fl_lightning.report.definitions import definitions_named, missing_matrices
     from fl_lightning.report.figures import drawing_style
     from fl_lightning.report.page import Report, check_out, write_report
     from fl_lightning.report.runs import read_runs
@@ -49,12 +55,14 @@ def report(
 
     if target is not None:
         check_range("--target", target, above=0, at_most=1, hint="0.9 is 90 %")
+    _check_width(width)
     check_out(out)
+    definitions = definitions_named(forgetting) if forgetting is not None else []
     read, remarks = read_runs(runs)
     study, said = build_study(read, baseline, target)
-    with drawing_style():
-        found = list(sections(study, rounds))
-        remarks += said + missing_rounds(study, rounds)
+    with drawing_style(width):
+        found = list(sections(study, rounds, definitions))
+        remarks += said + missing_rounds(study, rounds) + missing_matrices(study, definitions)
         tables = [overview(study), *settings(study)]
         write_report(Report(title_of(study), lead_of(study), found, tables, remarks, shared_settings(study)), out)
     _say_left_out(remarks)
@@ -66,25 +74,25 @@ def figures(
     out: Path,
     *,
     format: Literal["png", "svg", "pdf"] = "pdf",
-    width: str | None = None,
+    width: float = 5.5,
     rounds: list[int] = [],  # noqa: B006  # as above
 ) -> None:
     """Draw the pictures of one run as files for a paper.
 
-    At the width of a paper's column. Curves as in a report: accuracy, forgetting, tasks and bytes. And all that callbacks drew,
-    if its numbers were logged: client forgetting, accuracy by class and its drops, one round by class, personal models, labels
-    of clients and of cohorts, and the accuracy, confusion, classes and attention of tasks.
+    Of the width of a paper's column, with text of 7 points or larger. Curves as in a report: accuracy, forgetting, tasks and
+    bytes. And all that callbacks drew, if its numbers were logged: client forgetting, accuracy by class and its drops, one
+    round by class, personal models, labels of clients and of cohorts, and the accuracy, confusion, classes and attention of
+    tasks.
 
     Args:
         run: the folder of one run.
         out: the folder of the files.
         format: of the files.
-        width: inches, or a paper's column: cvpr (3.25), icml (3.25), ieee (3.5), lncs (4.8), neurips (5.5), iclr (5.5); by
-            default the figure's.
+        width: in inches: 3.25 is a column of ICML or CVPR, 5.5 the text of NeurIPS, 6.75 both columns of ICML.
         rounds: rounds of the heatmaps; by default the last measured of each.
 
     Raises:
-        FileNotFoundError: if RUN is not a folder or holds no run that can be read.
+        FileNotFoundError: if RUN is not a folder or has no run that can be read.
         ValueError: if RUN holds several runs, OUT is a file, or an option is wrong; after all other pictures are drawn, if the
             numbers of one do not fit each other.
         OSError: if a file cannot be written.
@@ -92,37 +100,37 @@ def figures(
     Example:
         fl-lightning figures runs/a figures
     """
-    from fl_lightning.report.figure_files import draw_run, fit_to_width, inches, write_figure_file
+    from fl_lightning.report.figure_files import draw_run, write_figure_file
+    from fl_lightning.report.figures import drawing_style
     from fl_lightning.report.runs import read_runs
 
-    in_inches = inches(width)
+    _check_width(width)
     _check_out("OUT", out)
     if not run.is_dir():
-        raise FileNotFoundError(f"RUN is {run}, which is no folder: give that of a run")
+        raise FileNotFoundError(f"RUN is {run}, which is not a folder: give that of a run")
     runs, remarks = read_runs([run])
     if len(runs) > 1:
         raise ValueError(f"RUN is {run}, which holds {len(runs)} runs: give one of them, such as {runs[0].folder}")
     drawn, said = draw_run(runs[0], rounds)
     _say_left_out([*remarks, *said])
     count = 0
-    for name, figure in drawn:
-        if in_inches is not None:
-            fit_to_width(figure, in_inches)
-        write_figure_file(figure, out / f"{name}.{format}", format)
-        count += 1
+    with drawing_style(width):
+        for name, figure in drawn:
+            write_figure_file(figure, out / f"{name}.{format}", format)
+            count += 1
     print(f"{count} figure{'s' * (count > 1)} of {runs[0].folder}: {out}")
 
 
 def compare(first: Path, second: Path, *, out: Path | None = None) -> None:
-    """Say in which settings two runs or sweeps differ, and in what came out.
+    """Compare two runs or sweeps: the settings in which they differ, and their results.
 
     Args:
         first: a run's folder, or one of many runs, at any depth.
         second: what it is compared with.
-        out: folder of the tables as CSV and LaTeX; by default they are printed alone.
+        out: folder of the tables as CSV and LaTeX; by default they are only printed.
 
     Raises:
-        FileNotFoundError: if a folder is missing or holds no run that can be read.
+        FileNotFoundError: if a folder is missing or has no run that can be read.
         ValueError: if the sides cannot be compared, or ``--out`` is a file.
         OSError: if a file cannot be written.
 
@@ -142,6 +150,10 @@ def compare(first: Path, second: Path, *, out: Path | None = None) -> None:
         for table in (settings, outcome):
             write_table(table, out)
     _say_left_out([*remarks, *more, *said])
+
+
+def _check_width(width: float) -> None:
+    check_range("--width", width, at_least=2, at_most=40, hint="in inches")
 
 
 def _check_out(key: str, out: Path) -> None:

@@ -29,7 +29,7 @@ from fl_lightning.report.tables import DASH, Table, compared, spread
 
 _PROVENANCE = ("version", "commit")  # of results.json
 _FORGETTING = "forgetting/"
-_REPEATED = "forgetting/client_mean_positive"  # client_mean with the other sign
+_REPEATED = "forgetting/client_mean_positive"  # of earlier versions: client_mean with the other sign
 _SECONDS = "seconds"  # which say as much of the machine
 _WIDE = 200  # columns where there is no terminal
 Measure = Callable[[Run], float]
@@ -63,7 +63,7 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
             "SECOND has no run that belongs to one of FIRST: the sides may differ in settings that are the same within each, "
             "and in no other"
         )
-    remarks += [*said, *said_too, *(f"{group.label}: left out, on one side alone" for group in alone)]
+    remarks += [*said, *said_too, *(f"{group.label}: left out, on one side only" for group in alone)]
     differing |= _provenance(first, second)
     return _settings(differing), _outcome(found, measures), remarks
 
@@ -83,7 +83,7 @@ def _listed(values: Iterable[Hashable]) -> str:
 
 
 def pairs(first: Sequence[Group], second: Sequence[Group], differing: Iterable[str]) -> tuple[list[Pair], list[Group]]:
-    """Groups of two sides that belong together, and those that stand alone.
+    """Groups of two sides that belong together, and those without a partner.
 
     Raises:
         ValueError: if a side has several groups that differ in nothing but what sets the sides apart.

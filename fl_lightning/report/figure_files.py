@@ -1,4 +1,4 @@
-"""The figures of a run as files at the width of a paper's column."""
+"""The figures of a run as files for a paper."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -7,11 +7,8 @@ from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from fl_lightning.callbacks.loggers import file_name
-from fl_lightning.checks import check_choice, check_range
-from fl_lightning.report.figures import drawing_style
 from fl_lightning.report.run_figures import Picture, pictures
 from fl_lightning.report.runs import Run
 from fl_lightning.report.sections import drawings_over_rounds
@@ -20,11 +17,8 @@ from fl_lightning.run.record_lines import RECORD_FILE
 from fl_lightning.state.atomic_files import atomic_write
 
 Format = Literal["png", "svg", "pdf"]
-WIDTHS = {"cvpr": 3.25, "icml": 3.25, "ieee": 3.5, "lncs": 4.8, "neurips": 5.5, "iclr": 5.5}
-"""Column widths in inches, by the papers' styles."""
 _NAMED_ROUNDS = 10  # in an error
 _DPI = 300
-_SMALLEST = 4.0  # points of text that can be read in print
 _NO_METADATA: dict[Format, dict[str, None]] = {
     "png": {},
     "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
@@ -32,16 +26,6 @@ _NO_METADATA: dict[Format, dict[str, None]] = {
 }
 # TrueType: publishers refuse the default, Type 3. The salt makes of the same figure the same file.
 _SETTINGS: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "fl-lightning"}
-
-
-def fit_to_width(figure: Figure, width: float) -> None:
-    """Give a figure a width in inches; height and text change by the same factor, text no further than to 4 points."""
-    factor = width / figure.get_figwidth()
-    figure.set_size_inches(width, factor * figure.get_figheight())
-    for axes in figure.axes:
-        axes.tick_params(labelsize=max(_SMALLEST, 10 * factor))
-    for text in figure.findobj(Text):
-        text.set_fontsize(max(_SMALLEST, float(text.get_fontsize()) * factor))
 
 
 def write_figure_file(figure: Figure, path: Path, format: Format, dpi: int = _DPI, paper: str = "white") -> None:
@@ -52,23 +36,6 @@ def write_figure_file(figure: Figure, path: Path, format: Format, dpi: int = _DP
     """
     with atomic_write(path) as temporary, matplotlib.rc_context(_SETTINGS):
         figure.savefig(temporary, format=format, dpi=dpi, metadata=_NO_METADATA[format], facecolor=paper)
-
-
-def inches(width: str | None) -> float | None:
-    """A width by its number or by a paper's style; None for that of each figure.
-
-    Raises:
-        ValueError: if it is neither.
-    """
-    if width is None or width in WIDTHS:
-        return None if width is None else WIDTHS[width]
-    try:
-        number = float(width)
-    except ValueError:
-        check_choice("--width", width, list(WIDTHS), hint="or a number of inches")
-        raise
-    check_range("--width", number, at_least=1, at_most=40, hint="in inches")
-    return number
 
 
 def draw_run(run: Run, rounds: Sequence[int]) -> tuple[Iterator[tuple[str, Figure]], list[str]]:
@@ -92,8 +59,7 @@ def draw_run(run: Run, rounds: Sequence[int]) -> tuple[Iterator[tuple[str, Figur
 
 
 def _curves(study: Study) -> Iterator[tuple[str, Figure]]:
-    with drawing_style():
-        yield from [(drawing.name, drawing.figure) for drawing in drawings_over_rounds(study)]
+    return ((drawing.name, drawing.figure) for drawing in drawings_over_rounds(study))
 
 
 def _drawn(folder: Path, shown: Sequence[Picture], rounds: Sequence[int]) -> Iterator[tuple[str, Figure]]:

@@ -12,6 +12,7 @@ from fl_lightning.report.safe_text import one_line
 
 RATE = "model.optimizer.lr"
 _LOSS = "model.loss"  # named always, as the method is
+_RATES = (RATE, "model.server_optimizer.lr")  # named wherever they differ
 # The federation and how long it learns: under each such condition methods are compared with each other.
 _CONDITIONS = (
     "data.partition",
@@ -23,7 +24,7 @@ _CONDITIONS = (
     "model.local_epochs",
 )
 _NAMED_FIRST = ("model", _LOSS, "model.net")  # in a label, as far as they set groups apart
-# Where and how a run is carried out and watched, which says nothing about what is learned.
+# How a run is carried out and watched, which does not change what is learned.
 _BOOKKEEPING = (
     "seed_everything",
     "trainer.",
@@ -43,7 +44,7 @@ _LONGEST = 40  # characters of a value in a label
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ in the seed alone, one a seed."""
+    """Runs that differ only in the seed, one a seed."""
 
     config: dict[str, Any]  # without seed and bookkeeping; hashable
     label_keys: tuple[str, ...]  # config keys that the label names: enough to set all groups apart
@@ -77,7 +78,7 @@ class Group:
 
     @property
     def condition(self) -> str:
-        """What the label says of the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
+        """The part of the label on the federation and the length of learning: ``alpha 0.5``; empty if all groups share it."""
         return one_line(", ".join(self._in_label(key) for key in self.conditions if key in self.config))
 
     def label_without(self, *keys: str) -> str:
@@ -138,22 +139,22 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
     ]
     for run in runs:
         if not run.finished:
-            use = "left out, others of its settings are finished" if finished else "its curve alone is drawn"
+            use = "left out, others of its settings are finished" if finished else "only its curve is drawn"
             rounds = f"{run.log.last_round} of {run.config.get('trainer.max_steps')} rounds"
             remarks.append(f"{run.folder}: not finished, {rounds}; {use}")
     return [newest[seed] for seed in sorted(newest)], remarks
 
 
 def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
-    """The loss, and keys that set groups apart, the most telling first; one that says nothing new is left out.
+    """The loss, and keys that set groups apart, the most telling first; one that tells nothing new is left out.
 
-    So methods that were tuned to different rates are called by method and loss. A difference in the federation is
-    always named: methods on unlike data are not compared.
+    Rates and what belongs to the federation are always named where they differ: two methods at unlike rates, or on unlike
+    data, differ in more than the method.
     """
     named = [_LOSS] if any(_LOSS in config for config in configs) else []
     for key in sorted((key for key in differing_keys(configs) if key != _LOSS), key=_rank):
         apart, before = (len({tuple(map(one.get, keys)) for one in configs}) for keys in ([*named, key], named))
-        if apart > before or (key.startswith("data.") and is_condition(key)):
+        if apart > before or key in _RATES or (key.startswith("data.") and is_condition(key)):
             named.append(key)
     return tuple(sorted(named, key=is_condition))
 

@@ -15,8 +15,8 @@ _SETTINGS = (
 def latex_table(table: Table) -> str:
     r"""The rows of a table as LaTeX, which needs the packages booktabs and siunitx (version 3, of 2021, or later).
 
-    Numbers of a column are aligned by their points, and other text stands in the middle; a column without a number is at the
-    right, the first at the left. The best is bold, the second best underlined. Any text is shown as it is. The note is a
+    Numbers of a column are aligned by their points, and other text is centred; a column without a number is aligned to the
+    right, the first to the left. The best is bold, the second best underlined. Any text is shown as it is. The note is a
     comment above.
     """
     columns = [_column(cells) for cells in zip(*(row[1:] for row in table.rows), strict=True)] or ["r"] * len(table.columns[1:])

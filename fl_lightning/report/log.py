@@ -24,6 +24,7 @@ TENSORS = {
     "label_counts/first_clients": (2,),
     "label_counts/clients": (2,),
     "tasks/table": (2,),
+    "tasks/client_tables": (3,),
     "tasks/class_table": (2,),
     "tasks/counts": (2,),
     "tasks/class_task": (1,),
@@ -85,7 +86,7 @@ class Log:
 
 
 def read_log(folder: Path, named: str = "") -> Log:
-    """Read the record of a folder, as far as it is whole; a remark says how far a damaged one was read.
+    """Read the record of a folder, as far as it is whole; a remark names the last round read of a damaged one.
 
     Args:
         named: text of names; lines without it are not decoded, as numbers behind figures take most of a record.
@@ -127,7 +128,7 @@ def _add(line: Line, log: Log, points: dict[str, dict[int, float]], sessions: li
 
 
 def _check(name: str, tensor: NDArray, dimensions: tuple[int, ...]) -> None:
-    """Raises a ValueError if it is not of the kind that its name says."""
+    """Raises a ValueError if its shape or its values do not fit its name."""
     if tensor.ndim not in dimensions or tensor.shape[1:] == (0,) or (name.startswith(_PAIRS) and tensor.shape[1] != 2):
         raise ValueError(f"{name} has shape {tensor.shape}")
     if name.endswith("cohort") and not ((tensor == np.floor(tensor)) & (tensor >= 0) & (tensor < MOST)).all():

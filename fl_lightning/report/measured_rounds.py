@@ -27,7 +27,7 @@ def one_round_rounds(log: Log) -> list[int]:
 
 
 def cohort_rounds(log: Log) -> list[int]:
-    """Rounds, ascending, in which anything was logged and of which a log says who took part.
+    """Rounds, ascending, in which anything was logged and whose clients are known.
 
     The others are not listed, as one that is far off may be claimed by a few bytes.
     """

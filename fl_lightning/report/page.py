@@ -23,7 +23,7 @@ _DPI = 150
 
 @dataclass(frozen=True)
 class Report:
-    """All that the files say."""
+    """All that the files contain."""
 
     title: str
     lead: Sequence[str]  # paragraphs
@@ -106,5 +106,4 @@ def _inline(svg: str, drawing: Drawing) -> Markup:
     svg = re.sub(r' id="image\w+"', "", svg)  # nothing refers to them, and equal colour bars have equal ones
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    wide = ' class="wide"' if drawing.wide else ""
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(drawing.title)}"{wide}', 1))
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(drawing.title)}"', 1))

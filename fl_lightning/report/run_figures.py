@@ -97,8 +97,8 @@ def _client_forgetting(log: Log, round: int) -> Figure:
 
 def _one_round(log: Log, round: int) -> Figure:
     values = _tensor(log, "clients/class_accuracy", round)
-    clients = [f"client {client}" for client in _tensor(log, "clients/class_cohort", round).int().tolist()]
-    return figures.one_round(values, ["global before", *clients, "global after"], class_labels(log, values.shape[1]), round)
+    clients = _tensor(log, "clients/class_cohort", round).int().tolist()
+    return figures.one_round(values, clients, class_labels(log, values.shape[1]), round)
 
 
 def _over_rounds(log: Log) -> Iterator[Picture]:

@@ -58,7 +58,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         where = ", ".join(map(str, paths))
         raise FileNotFoundError(
-            f"RUNS is {where}, which holds no run: give folders of fl-lightning fit, with {RECORD_FILE} and config.yaml"
+            f"RUNS is {where}, which has no run: give folders of fl-lightning fit, with {RECORD_FILE} and config.yaml"
             + "".join(f" ({remark})" for remark in remarks[:3])
         )
     return runs, remarks
@@ -77,7 +77,7 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Folders with a record or with a run's config, each once, and remarks on folders that cannot be listed.
 
     Raises:
-        FileNotFoundError: if one of the paths is no folder.
+        FileNotFoundError: if one of the paths is not a folder.
     """
     found, remarks = {}, []
 
@@ -86,7 +86,7 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
     for path in paths:
         if not path.is_dir():
-            raise FileNotFoundError(f"RUNS has {path}, which is no folder: give folders of runs, such as runs/digits_tce")
+            raise FileNotFoundError(f"RUNS has {path}, which is not a folder: give folders of runs, such as runs/digits_tce")
         for folder, inner, files in os.walk(path, onerror=skip):
             inner[:] = sorted(name for name in inner if name != "checkpoints")  # which may hold a file for each client
             if {"config.yaml", RECORD_FILE} & set(files):
@@ -163,7 +163,7 @@ def is_number(value: Any) -> bool:
 def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """A config as ``model.optimizer.lr: 0.1``; an object's class stands under the object's key, ``model.optimizer``.
 
-    What is null or empty is left out, so that a key which older runs lack says the same as one that is not set.
+    What is null or empty is left out, so that a key that older runs lack equals one that is not set.
 
     Raises:
         ValueError: if the arguments of a class are no mapping.

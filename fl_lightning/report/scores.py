@@ -125,7 +125,7 @@ def rate_robustness(study: Study) -> Table | None:
 
 
 def ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Group]]) -> Table:
-    """Final accuracy of families of groups that differ in one key alone."""
+    """Final accuracy of families of groups that differ in only one key."""
     records = [
         {"method": group.label_without(key, RATE), name: group.config[key], "learning_rate": group.config.get(RATE, "")}
         | {"runs": len(group.runs)}

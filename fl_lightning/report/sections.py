@@ -10,15 +10,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from fl_lightning.callbacks.forgetting_names import forgetting_name
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.report import costs, figures, forgetting, scores
+from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
-from fl_lightning.report.tables import Table
+from fl_lightning.report.tables import Table, capitalised
 
 # What runs are compared over, and its name on the axis.
 _ABLATIONS = {
@@ -41,10 +42,17 @@ class Section:
     tables: list[Table] = field(default_factory=list)
 
 
-def sections(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
-    """All sections that have content. ``rounds`` are those of the who-forgets heatmaps, by default the last one measured."""
+def sections(study: Study, rounds: Sequence[int], definitions: Sequence[str] = ()) -> Iterator[Section]:
+    """All sections that have content.
+
+    Args:
+        rounds: of the who-forgets heatmaps, by default the last one measured.
+        definitions: of forgetting, by name, for a table of their own.
+    """
     palette = _palette(study)
     yield from _learning(study, palette)
+    if definitions and study.finished:
+        yield Section("Forgetting by definition", tables=[defined_forgetting(study, definitions)])
     yield from _classes(study)
     yield from _who_forgets(study, rounds)
     yield from _spent(study, palette)
@@ -93,7 +101,7 @@ def _accuracy(study: Study, palette: Palette) -> Drawing:
         f"seed. {_selection(study, shown)}{figures.panels_note(shown)}"
     )
     figure = figures.by_condition(shown, draw, "round", study.metric_name)
-    return Drawing("accuracy", "Accuracy over rounds", caption, figure, wide=len(shown) > 1)
+    return Drawing("accuracy", "Accuracy over rounds", caption, figure)
 
 
 def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
@@ -141,14 +149,16 @@ def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
 
 def _over_rounds(study: Study, palette: Palette, name: str, label: str) -> Drawing:
     def draw(axes: Axes, group: Group) -> None:
-        curves = [run.log.scalars[name] for run in group.runs if name in run.log.scalars]
+        curves = [run.log.scalars[name].after(0) for run in group.runs if name in run.log.scalars]
+        curves = [Curve(curve.rounds, forgetting_sign(name) * curve.values) for curve in curves if len(curve)]
         if curves:
             figures.draw_spread(axes, curves, palette[group], group.method)
 
     shown = study.shown()
-    caption = f"{label.capitalize()}, mean over seeds; the band is ± one standard deviation. {figures.panels_note(shown)}"
+    sign = "" if name == TASKS else " Positive is forgetting."
+    caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation.{sign} {figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, "round", label)
-    return Drawing(name.replace("/", "_"), f"{label.capitalize()} over rounds", caption, figure, wide=len(shown) > 1)
+    return Drawing(f"{name.replace('/', '_')}_over_rounds", f"{capitalised(label)} over rounds", caption, figure)
 
 
 def _has(study: Study, name: str) -> bool:
@@ -158,10 +168,10 @@ def _has(study: Study, name: str) -> bool:
 def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     name, gap = _round_forgetting_name(study)
     names = [name] * (gap > 0) + ["forgetting/local_mean", "forgetting/client_mean"]
-    names = {name: f"{forgetting_name(name)}, mean" for name in names if _has(study, name)}
+    names = [name for name in names if _has(study, name)]
     if not names:
         return
-    drawn = []
+    drawn = [_over_rounds(study, palette, name, forgetting_name(name)) for name in names]
     if gap:
         what = "Round forgetting F_t: mean drop in the global model's accuracy by class from one round to the next"
         what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")
@@ -170,7 +180,8 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     if any("forgetting/local" in run.log.tensors for group in study.finished for run in group.runs):
         what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
         drawn.append(_distribution(study, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
-    yield Section("Forgetting", drawn, forgetting.forgetting(study, names))
+    columns = {name: f"{forgetting_name(name)}, mean" for name in names}
+    yield Section("Forgetting", drawn, forgetting.forgetting(study, columns))
 
 
 def _round_forgetting_name(study: Study) -> tuple[str, int]:
@@ -191,7 +202,7 @@ def _round_points(group: Group, name: str) -> NDArray:
 
 
 def _local_points(group: Group) -> NDArray:
-    """(n, 2): upper edges of the logged distributions of all seeds and rounds but the first, and how many clients lie there."""
+    """(n, 2): upper edges of the logged distributions, of all seeds and rounds but the first, and their counts of clients."""
     logged = [run.log.tensors.get("forgetting/local", {}) for run in group.runs]
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 
@@ -206,7 +217,7 @@ def _distribution(study: Study, palette: Palette, name: str, title: str, what: s
     caption = f"{what}. Share of the values, of all rounds but the first and all seeds, that are at most this; further left is "
     caption += f"less forgetting. {figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, "mean drop in accuracy by class", "share of values")
-    return Drawing(name, title, caption, figure, wide=len(shown) > 1)
+    return Drawing(name, title, caption, figure)
 
 
 def _classes(study: Study) -> Iterator[Section]:
@@ -220,7 +231,7 @@ def _classes(study: Study) -> Iterator[Section]:
     groups = groups[:_MOST_HEATMAPS]
     caption = f"Accuracy of the global model by class and round, mean over seeds. {_counted(iter(groups))}{more}"
     figure = figures.draw_classes(groups, classes)
-    yield Section("Accuracy by class", [Drawing("class_accuracy", "Accuracy by class", caption, figure, wide=True)])
+    yield Section("Accuracy by class", [Drawing("class_accuracy", "Accuracy by class", caption, figure)])
 
 
 def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
@@ -248,7 +259,7 @@ def _heatmaps(title: str, groups: list[Group], round: int, draw) -> Drawing:
     where = f", {groups[0].condition}" if groups[0].condition else ""
     caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
     figure = draw(groups, round, tensors)
-    return Drawing(f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}", caption, figure, wide=True)
+    return Drawing(f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}", caption, figure)
 
 
 def _communication(study: Study, palette: Palette) -> Iterator[Section]:
@@ -267,7 +278,7 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     caption = f"{study.metric_name.capitalize()} against what the clients had sent up by then, mean over seeds. "
     caption += figures.panels_note(shown)
     figure = figures.by_condition(shown, draw, "MB sent by the clients", study.metric_name)
-    drawn = [Drawing("communication", "Accuracy by communication", caption, figure, wide=len(shown) > 1)]
+    drawn = [Drawing("communication", "Accuracy by communication", caption, figure)]
     sizes = {round(costs.model_megabytes(run), 6) for group in study.finished for run in group.runs}
     if len(sizes) > 1 and not any(map(np.isnan, sizes)):
         groups = [group for some in shown.values() for group in some]

@@ -20,7 +20,7 @@ from fl_lightning.report.safe_text import shortened
 TASKS = "tasks/accuracy"
 # Where classes arrive, a run has all three: test accuracy is of few classes first and of all at last, which no mean compares.
 _METRICS = {TASKS: "accuracy on the tasks so far", "test/accuracy": "test accuracy", "val/accuracy": "validation accuracy"}
-_OF_THE_BEST = 0.95  # the target if nobody names one: Table 1 of the Flashback paper
+_OF_THE_BEST = 0.95  # the target if no one names one: Table 1 of the Flashback paper
 _NO_VARIATION = 1e-9  # of accuracies: less is rounding
 _SHOWN = 10  # methods in one panel of a figure
 _LONGEST_SETTING = 200  # characters of one that all runs share
@@ -99,8 +99,12 @@ class Study:
         return None if evaluations is None else int(curve.rounds[evaluations - 1])
 
     def counterpart(self, group: Group) -> Group | None:
-        """The baseline under the conditions of a group; None for the baseline itself and where there is none."""
-        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in group.label_keys}
+        """The baseline under the conditions of a group; None for the baseline itself and where there is none.
+
+        It may be tuned to another rate under each condition, unless several of its rates are in the study.
+        """
+        keys = [key for key in group.label_keys if key != RATE or self.tries_rates]
+        wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in keys}
         for other in self.finished:
             if all(other.config.get(key) == value for key, value in wanted.items()):
                 return None if other is group else other
@@ -126,11 +130,11 @@ class Study:
 
     @property
     def tries_rates(self) -> bool:
-        """Whether groups differ in the learning rate alone."""
+        """Whether groups differ only in the learning rate."""
         return len({group.setting(RATE) for group in self.groups}) < len(self.groups)
 
     def at_best_rate(self, groups: Sequence[Group]) -> list[Group]:
-        """Of groups that differ in the learning rate alone the best one; finished before unfinished."""
+        """Of groups that differ only in the learning rate, the best one; finished before unfinished."""
         families: dict[frozenset, list[Group]] = defaultdict(list)
         for group in groups:
             families[group.setting(RATE)].append(group)
@@ -279,10 +283,10 @@ def _names(runs: Sequence[Run]) -> str:
 
 
 def title_of(study: Study) -> str:
-    """What a report of it is called."""
+    """The title of a report on it."""
     first = study.groups[0]
     source = Path(str(first.config.get("data.source"))).name
-    if source in ("image_folder", "leaf"):  # which says how the data lies, not what it is
+    if source in ("image_folder", "leaf"):  # which is the layout of the data, not its name
         source = Path(str(first.runs[0].config.get("data.root"))).name
     return f"{len(study.groups)} methods on {source}" if len(study.groups) > 1 else f"{first.label} on {source}"
 
@@ -294,11 +298,11 @@ def count_of(study: Study) -> str:
 
 
 def lead_of(study: Study) -> list[str]:
-    """The first paragraphs of a report of it."""
+    """The first paragraphs of a report on it."""
     runs = [len(group.runs) for group in study.groups]
     seeds = f"{min(runs)} to {max(runs)} seeds" if min(runs) < max(runs) else f"{runs[0]} seed{'s' * (runs[0] > 1)}"
     compared = f"{count_of(study)}, {seeds} each, compared by {study.metric_name}."
-    lead = [f"{compared} A method here is runs that differ in the seed alone."]
+    lead = [f"{compared} Runs of one method differ only in the seed."]
     if max(runs) == 1:
         lead.append("With one seed nothing can be said of chance: no figure has an interval and no table a deviation.")
     return lead

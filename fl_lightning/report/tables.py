@@ -77,7 +77,7 @@ def best_and_second(conditions: Sequence[str], columns: Mapping[int, Sequence[fl
 
 
 def spread(values: Spread, digits: int = 3) -> str:
-    """``0.812 ± 0.004``; the mean alone for one run, a dash for none."""
+    """``0.812 ± 0.004``; only the mean for one run, a dash for none."""
     if math.isnan(values.mean):
         return DASH
     return f"{values.mean:z.{digits}f}" + (f" ± {values.deviation:.{digits}f}" if len(values.values) > 1 else "")

@@ -1,8 +1,7 @@
 """Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -83,41 +82,6 @@ def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
     raise ValueError(
         f"data.tasks is {tasks}, but {method} learns {learns} tasks: set model.tasks, as to {learner}, or data.tasks to null"
     )
-
-
-def tasks_in_short(data: FederatedDataModule) -> dict[str, Any]:
-    """Settings of tasks that a resumed run must share with its checkpoint: keys of the command line and values."""
-    if data.tasks is None:
-        return {}
-    if data.tasks.global_model:
-        streams = data.class_streams
-        return {"data.tasks": " | ".join(streams.names), "the digest of all clients' samples": streams.digest()}
-    streams = data.streams
-    return {
-        "data.num_clients": data.num_clients,
-        "data.seed": data.seed,
-        "data.tasks": ", ".join(f"({name})" for name in streams.names),
-        "data.tasks.tasks_per_client": streams.num_tasks,
-        "the digest of all clients' samples": streams.digest(),
-    }
-
-
-def check_same_tasks(stored: Mapping[str, Any], streams: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of a run on other tasks.
-
-    Args:
-        stored, streams: settings that a resumed or evaluated run must share with the one that wrote the checkpoint, as stored
-            there and as given here: keys of the command line and values.
-
-    Raises:
-        ValueError: naming the first key that differs, with both values.
-    """
-    for name, value in streams.items():
-        if stored.get(name) != value:
-            raise ValueError(
-                f"ckpt_path holds a run on other tasks: {name} is {stored.get(name)} there and {value} here: use the data of "
-                "that run"
-            )
 
 
 def check_cohorts(participation: Participation, rounds: int) -> None:

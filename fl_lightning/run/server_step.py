@@ -1,22 +1,29 @@
 """The server's part of a round; it is undone if it makes the model or the server's state non-finite."""
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
 from fl_lightning.engines.round_hooks import RoundHooks
+from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.finite import finite_rows
+from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.privacy import Privacy
 from fl_lightning.protocol import CohortFit, RoundReport
 from fl_lightning.run.lost_rounds import what_blew_up
-from fl_lightning.run.undoable_step import UndoableStep
 from fl_lightning.state.client_states import ClientStates
+
+Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the weight has not been stepped
 
 
 class ServerStep:
@@ -92,3 +99,86 @@ class OptimizerAlone:
     def step(self) -> None:
         """Move the weights along ``.grad``."""
         self._optimizer.step()
+
+
+class UndoableStep:
+    """Remembers the server's state that a round can change, in memory that is allocated once.
+
+    This is all trained weights, all buffers, those of the net and the server's state, and the optimizer's moments.
+
+    Args:
+        module: the module of these weights and buffers.
+        optimizer: the server's.
+        frozen: weights of ``module`` that never change.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, frozen: Iterable[Tensor]) -> None:
+        self._module, self._optimizer, self._frozen = module, optimizer, frozenset(frozen)
+        self._state: State = {}
+        self._moments: Moments = []
+        self.is_undone = False  # the remembered state is restored
+        # Values that are non-finite by design, such as an accuracy that was never measured, do not come from the step.
+        self._finite = _are_finite(self._tensors().values())
+
+    def remember(self) -> None:
+        """Copy the present state; the previous round's is overwritten."""
+        self.is_undone = False
+        self._state = _copied(self._tensors(), self._state)
+        before = self._moments or [None] * len(self._weights())
+        states = (self._optimizer.state.get(weight) for weight in self._weights())
+        self._moments = [state and _copied(state, old or {}) for state, old in zip(states, before, strict=True)]
+
+    def is_sound(self) -> bool:
+        """Whether all finite values are still finite; the one transfer from the device."""
+        finite = _are_finite(self._tensors().values())
+        moments = [moment for state in self._optimizer.state.values() for moment in state.values() if _is_checked(moment)]
+        sound = bool((finite | ~self._finite).all() & _are_finite(moments).all())
+        if sound:
+            self._finite = finite
+        return sound
+
+    def undo(self) -> None:
+        """Restore the state that :meth:`remember` copied."""
+        self.is_undone = True
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(self._state[name])
+        for weight, moments in zip(self._weights(), self._moments, strict=True):
+            if moments is None:
+                self._optimizer.state.pop(weight, None)
+            else:
+                self._optimizer.state[weight] = _copied(moments, {})
+
+    def _weights(self) -> list[Tensor]:
+        return [weight for group in self._optimizer.param_groups for weight in group["params"]]
+
+    def _tensors(self) -> State:
+        named = (*self._module.named_parameters(), *self._module.named_buffers())
+        return {name: tensor.detach() for name, tensor in named if tensor not in self._frozen}
+
+
+def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state, its tensors in ``memory`` if they fit there."""
+    copies, targets, values = {}, [], []
+    for name, value in state.items():
+        target = memory.get(name)
+        if not isinstance(value, Tensor):
+            copies[name] = copy.deepcopy(value)
+        elif isinstance(target, Tensor) and target.shape == value.shape and target.dtype == value.dtype:
+            copies[name] = target
+            targets.append(target)
+            values.append(value.detach())
+        else:
+            copies[name] = value.detach().clone()
+    copy_all(targets, values)
+    return copies
+
+
+def _is_checked(value: Any) -> bool:
+    """Counters of steps, without dimensions, can be on another device than the weights."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether the values of each tensor are all finite, on their device; without integers and empty ones."""
+    return finite_rows((tensor[None] for tensor in tensors), 1)

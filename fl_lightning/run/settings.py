@@ -84,18 +84,18 @@ class RunSettings:
         may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
         return {key: value for key, value in settings.items() if key not in may_change}
 
-    def check_net(self, saved: Settings, trainer: Trainer) -> None:
-        """Whether the net of a command line is that of the run that saved ``saved``, as far as it was typed.
+    def check_evaluates(self, saved: Settings, trainer: Trainer) -> None:
+        """Whether the net, as far as a command line has it, and the tasks are those of the run that saved ``saved``.
 
         Raises:
             ValueError: naming each key that differs, with both values.
         """
-        if not self.of_config:
-            return
-        typed = {key: value for key, value in self.present(trainer).items() if f"{key}.".startswith("model.net.")}
-        differing = {k: (here, saved[k]) for k, here in typed.items() if k in saved and not _same(here, saved[k])}
-        if differing:
-            raise ValueError(f"ckpt_path is of a run with another net: {_listed(differing)}: give the run's")
+        same = ("model.net.",) if self.of_config else ()
+        if _data(trainer).tasks is not None:
+            same += ("data.tasks.", "data.num_clients.", "data.seed.", f"{_HOLDERS}.")
+        shared = {key: value for key, value in self.present(trainer).items() if f"{key}.".startswith(same)}
+        if differing := _differing(saved, shared):
+            raise ValueError(f"ckpt_path is of a run with another net or other tasks: {_listed(differing)}: give the run's")
 
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
         """Whether a fit of a trainer would continue the run that wrote a checkpoint.
@@ -151,11 +151,7 @@ def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
     Raises:
         ValueError: naming each key that differs, with both values.
     """
-    shared = {key: (value, saved[key]) for key, value in present.items() if key in saved}
-    differing = {key: pair for key, pair in shared.items() if not _same(*_compared(key, pair, rounds))}
-    for key, cause in ((_LAYERS, "model.net"), (_HOLDERS, "data.")):
-        if any(other.startswith(cause) for other in differing):
-            differing.pop(key, None)
+    differing = _differing(*(_so_far(settings, rounds) for settings in (saved, present)))
     if {"model.seed", "data.seed"} <= differing.keys():
         differing = {"seed_everything": differing.pop("model.seed"), **differing}
         del differing["data.seed"]
@@ -166,14 +162,21 @@ def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
         )
 
 
-def _compared(key: str, pair: tuple[Any, Any], rounds: int) -> tuple[Any, Any]:
-    """The parts that must be the same: of cohorts, those of finished rounds."""
-    here, there = (value[:rounds] if key == _COHORTS and value is not None else value for value in pair)
-    return here, there
+def _so_far(settings: Settings, rounds: int) -> Settings:
+    """Settings with the cohorts of finished rounds only."""
+    cohorts = settings.get(_COHORTS)
+    return settings if cohorts is None else {**settings, _COHORTS: cohorts[:rounds]}
 
 
-def _same(here: Any, there: Any) -> bool:
-    return here == there or repr(here) == repr(there)  # a value can be NaN
+def _differing(saved: Settings, present: Settings) -> dict[str, tuple[Any, Any]]:
+    """Both values of each key that differs, without layers and samples that differ by other keys."""
+    shared = {key: (value, saved[key]) for key, value in present.items() if key in saved}
+    # A value can be NaN.
+    differing = {k: (here, there) for k, (here, there) in shared.items() if here != there and repr(here) != repr(there)}
+    for key, cause in ((_LAYERS, "model.net"), (_HOLDERS, "data.")):
+        if any(other.startswith(cause) for other in differing):
+            differing.pop(key, None)
+    return differing
 
 
 def _listed(differing: Mapping[str, tuple[Any, Any]]) -> str:

@@ -1,1 +1,1 @@
-"""Where clients' states lie, and checkpoints."""
+"""Storage of clients' states, and checkpoints."""

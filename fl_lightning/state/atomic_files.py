@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import errno
 import os
@@ -19,33 +19,33 @@ from zlib import crc32
 import torch
 from torch.utils.serialization import config
 
-# How a zip archive ends: a record of 22 bytes, the last two of them the length of the comment that follows.
+# The end of a zip archive: a record of 22 bytes, of which the last two are the length of the comment after it.
 _LENGTH = Struct("<H")
 _COMMENT = b"crc32:%08x"
 _PLAIN_END = re.compile(rb"PK\x05\x06.{16}\x00\x00", re.DOTALL)
 _DIGESTED_END = re.compile(rb"PK\x05\x06.{16}\x0e\x00crc32:([0-9a-f]{8})", re.DOTALL)
 _PLAIN_SIZE, _DIGESTED_SIZE = 22, 36
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system reports where a file cannot grow."""
-_CHUNK = 1 << 18  # bytes that are read at a time, which stay in the processor's cache until they are counted
+"""Errors of the system for a file that cannot grow."""
+_CHUNK = 1 << 18  # bytes read at a time, which stay in the processor's cache for the digest
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], lasting: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to ``path``, which takes its place when the block ends without an error.
+    """Yield a temporary path next to ``path``, which replaces it when the block ends without an error.
 
-    The data is on disk before the name changes, so a kill or a power cut leaves the old file or the new one, never half of
-    one; an error in the block leaves the old one and no temporary file. One process at a time may write a file.
+    The data is on disk before the name changes, so a kill or a power cut leaves the old file or the new one, never a part of
+    one; an error in the block leaves the old one and no temporary file. Only one process at a time can write a file.
 
     Args:
-        lasting: whether the new name survives a power cut from the end of the block on; if not, :func:`sync_folder` makes
-            many names last at once.
+        lasting: whether the new name survives a power cut once the block has ended; if not, :func:`sync_folder` does this
+            for many names at once.
 
     Raises:
         OSError: naming the file, if the folder cannot be written or the disk is full.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that what a kill leaves is overwritten next time
+    temporary = path.with_name(f".{path.name}.tmp")  # one name: the next write replaces the rest of a killed one
     try:
         make_folder(path.parent)
         yield temporary
@@ -56,7 +56,7 @@ def atomic_write(path: str | os.PathLike[str], lasting: bool = True) -> Iterator
             sync_folder(path.parent)
     except OSError as error:
         if error.filename is not None and Path(error.filename) not in (temporary, path, *path.parents):
-            raise  # about another file, which the block read
+            raise  # it is about another file, which the block read
         raise _unwritable(path, error) from error
     finally:
         with suppress(OSError):
@@ -72,7 +72,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut.
+    """Make the names in a folder survive a power cut.
 
     Raises:
         OSError: if the disk fails.
@@ -81,7 +81,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that have no such thing for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # from file systems that cannot do this for folders
             raise
     finally:
         os.close(descriptor)
@@ -89,7 +89,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def naming_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the folder in an error of the block that names no file, as those of a full disk do not.
+    """Name the folder in an error of the block that names no file, such as that of a full disk.
 
     Raises:
         OSError: naming the folder, if it cannot be written or the disk is full.
@@ -111,7 +111,7 @@ def atomic_save(value: Any, path: str | os.PathLike[str], lasting: bool = True) 
     """``torch.save`` through :func:`atomic_write`, with a digest of all bytes, which :func:`checked_load` compares.
 
     The digest is the comment of the zip archive that torch writes, so ``torch.load`` reads the file like any other. The
-    checksums of torch, which are slow and never read, are left out.
+    slow checksums of torch, which are never read, are left out.
 
     Args:
         lasting: as for :func:`atomic_write`.
@@ -133,7 +133,7 @@ def atomic_save(value: Any, path: str | os.PathLike[str], lasting: bool = True) 
         digested = _DigestedFile(file)
         try:
             torch.save(value, digested)  # pyright: ignore[reportArgumentType]
-        except RuntimeError as error:  # torch's text, of positions in the file, when a disk is full
+        except RuntimeError as error:  # of torch when a disk is full, about positions in the file
             raise digested.failure or error from error
         comment = _COMMENT % digested.crc
         file.seek(-_LENGTH.size, os.SEEK_END)  # an archive ends with the length of its comment, here 0
@@ -143,7 +143,7 @@ def atomic_save(value: Any, path: str | os.PathLike[str], lasting: bool = True) 
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C raises at the end of the block: torch's writer would turn it into an error of its format, or end the process."""
+    """Delay Ctrl-C to the end of the block: torch's writer would turn it into an error of its format, or end the process."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
@@ -159,31 +159,31 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def checked_load(path: str | os.PathLike[str], mmap: bool = False, digest: int | None = None) -> Any:
-    """What :func:`atomic_save` wrote, its tensors on the CPU, once its digest was compared.
+    """The value in a file of :func:`atomic_save`, with its tensors on the CPU, after its digest is compared.
 
-    Only tensors and plain containers are read, never code. A file without a digest, such as ``torch.save`` writes, is read as
+    Only tensors and plain containers are read, never code. A file without a digest, such as one of ``torch.save``, is read as
     it is, unless ``digest`` is given.
 
     Args:
-        mmap: leave the tensors in the file, which must not change meanwhile.
-        digest: that the file must have, of :func:`stored_digest`.
+        mmap: whether the tensors stay in the file, which must not change meanwhile.
+        digest: the required digest, of :func:`stored_digest`.
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: saying what is wrong with the file, but not which it is.
+        ValueError: with the fault of the file, but without its name.
     """
     check_digest(path, digest)
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except UnpicklingError as error:  # whose text advises to read code too
+    except UnpicklingError as error:  # its text advises to read code too
         raise ValueError("it holds code or objects, not tensors and plain containers alone") from error
-    except Exception as error:  # torch raises anything on files that are broken
+    except Exception as error:  # torch can raise anything for broken files
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"torch cannot: {reason[:100]}") from error
 
 
 class _DigestedFile:
-    """A file to write to from its start to its end, with the CRC-32 of what was written and, if it failed, why."""
+    """A file that is written from start to end, with the CRC-32 of its bytes and the error, if there was one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.crc = file, 0
@@ -202,11 +202,11 @@ class _DigestedFile:
 
 
 def stored_digest(path: str | os.PathLike[str]) -> int | None:
-    """The digest that :func:`atomic_save` wrote at the end of a file; None if it has none. The rest of the file is not read.
+    """The digest that :func:`atomic_save` wrote at the end of a file, or None. The rest of the file is not read.
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: if it does not end as an archive of torch does, or is not a file but a pipe, a folder or a device.
+        ValueError: if it does not end like an archive of torch, or is not a file but a pipe, a folder or a device.
     """
     with _opened(path) as file:
         return _digest_at_the_end(file)
@@ -231,7 +231,7 @@ def check_digest(path: str | os.PathLike[str], digest: int | None = None) -> Non
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe that nobody writes to takes for ever
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe waits for a process that writes to it
         raise ValueError("it is no file, but a pipe, a folder or a device")
     with open(path, "rb", buffering=0) as file:
         yield file

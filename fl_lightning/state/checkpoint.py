@@ -1,4 +1,4 @@
-"""Checkpoints that are there whole or not at all, and as they were written."""
+"""Checkpoints that are written completely or not at all, and are unchanged when they are read."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from fl_lightning.checks import check_file
 from fl_lightning.functional.aggregation import State
 from fl_lightning.state.atomic_files import atomic_save, checked_load, stored_digest
 
-# What every run writes, and what evaluation and warm starts take for granted.
+# Parts of every run's checkpoints, on which evaluation and warm starts rely.
 _LAYOUT = {
     "pytorch-lightning_version": str,
     "global_step": int,
@@ -19,7 +19,7 @@ _LAYOUT = {
     "state_dict": dict,
     "federated": dict,
 }
-# What a fit goes on from in addition; ModelCheckpoint's save_weights_only leaves it out.
+# Further parts for a fit that continues; ModelCheckpoint's save_weights_only leaves them out.
 _OF_FITS = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
 _FEDERATED = {
     "client_states": dict,
@@ -30,25 +30,25 @@ _FEDERATED = {
     "inputs": dict,
     "layout": int,
 }
-LAYOUT = 3  # of what a checkpoint holds: a change of it is a new number
+LAYOUT = 3  # of a checkpoint: a changed layout gets a new number
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes next to the final path and renames: a kill in the middle leaves the checkpoint before.
+    """Writes next to the final path and renames: a kill in between leaves the previous checkpoint.
 
-    Lightning's writer uses the system's temporary folder, from where a file cannot be renamed across file systems. What
-    is read is compared with the digest that was written, and never holds code.
+    Lightning's writer uses the system's temporary folder, from which a file cannot be renamed across file systems. A
+    checkpoint that is read is compared with its digest, and never contains code.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.written: set[Path] = set()  # where this process wrote or tried to
+        self.written: set[Path] = set()  # paths to which this process wrote, or tried to
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
         """Write a checkpoint.
 
         Raises:
-            OSError: naming the file, if it cannot be written; the file of that name is then as it was.
+            OSError: naming the file, if it cannot be written; a file of that name is then unchanged.
         """
         self.written.add(Path(path))
         atomic_save(checkpoint, path)
@@ -60,7 +60,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
         Raises:
             OSError: if the file cannot be opened.
-            ValueError: naming the file, if it is no checkpoint of a run or has changed since it was written, or if code is to
+            ValueError: naming the file, if it is not a checkpoint of a run or has changed since it was written, or if code may
                 be read.
         """
         refuse_code(weights_only)
@@ -75,8 +75,8 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: naming the file, if it is no checkpoint of a run, of another version's layout, or has changed since it was
-            written.
+        ValueError: naming the file, if it is not a checkpoint of a run, has the layout of another version, or has changed since
+            it was written.
     """
     check_file(key, path, "give a checkpoint of a run")
     try:
@@ -107,10 +107,10 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
 
 
 def check_whole(checkpoint: dict[str, Any]) -> None:
-    """Check that a fit can go on from a checkpoint.
+    """Check that a fit can continue from a checkpoint.
 
     Raises:
-        ValueError: if it holds weights alone.
+        ValueError: if it holds only weights.
     """
     if absent := [name for name in _OF_FITS if name not in checkpoint]:
         raise ValueError(
@@ -120,18 +120,18 @@ def check_whole(checkpoint: dict[str, Any]) -> None:
 
 
 def part_of(state_dict: State, part: str) -> State:
-    """What one submodule of a method holds in its state dict, by the names in the submodule."""
+    """The part of a method's state dict that belongs to one submodule, by the names in the submodule."""
     named = ((name.partition("."), tensor) for name, tensor in state_dict.items())
     return {inner: tensor for (submodule, _, inner), tensor in named if submodule == part}
 
 
 def without_part(state_dict: State, part: str) -> State:
-    """A method's state dict without what one of its submodules holds."""
+    """A method's state dict without the part of one submodule."""
     return {name: tensor for name, tensor in state_dict.items() if name.partition(".")[0] != part}
 
 
 def refuse_code(weights_only: bool | None) -> None:
-    """Check ``weights_only``, Lightning's option to run what code a checkpoint holds.
+    """Check ``weights_only``, Lightning's option to run the code in a checkpoint.
 
     Raises:
         ValueError: if it is false.
@@ -148,7 +148,7 @@ def _layout(checkpoint: Any) -> Any:
 
 
 def _first_misfit(stored: Any, layout: dict[str, type], prefix: str = "") -> str | None:
-    """What a container of the checkpoint has otherwise than ``layout``, in words; None: nothing."""
+    """The first difference of a container of the checkpoint from ``layout``, in words; None: there is none."""
     if not isinstance(stored, dict):
         return f"it holds a {type(stored).__name__}"
     for name, kind in layout.items():

@@ -1,9 +1,9 @@
-"""Where clients' states are stored between visits: in memory, or one file a state on disk.
+"""Storage of clients' states between visits: in memory, or on disk with one file per state.
 
-A round writes new states next to the old ones and commits them at its end; a checkpoint in between holds the old ones. On disk
-a state is never overwritten: each write makes a new file, a checkpoint stores only which file is whose and its digest, and a
-file goes once no checkpoint names it. So a run that is killed anywhere goes on from any of its checkpoints, and with no other
-state than theirs.
+A round writes new states next to the old ones and commits them at its end; a checkpoint in between has the old ones. On disk a
+state is never overwritten: each write makes a new file, a checkpoint stores only the file of each client and its digest, and a
+file is deleted once no checkpoint names it. So a run that is killed at any time continues from any of its checkpoints, with
+exactly their states.
 """
 
 import os
@@ -19,29 +19,29 @@ from typing import Any
 
 import torch
 
-from fl_lightning.checks.memory import machine_memory
+from fl_lightning.checks import machine_memory
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import kept, to_host
 from fl_lightning.protocol import ClientState, pack, unpack
 from fl_lightning.state.atomic_files import atomic_save, checked_load, naming_folder, stored_digest, sync_folder
 from fl_lightning.state.state_files import Record, link_file, named_records, naming_state, reason, saved_digests
 
-_FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or what a kill left of its writing
+_FILE = re.compile(r"\.?(\d+)\.(\d+)\.([0-9a-f]+)\.pt(\.tmp)?")  # as Record.name, or the rest of a killed write
 
 
 class ClientStates(ABC):
-    """What clients keep between visits. Tensors may come from any device; they are kept and given back on the CPU."""
+    """A store of clients' states between visits. Tensors can come from any device; they are stored and returned on the CPU."""
 
     shared: bool
-    """Whether every process reads what any process wrote; if not, one process has a client's state."""
+    """Whether every process can read the states that others wrote; if not, only one process has a client's state."""
 
     @abstractmethod
     def clients(self) -> list[int]:
-        """Clients that have a committed state here."""
+        """Clients with a committed state here."""
 
     @abstractmethod
     def read(self, client: int) -> ClientState:
-        """The committed state, a copy; an empty one for a client without.
+        """A copy of the committed state; empty for a client without one.
 
         Raises:
             ValueError: naming the file, if it cannot be read or has changed since it was written.
@@ -49,7 +49,7 @@ class ClientStates(ABC):
 
     @abstractmethod
     def write(self, client: int, round: int, state: ClientState) -> None:
-        """Copy a client's new state, which counts once the round is committed; an empty one: it keeps nothing any more.
+        """Copy a client's new state, which counts once the round is committed; after an empty one it keeps nothing.
 
         Raises:
             OSError: naming the file, if it cannot be written.
@@ -57,43 +57,43 @@ class ClientStates(ABC):
 
     @abstractmethod
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
-        """End a round: take over the new states of some clients and forget those of all others, who keep what they had.
+        """End a round: take over the new states of some clients; all others keep their old ones.
 
-        Every process commits the same clients, whichever of them wrote their states.
+        Every process commits the same clients, no matter which process wrote their states.
 
         Args:
-            clients: those with a new state that counts; each was written in this round, by some process.
-            cleared: who keep nothing from now on, written as an empty state or not at all.
+            clients: clients with a new state that counts; a process has written each in this round.
+            cleared: clients that keep nothing from now on, with an empty state written or none.
         """
 
     @abstractmethod
     def checkpoint(self) -> dict[str, Any]:
-        """What a checkpoint stores, of containers and tensors only; shares memory. Every process calls it for every one."""
+        """The part of a checkpoint, of only containers and tensors; shares memory. Every process must call it every time."""
 
     @abstractmethod
     def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
-        """Put back what a checkpoint of either kind stored, in place of what is here; shares memory with it.
+        """Replace all states by those of a checkpoint of either kind; shares memory with it.
 
-        Of several processes each does the work for the clients it owns (``client % num_processes == process``): all must have
+        Each of several processes works for the clients that it owns (``client % num_processes == process``): all must have
         restored before one of them reads.
 
         Raises:
-            FileNotFoundError: naming the folder, if it lacks files that the checkpoint names.
+            FileNotFoundError: naming the folder, if files of the checkpoint are missing in it.
             OSError: naming the file, if one cannot be written.
         """
 
     @abstractmethod
     def require_space(self, num_clients: int, bytes_per_client: int) -> str:
-        """One line that says what the states of so many clients will take, all processes together.
+        """One line with the memory that the states of this many clients will take, of all processes together.
 
         Raises:
-            OSError: if the disk lacks the space for those that are not on it yet.
-            MemoryError: if the machine lacks the memory.
+            OSError: if the disk has too little space for those that are not on it yet.
+            MemoryError: if the machine has too little memory.
         """
 
 
 class MemoryStates(ClientStates):
-    """Keeps states in memory; each process has what it wrote or restored, and checkpoints no more than that."""
+    """Keeps states in memory; each process has, and saves, only those that it wrote or restored."""
 
     shared = False
 
@@ -109,7 +109,7 @@ class MemoryStates(ClientStates):
         return ClientState() if state is None else _copied(state)
 
     def write(self, client: int, round: int, state: ClientState) -> None:
-        # Not waited for: the host waits for the device's report of a round before the round is committed.
+        # Without a wait: the host waits for the device's report of a round before the round is committed.
         self._written[client] = state.map(to_host)
 
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
@@ -147,14 +147,14 @@ class MemoryStates(ClientStates):
 
 
 class DiskStates(ClientStates):
-    """Keeps each state in a file that all processes see; in memory only which file is whose.
+    """Keeps each state in a file that all processes see, and in memory only the file of each client.
 
-    In addition to one file a client there are those that older checkpoints name. Opening changes nothing on disk.
+    In addition to one file per client there are those that older checkpoints name. Opening a store changes nothing on disk.
 
     Args:
-        folder: for the files; for one run at a time. It need not exist.
-        stamp: tells this run's files from those of an earlier run that went on from the same checkpoint; the same in all
-            processes, new in every run. The default, the time, does for one process.
+        folder: folder of the files, of one run at a time; it need not exist.
+        stamp: distinguishes this run's files from those of an earlier run that continued from the same checkpoint; the same in
+            all processes, new in every run. The default, the time, is enough for one process.
     """
 
     shared = True
@@ -163,11 +163,11 @@ class DiskStates(ClientStates):
         self.folder = Path(folder)
         self._stamp = time_ns() if stamp is None else stamp
         self._index: dict[int, Record] = {}
-        self._digests: dict[int, int] = {}  # of clients' files, as they were written or as a checkpoint names them
-        self._unshared: set[int] = set()  # clients with a file that this process has written since it shared digests
-        self._written: dict[int, tuple[Record, int | None] | None] = {}  # by this process in this round; None: nothing is kept
-        self._round = self._saved_round = 0  # last committed, and last that a checkpoint may name
-        self._named: dict[Path, tuple[tuple[int, ...], set[Record]]] = {}  # by checkpoint, as of which version of it
+        self._digests: dict[int, int] = {}  # of clients' files, as written or as in a checkpoint
+        self._unshared: set[int] = set()  # clients whose file this process wrote after it last shared digests
+        self._written: dict[int, tuple[Record, int | None] | None] = {}  # by this process in this round; None: an empty state
+        self._round = self._saved_round = 0  # last committed one, and last one that a checkpoint can name
+        self._named: dict[Path, tuple[tuple[int, ...], set[Record]]] = {}  # by checkpoint: its version, and its files
 
     def clients(self) -> list[int]:
         return list(self._index)
@@ -193,8 +193,8 @@ class DiskStates(ClientStates):
         self._written[client] = (record, self._save(record, state)) if state else None
 
     def _save(self, record: Record, state: ClientState) -> int:
-        """Write a file; its digest."""
-        # A copy, as a view would be saved with all of its base. Its name need not last before a checkpoint has it.
+        """Write a file; returns its digest."""
+        # A copy, as a view would be saved with all of its base. Its name must last only once a checkpoint has it.
         return atomic_save(pack(_copied(state)), self.folder / record.name, lasting=False)
 
     def commit(self, round: int, clients: Iterable[int], cleared: Iterable[int] = ()) -> None:
@@ -210,7 +210,7 @@ class DiskStates(ClientStates):
                     self._digests[client] = digest
                     self._unshared.add(client)
         forgotten = [written[0] for written in self._written.values() if written is not None]
-        # What a checkpoint may name is left to sweep.
+        # Files that a checkpoint can name are left to sweep.
         unsaved = [record for record in outdated if record.stamp == self._stamp and record.round > self._saved_round]
         for record in (*forgotten, *unsaved):
             (self.folder / record.name).unlink(missing_ok=True)
@@ -225,7 +225,7 @@ class DiskStates(ClientStates):
         return {"kind": "disk", "folder": str(self.folder.absolute()), "index": index, "digests": digests}
 
     def _digest(self, record: Record) -> int:
-        """Of a client's file; of one that another process wrote, until it is shared, that in the file."""
+        """The digest of a client's file; until another process has shared it, as stored in the file."""
         if record.client not in self._digests:
             with naming_state(self.folder, record):
                 if (digest := stored_digest(self.folder / record.name)) is None:
@@ -234,10 +234,10 @@ class DiskStates(ClientStates):
         return self._digests[record.client]
 
     def share_digests(self, gather: Callable[[State], list[State]]) -> None:
-        """Learn the digests of the files that other processes wrote; all call it before a checkpoint.
+        """Get the digests of the files that other processes wrote; all must call it before a checkpoint.
 
         Args:
-            gather: gives the tensors of every process, by name.
+            gather: returns the tensors of every process, by name.
         """
         mine = torch.tensor([[client, self._digests[client]] for client in self._unshared], dtype=torch.int64).reshape(-1, 2)
         for part in gather({"digests": mine}):
@@ -250,8 +250,8 @@ class DiskStates(ClientStates):
                 sync_folder(folder)
 
     def restore(self, saved: dict[str, Any], process: int = 0, num_processes: int = 1) -> None:
-        """Files of another folder are linked or copied into this one, so that the other may be deleted."""
-        self._stamp += 1  # rounds may come again, with other states
+        """Files of another folder are linked or copied into this one, so that the other can be deleted."""
+        self._stamp += 1  # rounds can come again, with other states
         if saved["kind"] == "disk":
             records, written = named_records(saved), {}
             self._import(records, Path(saved["folder"]), process, num_processes)
@@ -266,8 +266,8 @@ class DiskStates(ClientStates):
         self._round = self._saved_round = 0  # of this stamp's rounds
 
     def _import(self, records: list[Record], source: Path, process: int, num_processes: int) -> None:
-        """Bring in those of the records that are not here, from the folder where they were written."""
-        # A listing, not a question for each of perhaps 100,000 files.
+        """Bring in the records that are not here from the folder in which they were written."""
+        # A listing instead of a system call for each of perhaps 100,000 files.
         here = {f"{part.name}/{name}" for part in self.folder.glob("*/") for name in os.listdir(part)}
         absent = [record for record in records if record.name not in here]
         if lost := [record for record in absent if not (source / record.name).exists()]:
@@ -282,7 +282,7 @@ class DiskStates(ClientStates):
         self._sync_folders(mine)
 
     def require_space(self, num_clients: int, bytes_per_client: int) -> str:
-        """Call it after :meth:`restore`: what is on disk already needs no more space."""
+        """To be called after :meth:`restore`: states that are on disk need no more space."""
         parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free, present = shutil.disk_usage(parent).free, len(self._index)
         need = _product(num_clients, bytes_per_client)
@@ -295,10 +295,10 @@ class DiskStates(ClientStates):
         return f"client state: up to {need} on disk in {self.folder}"
 
     def sweep(self, checkpoints: Iterable[Path]) -> None:
-        """Delete the files that neither this run needs nor one of these checkpoints, and what a kill left half written.
+        """Delete the files that neither this run nor one of these checkpoints needs, and the rest of killed writes.
 
-        For the first process alone, while a checkpoint is being made: what the one that it will replace needs is kept till the
-        next time. A checkpoint that is not named here loses its files. One that is gone needs none; where one cannot be read,
+        Only for the first process, while a checkpoint is being made: files of the one that it will replace are kept until the
+        next time. A checkpoint that is not in the list loses its files. One that is gone needs none; if one cannot be read,
         there is a warning and all files stay.
         """
         keep = set(self._index.values())
@@ -307,20 +307,20 @@ class DiskStates(ClientStates):
                 keep |= self._named_by(path)
             except FileNotFoundError:
                 continue
-            except Exception as error:  # whatever lies there under such a name
+            except Exception as error:  # a file with such a name can have any content
                 warnings.warn(
                     f"{path} cannot be read ({reason(error)}): while it is there, no file in {self.folder} is deleted",
                     stacklevel=2,
                 )
                 return
         for record, path in self._files():
-            is_provisional = record.stamp == self._stamp and record.round > self._round  # maybe another process's
+            is_provisional = record.stamp == self._stamp and record.round > self._round  # possibly of another process
             if not is_provisional and (record not in keep or path.endswith(".tmp")):
-                with suppress(OSError):  # one file too many does no harm
+                with suppress(OSError):  # a file that is left does no harm
                     os.unlink(path)
 
     def _named_by(self, checkpoint: Path) -> set[Record]:
-        """The files that a checkpoint names; read once, until another takes its place."""
+        """The files that a checkpoint names; it is read once, until another replaces it."""
         status = checkpoint.stat()
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         known, named = self._named.get(checkpoint, (None, set()))
@@ -331,7 +331,7 @@ class DiskStates(ClientStates):
         return named
 
     def _files(self) -> Iterator[tuple[Record, str]]:
-        """All files of ours, with ``.tmp`` at the end those that are being written or never were to their end."""
+        """All files of states; those whose writing has not ended end in ``.tmp``."""
         for folder in self.folder.glob("*/"):
             for name in os.listdir(folder):
                 if match := _FILE.fullmatch(name):

@@ -1,4 +1,4 @@
-"""One file a client's state: its name, and what a checkpoint says of it."""
+"""The file of a client's state: its name, and its entry in a checkpoint."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from fl_lightning.state.atomic_files import atomic_write, check_digest, make_fol
 
 
 class Record(NamedTuple):
-    """A state on disk. No two differ in content and agree in these, so a file may be linked and never changes."""
+    """A state on disk. Equal records have equal content, so a file can be linked and never changes."""
 
     client: int
     round: int
@@ -19,16 +19,16 @@ class Record(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In folders of a thousand clients, which stay quick to list and to search."""
+        """Path below the store's folder, in folders of a thousand clients, which stay fast to list and to search."""
         return f"{self.client // 1000}/{self.client}.{self.round}.{self.stamp:x}.pt"
 
 
 def check_files(saved: dict[str, Any], folder: Path) -> Iterator[str]:
-    """What is wrong with the files that a checkpoint names, a line each.
+    """Faults of the files that a checkpoint names, a line each.
 
     Args:
-        saved: what the checkpoint stored.
-        folder: of the files; where it is not there, they are looked for where they were written.
+        saved: the states in the checkpoint.
+        folder: folder of the files; if it does not exist, the one in which they were written.
     """
     source, digests = folder if folder.is_dir() else Path(saved.get("folder", "")), saved_digests(saved)
     for record in named_records(saved):
@@ -41,7 +41,7 @@ def check_files(saved: dict[str, Any], folder: Path) -> Iterator[str]:
 
 @contextmanager
 def naming_state(folder: Path, record: Record) -> Iterator[None]:
-    """Name the file in an error of the block, which reads it."""
+    """Name the file in an error of the block that reads it."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def naming_state(folder: Path, record: Record) -> Iterator[None]:
 
 
 def named_records(saved: dict[str, Any]) -> list[Record]:
-    """Which files a checkpoint names."""
+    """The files that a checkpoint names."""
     return [Record(*row) for row in saved["index"].tolist()] if "index" in saved else []
 
 
@@ -64,7 +64,7 @@ def saved_digests(saved: dict[str, Any]) -> dict[int, int]:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """One file under two names, or a copy where the file system has no such thing."""
+    """A second name for a file, or a copy if the file system has no links."""
     make_folder(target.parent)
     try:
         os.link(source, target)
@@ -74,5 +74,5 @@ def link_file(source: Path, target: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The gist; torch explains itself at length."""
+    """The first line of an error, shortened: torch's messages are long."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0][:100]

@@ -1,4 +1,4 @@
-"""YAML without its traps: keys given twice, aliases of themselves or that multiply, nesting without end, megabytes."""
+"""YAML without its traps: repeated keys, aliases that contain themselves or multiply, endless nesting, megabytes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import yaml
 
 MAX_CHARACTERS = 2**22
-"""A config has some kilobytes, one that names thousands of cohorts some megabytes."""
+"""A config has some kilobytes, or with thousands of cohorts some megabytes."""
 _MAX_DEPTH = 50
-_MAX_NODES = 1_000_000  # with every alias counted as all that it stands for
+_MAX_NODES = 1_000_000  # an alias counts as all the nodes that it stands for
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
 
 
 @dataclass
 class _Open:
-    """A mapping or a list whose end was not read yet."""
+    """A mapping or a list whose end has not been read yet."""
 
     anchor: str | None
     is_mapping: bool
@@ -25,27 +25,27 @@ class _Open:
 
 
 def load_yaml(text: str) -> Any:
-    """The value of a YAML document, as ``yaml.safe_load`` gives it.
+    """The value of a YAML document, as from ``yaml.safe_load``.
 
     Raises:
-        ValueError: if it holds one of the traps.
-        yaml.YAMLError: if it is no YAML.
+        ValueError: if it has one of the traps.
+        yaml.YAMLError: if it is not YAML.
     """
     check_yaml(text)
     return yaml.load(text, _Loader)
 
 
 def check_yaml(text: str) -> None:
-    """Read a document as a stream of events, which takes neither memory nor recursion, before anybody builds it.
+    """Read a document as a stream of events, which takes neither memory nor recursion, before it is built.
 
     Raises:
-        ValueError: if a key is given twice, an alias stands for what it is part of, or the document is too long, too deep or,
-            aliases resolved, too large.
-        yaml.YAMLError: if it is no YAML.
+        ValueError: if a key is given twice, an alias is part of itself, or the document is too long, too deep or, with aliases
+            resolved, too large.
+        yaml.YAMLError: if it is not YAML.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it has {len(text):,} characters, must be at most {MAX_CHARACTERS:,}")
-    sizes: dict[str, int] = {}  # nodes of what each anchor stands for
+    sizes: dict[str, int] = {}  # number of nodes of each anchor
     above: list[_Open] = []
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -68,7 +68,7 @@ def check_yaml(text: str) -> None:
 
 
 def _add(above: list[_Open], num_nodes: int, scalar: yaml.ScalarEvent | None) -> None:
-    """Count a node, the key of a mapping or not, in what it is part of."""
+    """Count a node in its parent, and refuse a key that the parent already has."""
     if not above:
         return
     parent = above[-1]

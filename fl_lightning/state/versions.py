@@ -1,4 +1,4 @@
-"""The versions of a run: its folders ``version_0``, ``version_1``, ..., which fits claim, and the checkpoints in them."""
+"""The versions of a run: its folders ``version_0``, ``version_1``, ..., one per fit, and the checkpoints in them."""
 
 import json
 import re
@@ -17,27 +17,27 @@ KEPT: tuple[Kept, ...] = get_args(Kept)
 
 
 def versions(run_folder: Path) -> list[Path]:
-    """The versions in the order of their numbers, in which they were begun."""
+    """The versions in the order of their numbers, which is that of their beginnings."""
     numbered = {path: re.fullmatch(r"version_(\d+)", path.name) for path in run_folder.glob("version_*")}
     return sorted((path for path, match in numbered.items() if match), key=_number)
 
 
 def next_version(run_folder: Path) -> Path:
-    """The folder of a version that is newer than all others."""
+    """The folder of the next version."""
     present = versions(run_folder)
     return run_folder / f"version_{_number(present[-1]) + 1 if present else 0}"
 
 
 class VersionFolder:
-    """A folder that no other run has, or that of the checkpoint a run goes on from.
+    """A folder that no other run has, or that of the checkpoint from which a run continues.
 
     Args:
-        run_folder: where the versions of the run lie.
+        run_folder: folder of the run's versions.
         ckpt_path: file of the checkpoint; None for a new run.
-        root: ``trainer.default_root_dir``, as errors name it.
+        root: ``trainer.default_root_dir``, for errors.
 
     Raises:
-        OSError: if the folder cannot be made; then none of its parents is left either.
+        OSError: if the folder cannot be made; new parents are then removed too.
     """
 
     def __init__(self, run_folder: Path, ckpt_path: str | None, root: str) -> None:
@@ -48,7 +48,7 @@ class VersionFolder:
         self._made: list[Path] = []  # folders that this run made, innermost first
         if ckpt_path is not None and run_folder.resolve() in Path(ckpt_path).resolve().parents:
             self.path = run_folder / Path(ckpt_path).resolve().relative_to(run_folder.resolve()).parts[0]
-        elif rank_zero_only.rank == 0:  # the others never write to it, and are told its name where they ask
+        elif rank_zero_only.rank == 0:  # the others never write to it, and get its name when they need it
             self._make(run_folder, root)
 
     def _make(self, run_folder: Path, root: str) -> None:
@@ -64,7 +64,7 @@ class VersionFolder:
 
     @contextmanager
     def removed_unless(self, begun: Callable[[], bool]) -> Iterator[None]:
-        """Within the block, an error or a signal before the run has begun leaves no folder behind."""
+        """Remove the folder after an error or a signal in the block if the run has not begun."""
         try:
             yield
         except BaseException:  # Ctrl-C and SIGTERM too
@@ -73,11 +73,11 @@ class VersionFolder:
             raise
 
     def remove(self) -> None:
-        """Take away the folders that this run made, if it did."""
+        """Remove the folders that this run made."""
         if self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         for folder in self._made[1:]:
-            with suppress(OSError):  # another run has something there
+            with suppress(OSError):  # another run uses it
                 folder.rmdir()
 
 
@@ -94,10 +94,10 @@ def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | No
     """The checkpoint of the newest version; None if no version has one.
 
     Args:
-        ckpt_path: as the user gave it, for messages.
+        ckpt_path: the user's text, for messages.
 
     Raises:
-        FileNotFoundError: if an older version has one, but the newest has none: which of them is meant?
+        FileNotFoundError: if an older version has one, but the newest does not.
     """
     present = versions(run_folder)
     found = [path for version in present if (path := version / "checkpoints" / f"{name}.ckpt").exists()]
@@ -110,15 +110,16 @@ def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | No
 
 
 def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
-    """Whether a version has been fitted for ``max_steps`` rounds up to its last record, and the checkpoint is its last.
+    """Whether a version has all of ``max_steps`` rounds, with its last record, and the checkpoint is its last one.
 
     Raises:
-        ValueError: if the checkpoint is of this version, which has more than ``max_steps`` rounds: they would be lost.
+        ValueError: if the checkpoint is of this version and the version has more than ``max_steps`` rounds, which would be
+            lost.
     """
     if ckpt_path is None or version.resolve() not in Path(ckpt_path).resolve().parents:
         return False
     last = version / "checkpoints" / "last.ckpt"
-    # A checkpoint may take seconds to read: that of ckpt_path will be read, and then holds itself to its rounds.
+    # A checkpoint can take seconds to read: that of ckpt_path is read later, and its rounds are checked then.
     if last.is_file() and not last.samefile(ckpt_path) and (rounds := read_checkpoint(last)["global_step"]) > max_steps:
         raise ValueError(
             f"trainer.max_steps is {max_steps}, but {version} has {rounds} rounds already, which would be lost: raise it, or "
@@ -128,7 +129,7 @@ def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
     try:
         recorded = json.loads(results.read_text(encoding="utf-8"))["rounds"] if results.is_file() else None
     except (json.JSONDecodeError, KeyError, TypeError):
-        return False  # what is missing is written by a fit of no more rounds
+        return False  # a fit of no more rounds writes the missing part
     return recorded == max_steps and read_checkpoint(ckpt_path)["global_step"] == max_steps
 
 

@@ -1,1 +1,1 @@
-"""Sweeps: many fits of one config, with other values and seeds, and the table of what they came to."""
+"""Sweeps: many fits of one config, with different values and seeds, and the table of their results."""

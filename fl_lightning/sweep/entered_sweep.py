@@ -1,31 +1,32 @@
-"""A sweep in its folder: begun or gone on with, worked on, reported."""
+"""A sweep in its folder: it begins or continues, runs and reports."""
 
 import signal
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from fl_lightning.state.atomic_files import atomic_write
+from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.sweep.points import Choices, Run, grid
-from fl_lightning.sweep.same_sweep import check_same, described
 from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.settings import Settings
 from fl_lightning.sweep.study import Search, SweepStudy
 from fl_lightning.sweep.table import as_csv, as_table, rows, totals
 from fl_lightning.sweep.worker import Stop, Worker
 
-_WARM_UP = 5  # a fifth of the rounds pass before a run is compared with others
+_WARM_UP = 5  # one fifth of the rounds passes before a run is compared with others
 
 
 class EnteredSweep:
     """A sweep with its runs queued in its folder.
 
     Args:
-        settings: what the command line asks for.
-        config: text of the config that all runs share, which is kept in the folder.
-        rounds: of a run.
+        settings: settings from the command line.
+        config: text of the config that all runs share, which is stored in the folder.
+        rounds: number of rounds of a run.
         left_out: runs of a grid that the folder does not need.
 
     Raises:
@@ -50,17 +51,17 @@ class EnteredSweep:
                 self.study.queue_failed()
 
     def work(self, screen: Screen, stop: Stop) -> None:
-        """Run what is left, until nothing is or a signal asks for an end."""
+        """Run what is left, until all is done or a signal stops it."""
         asked, search = self.settings, None
         if asked.search != "grid":
             search = Search(asked.search, asked.axes, asked.seeds, asked.trials or 0)
         Worker(self.study, self._config, asked.options, asked.jobs, search, asked.prune, screen, stop).work()
 
     def report(self, signals: Sequence[int]) -> None:
-        """Show and write the results, and end with the exit code that they and the signals ask for.
+        """Show and write the results, and end with the exit code for them and for the signals.
 
         Raises:
-            ValueError: saying how many runs have failed.
+            ValueError: with the number of failed runs.
             SystemExit: after a signal.
         """
         found, path = rows(self.study.records()), self.settings.out / "results.csv"
@@ -80,3 +81,62 @@ class EnteredSweep:
         if failed := sum(row.counts["failed"] for row in found):
             total = sum(sum(row.counts.values()) for row in found)
             raise ValueError(f"{failed} of {total} runs failed: --retry-failed tries again")
+
+
+def described(settings: Settings, config: str) -> dict[str, Any]:
+    """The description of a sweep that its folder stores.
+
+    Args:
+        settings: settings from the command line.
+        config: text of the config that all runs share.
+    """
+    varied = {axis.key: list(axis.values) for axis in settings.axes}
+    return {
+        "config": load_yaml(config),
+        "options": list(settings.options),
+        "search": settings.search,
+        "set": varied,
+        "seeds": list(settings.seeds),
+    }
+
+
+def check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
+    """Check that ``new`` is the sweep in the folder, or an extension of it.
+
+    Raises:
+        ValueError: naming the difference.
+    """
+    if not old:
+        return
+    cure = "give the same, or another --out"
+    if old["config"] != new["config"]:
+        raise ValueError(f"out is {out}, which holds a sweep of another config, or of this one before it was changed: {cure}")
+    if _by_key(old["options"]) != _by_key(new["options"]):
+        before, now = (" ".join(options) or "none" for options in (old["options"], new["options"]))
+        raise ValueError(f"out is {out}, which holds another sweep: its options for fit are {before}, here {now}: {cure}")
+    if old["search"] != new["search"] or list(old["set"]) != list(new["set"]):
+        before, now = (f"--search {one['search']} over {', '.join(one['set']) or 'nothing'}" for one in (old, new))
+        raise ValueError(f"out is {out}, which holds another sweep: {before}, here {now}: {cure}")
+    for name, before, now in [("--seeds", old["seeds"], new["seeds"]), *((k, v, new["set"][k]) for k, v in old["set"].items())]:
+        fixed = new["search"] != "grid" and name != "--seeds"
+        if not set(before) <= set(now) or (fixed and before != now):
+            has, may = (", ".join(map(str, values)) for values in (before, now))
+            raise ValueError(
+                f"out is {out}, whose sweep has {has} for {name}, here {may}: "
+                + ("a search keeps its values" if fixed else "it may gain values, and lose none")
+                + f": {cure}"
+            )
+
+
+def _by_key(options: Sequence[str]) -> list[list[str]]:
+    """Options for ``fit`` with their values, in an order that does not depend on how options of different keys were mixed.
+
+    Options of a key and of the keys below it stay in their order, in which ``fit`` reads them.
+    """
+    given: list[list[str]] = []
+    for word in options:
+        if word.startswith("--"):
+            given.append(word.split("=", 1))
+        else:
+            given[-1].append(word)
+    return sorted(given, key=lambda option: option[0].rstrip("+").split(".")[:2])

@@ -1,4 +1,4 @@
-"""What a sweep varies: ``--set KEY=VALUES`` and ``--seeds``, and the points and runs that come of it."""
+"""The variations of a sweep: ``--set KEY=VALUES`` and ``--seeds``, and the points and runs that result."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ SET_BY_THE_SWEEP = {
 
 @dataclass(frozen=True)
 class Choices:
-    """A key that takes some values, as they were typed."""
+    """A key with a list of values, as they were typed."""
 
     key: str
     values: tuple[str, ...]
@@ -35,7 +35,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """A key that takes any number between two ends, whole ones if both ends are."""
+    """A key with any number between two ends, a whole one if both ends are whole."""
 
     key: str
     low: float
@@ -45,7 +45,7 @@ class Range:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """Both ends, as they would be typed."""
+        """Both ends, as on the command line."""
         return tuple(as_typed(int(end) if self.whole else end) for end in (self.low, self.high))
 
 
@@ -61,12 +61,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of the run's folder, in that of the sweep."""
+        """Path of the run's folder in that of the sweep."""
         return f"{point_name(self.point)}/seed_{self.seed}"
 
 
 def parse_axes(texts: Sequence[str]) -> list[Axis]:
-    """What the ``--set`` options vary, in their order.
+    """The keys that the ``--set`` options vary, in their order.
 
     Raises:
         ValueError: naming the option, if one is not ``KEY=VALUES``, a value is missing, or something is given twice.
@@ -79,10 +79,10 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``3`` is the seeds 1, 2 and 3; ``1,2,5`` and ``[7]`` are themselves.
+    """The seeds of ``--seeds``: ``3`` means 1, 2 and 3; ``1,2,5`` and ``[7]`` mean these seeds.
 
     Raises:
-        ValueError: if there is none, one is no whole number of at least 0, or is given twice.
+        ValueError: if there is none, or one is not a whole number of at least 0, or is given twice.
     """
     cure = "give how many, --seeds 3, or which, --seeds 1,2,5 or --seeds [7]"
     inner = text.strip().removeprefix("[").removesuffix("]")
@@ -98,14 +98,14 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def grid(axes: Sequence[Choices]) -> list[Point]:
-    """Every combination, the last key varying fastest."""
+    """All combinations; the last key varies fastest."""
     return [dict(zip((axis.key for axis in axes), values, strict=True)) for values in product(*(axis.values for axis in axes))]
 
 
 def point_name(point: Point) -> str:
     """A folder's name for a point, such as ``loss=CrossEntropy,lr=0.1``; ``base`` if nothing is varied.
 
-    What a folder's name should not hold becomes ``_``, and a digest of the point then keeps names apart.
+    Characters that a folder's name should not contain become ``_``; a digest of the point then distinguishes names.
     """
     values = zip(short_keys(point), point.values(), strict=True)
     whole = ",".join(f"{key}={value}" for key, value in values) or "base"
@@ -114,13 +114,13 @@ def point_name(point: Point) -> str:
 
 
 def short_keys(point: Point) -> list[str]:
-    """The last parts of the keys, and the whole key where two end the same."""
+    """The last parts of the keys, or whole keys if their last parts are equal."""
     last_parts = [key.rsplit(".", 1)[-1] for key in point]
     return [last if last_parts.count(last) == 1 else key for key, last in zip(point, last_parts, strict=True)]
 
 
 def as_typed(value: float | str) -> str:
-    """A value as it goes to the command line; of a number six digits."""
+    """A value as typed on the command line, a number with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -151,8 +151,8 @@ def _parse_range(key: str, match: re.Match[str]) -> Range:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Parts between commas that stand in no brackets and no quotes."""
-    expected: list[str] = []  # what closes the brackets and quotes that are open
+    """Parts between commas, except for commas in brackets or quotes."""
+    expected: list[str] = []  # closing characters of the open brackets and quotes
     start = 0
     for position, character in enumerate(text):
         if expected and character == expected[-1]:

@@ -1,4 +1,4 @@
-"""The folder of a run of a sweep: where it stands, what it measured, why it failed."""
+"""The folder of a run of a sweep: its progress, its results, and the error if it failed."""
 
 import json
 import math
@@ -19,7 +19,7 @@ class RunFolder:
     """A run's folder in the sweep's, with ``output.txt`` and ``<name of the config>/version_N``.
 
     Args:
-        path: the folder.
+        path: path of the folder.
         config: name of the config, without its ending.
     """
 
@@ -31,7 +31,7 @@ class RunFolder:
     def metrics(self) -> dict[str, float] | None:
         """The numbers of a finished fit that sweeps compare; None before its end.
 
-        Forgetting is there twice: ``/last`` after the name is the last measured, ``/mean`` the mean over rounds of reports.
+        Forgetting has two names: that with ``/last`` is the last measured one, that with ``/mean`` the mean of reports.
         """
         found = sorted(self._versions.glob("version_*/results.json"))
         if not found:
@@ -43,7 +43,7 @@ class RunFolder:
         return final_metrics(json.loads(found[-1].read_text())) | finite
 
     def prepare(self) -> list[str]:
-        """Options with which the fit goes on from the newest checkpoint; without one it starts anew, in an empty folder."""
+        """Options with which the fit continues from the newest checkpoint; without one it starts again, in an empty folder."""
         if any(self._versions.glob("version_*/checkpoints/last.ckpt")):
             return ["--ckpt_path", "last"]
         shutil.rmtree(self._versions, ignore_errors=True)  # of a run that was killed before its first checkpoint
@@ -51,7 +51,7 @@ class RunFolder:
         return []
 
     def error(self, exit_code: int) -> str:
-        """Why the fit ended, in one line: its last error, else the last line of its output."""
+        """The reason why the fit ended, in one line: its last error, otherwise the last line of its output."""
         lines = [line.strip() for line in self.output.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         if errors:
@@ -70,7 +70,7 @@ class RunFolder:
 
 
 def _log(version: Path, named: str) -> Log:
-    """What the record of a run has under names with a text, as far as it is written.
+    """The record of a run as far as it is written, with names that contain a text.
 
     Raises:
         ValueError: naming the record, if it is damaged.
@@ -84,8 +84,8 @@ def _log(version: Path, named: str) -> Log:
 def final_metrics(results: dict[str, Any]) -> dict[str, float]:
     """The numbers of a ``results.json`` that sweeps compare.
 
-    ``test_accuracy`` and ``val_accuracy`` are the final ones, as in reports; the other readings, ``test_accuracy_best`` and the
-    like, forgetting as ``forgetting/round/last`` and so on, personal models and scores of tasks follow.
+    ``test_accuracy`` and ``val_accuracy`` are the final ones, as in reports. They are followed by the other readings, such as
+    ``test_accuracy_best``, forgetting, such as ``forgetting/round/last``, personal models and scores of tasks.
     """
     measured = [name for name in ("test_accuracy", "val_accuracy") if results[name]]
     final = {name: results[name]["last_rounds_mean"] for name in measured}

@@ -1,4 +1,4 @@
-"""What a sweep shows while it goes on: plain lines, or one live table in a terminal."""
+"""The output of a sweep while it runs: plain lines, or one live table in a terminal."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,28 +9,28 @@ from rich.live import Live
 
 from fl_lightning.sweep.table import Row, as_table, totals
 
-_FRAME = 6  # lines of the screen that the table's head, foot and the summary take
+_FRAME = 6  # lines of the screen for the table's head and foot and the summary
 
 
 class Screen:
-    """Where a worker says what it does: a line for everything that happens."""
+    """Output of a worker: a line for each event."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def say(self, line: str) -> None:
-        """Something that has happened."""
+        """Print an event."""
         print(line, flush=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """How the sweep stands, which the lines have said."""
+        """Show the state of the sweep; the lines have done so."""
 
 
 class LiveTable(Screen):
-    """A table that changes in place, below the lines on what went wrong."""
+    """A table that changes in place, below the lines about errors."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -44,12 +44,12 @@ class LiveTable(Screen):
         self._live.stop()
 
     def say(self, line: str) -> None:
-        """Print it above the table if something failed; the table shows all else."""
+        """Print a failure above the table, which shows all other events."""
         if "failed" in line:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, rows: Sequence[Row], progress: Mapping[str, str]) -> None:
-        """Draw the table anew, with as many rows as the terminal can show."""
+        """Draw the table again, with as many rows as the terminal can show."""
         most = max(self._console.height - _FRAME, 3)
         self._live.update(Group(as_table(rows, progress, most), totals(rows)), refresh=True)
 

@@ -20,7 +20,7 @@ _Search = Literal["grid", Drawn]
 
 @dataclass(frozen=True)
 class Settings:
-    """What one command asks for."""
+    """The settings of one command."""
 
     config: str
     axes: Sequence[Axis]
@@ -31,14 +31,14 @@ class Settings:
     trials: int | None  # points to draw; None for a grid
     prune: bool
     retry_failed: bool
-    options: Sequence[str]  # what goes to every fit
+    options: Sequence[str]  # for every fit
 
 
 def parse_settings(arguments: Sequence[str]) -> Settings:
-    """Read the options, and leave those of ``fit`` for later.
+    """Read the options, except for those of ``fit``.
 
     Raises:
-        ValueError: naming the option, if one is missing, malformed, or does not go with the others.
+        ValueError: naming the option, if one is missing or malformed, or does not combine with the others.
     """
     given, options = _parser().parse_known_args(arguments)
     for name in ("jobs", "trials"):
@@ -62,7 +62,7 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
 
 
 def option_names() -> list[str]:
-    """The options of a sweep, without those that go to ``fit``."""
+    """The options of a sweep, without those of ``fit``."""
     return [name.replace("_", "-") for name in vars(_parser().parse_args(["--config", ""]))]
 
 

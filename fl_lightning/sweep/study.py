@@ -1,13 +1,13 @@
-"""What a sweep remembers, in Optuna's tables in ``study.db``, and who may do what next.
+"""The state of a sweep, in Optuna's tables in ``study.db``, and the distribution of its runs to workers.
 
 The study ``runs`` has a trial for every attempt at a run. A run that was interrupted leaves a failed attempt without an error
-and is queued again; the newest attempt tells how a run stands. Random and TPE search keep their points in a second study,
-``points``, whose values are means over seeds.
+and is queued again; the newest attempt is the state of a run. Random and TPE search keep their points in a second study,
+``points``, with means over seeds as values.
 
-Several workers, on one machine or on many that share the folder, work on one study. What must not be done by two at once is
-done under the lock of the folder, and a worker holds the lock of each run that it has in hand. The operating system drops
-these locks whenever a process ends, so that a run whose lock is free and that is not finished has been interrupted:
-no clock, time limit or list of hosts is asked.
+Several workers, on one machine or on many that share the folder, work on one study. Steps that two must not take at once are
+taken under the lock of the folder, and a worker holds the lock of each of its runs. The operating system releases these locks
+when a process ends. So a run that is not finished and has a free lock was interrupted; this needs no clock, time limit or list
+of hosts.
 """
 
 import warnings
@@ -27,8 +27,8 @@ with needing_extra("sweep", "fl-lightning sweep"):
     from optuna.trial import FrozenTrial, Trial, TrialState
     from sqlalchemy.exc import DatabaseError
 
-_WAIT = 60  # seconds for another worker's turn with the database
-_UNPRUNED = 5  # runs that must have ended before one is compared with them
+_WAIT = 60  # seconds to wait for another worker that uses the database
+_UNPRUNED = 5  # runs that must have ended before others are compared with them
 
 Stands = Literal["waiting", "running", "done", "pruned", "failed"]
 _STANDS: dict[TrialState, Stands] = {
@@ -42,18 +42,18 @@ _STANDS: dict[TrialState, Stands] = {
 
 @dataclass(frozen=True)
 class Record:
-    """How a run stands."""
+    """The state of a run."""
 
     run: Run
     stands: Stands
-    metrics: Mapping[str, float]  # of a run that is done
-    error: str  # of a run that failed
-    processor_seconds: float | None = None  # of all its attempts; None where one could not say, as after kill -9 of its worker
+    metrics: Mapping[str, float]  # of a finished run
+    error: str  # of a failed run
+    processor_seconds: float | None = None  # of all its attempts; None if one is unknown, as after kill -9 of its worker
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run that this worker has in hand, until its lock is released."""
+    """A run of this worker, until its lock is released."""
 
     run: Run
     trial: Trial
@@ -65,18 +65,18 @@ class SweepStudy:
 
     Args:
         out: folder of the sweep.
-        prune: whether validation accuracies are compared while runs go on.
-        warm_up: rounds in which none is.
+        prune: whether validation accuracies are compared during runs.
+        warm_up: number of first rounds without a comparison.
 
     Raises:
-        ValueError: if ``study.db`` is none that can be read.
+        ValueError: if ``study.db`` cannot be read.
         OSError: if it is new and cannot be written.
     """
 
     def __init__(self, out: Path, prune: bool = False, warm_up: int = 0) -> None:
         self.out = out
         out.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(out / "study.lock", timeout=_WAIT)  # within it other workers wait
+        self.lock = FileLock(out / "study.lock", timeout=_WAIT)  # other workers wait for it
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         median = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
         database = out / "study.db"
@@ -101,19 +101,19 @@ class SweepStudy:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What :meth:`describe` kept; empty for a new sweep."""
+        """The description stored by :meth:`describe`; empty for a new sweep."""
         return self._runs.user_attrs.get("sweep", {})
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Keep what the sweep is."""
+        """Store the description of the sweep."""
         self._runs.set_user_attr("sweep", description)
 
     def records(self) -> list[Record]:
-        """How every run stands, in the order in which they were queued first."""
+        """The state of every run, in the order in which they were first queued."""
         return [_record(attempts) for attempts in self._attempts().values()]
 
     def queue(self, runs: Iterable[Run]) -> None:
-        """Queue the runs that are not known yet."""
+        """Queue the runs that are not in the study yet."""
         with self.lock:
             known = self._newest()
             for run in runs:
@@ -121,14 +121,14 @@ class SweepStudy:
                     self._enqueue(run)
 
     def queue_failed(self) -> None:
-        """Queue the runs again that failed."""
+        """Queue failed runs again."""
         with self.lock:
             for record in self.records():
                 if record.stands == "failed":
                     self._enqueue(record.run)
 
     def claim(self, search: "Search | None" = None) -> Claim | None:
-        """The next run, which is this worker's now; None if there is none left that nobody works on."""
+        """The next run, which then belongs to this worker; None if no free run is left."""
         with self.lock:
             self._take_up_interrupted()
             if search is not None:
@@ -156,13 +156,13 @@ class SweepStudy:
         self._tell(claim, state=TrialState.PRUNED)
 
     def report(self, claim: Claim, accuracies: Sequence[tuple[int, float]]) -> bool:
-        """Keep validation accuracies of a run, by round; whether it should be ended early."""
+        """Store validation accuracies of a run, by round; returns whether it should be ended early."""
         for round, accuracy in accuracies:
             claim.trial.report(accuracy, round)
         return bool(accuracies) and claim.trial.should_prune()
 
     def note_time(self, claim: Claim, processor_seconds: float) -> None:
-        """Keep the processor time of an attempt whose process has ended."""
+        """Store the processor time of an attempt whose process has ended."""
         claim.trial.set_user_attr("processor_seconds", processor_seconds)
 
     def _tell(self, claim: Claim, value: float | None = None, state: TrialState | None = None) -> None:
@@ -198,17 +198,17 @@ class SweepStudy:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                continue  # somebody works on it
+                continue  # another worker has it
             lock.release()
             if newest[run.name].number == trial.number:
                 self._enqueue(run)  # before the next line: a kill between the two loses nothing
             self._runs.tell(trial.number, state=TrialState.FAIL)
 
     def _draw(self, search: "Search") -> None:
-        """Settle the points whose runs have ended, and draw new ones while there is nothing else to do."""
+        """Settle the points whose runs have ended, and draw new ones if no run is waiting."""
         points = self._study("points", sampler=search.sampler(0))
         trials = points.get_trials(deepcopy=False)
-        self.queue(run for trial in trials for run in search.runs(trial.params))  # seeds that have been added
+        self.queue(run for trial in trials for run in search.runs(trial.params))  # for added seeds
         for trial in trials:
             if trial.state == TrialState.RUNNING:
                 self._settle(points, trial.number, search.runs(trial.params))
@@ -217,7 +217,7 @@ class SweepStudy:
             self.queue(search.runs(points.ask(search.distributions()).params))
 
     def _settle(self, points: optuna.Study, number: int, runs: Sequence[Run]) -> None:
-        """Tell a point's value, the mean over its seeds, once all have ended."""
+        """Store a point's value, the mean over its seeds, once all have ended."""
         newest = self._newest()
         trials = [newest[run.name] for run in runs]
         if all(trial.state.is_finished() for trial in trials):
@@ -228,10 +228,10 @@ class SweepStudy:
 
 @dataclass(frozen=True)
 class Search:
-    """How random and TPE search draw points.
+    """Random or TPE search for points.
 
-    Each point is drawn by a separate sampler, seeded with the number of points before it: what is drawn does not depend on
-    which worker draws it.
+    Each point is drawn by a separate sampler, seeded with the number of points before it: the result does not depend on the
+    worker that draws it.
     """
 
     kind: Drawn
@@ -240,7 +240,7 @@ class Search:
     trials: int
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """What draws the point before which there are ``seed`` others."""
+        """The sampler of the point after ``seed`` others."""
         if self.kind == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
@@ -248,7 +248,7 @@ class Search:
             return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """By key, from what its value is drawn."""
+        """The distribution of each key's values."""
         return {axis.key: _distribution(axis) for axis in self.axes}
 
     def runs(self, params: Mapping[str, Any]) -> list[Run]:
@@ -273,5 +273,5 @@ def _record(attempts: Sequence[FrozenTrial]) -> Record:
     newest, spent = attempts[-1], [trial.user_attrs.get("processor_seconds") for trial in attempts]
     known = [seconds for seconds in spent if seconds is not None]
     kept, seconds = newest.user_attrs, sum(known) if len(known) == len(spent) else None
-    # An interrupted attempt is queued again before it is told; one with neither is about to be.
+    # An interrupted attempt is queued again before it is marked as failed; one with neither is about to be.
     return Record(_run(kept), _STANDS[newest.state], kept.get("metrics", {}), kept.get("error", ""), seconds)

@@ -1,4 +1,4 @@
-"""How a sweep stands: a row for each point, on the screen and in ``results.csv``."""
+"""The table of a sweep: a row for each point, on the screen and in ``results.csv``."""
 
 import csv
 import math
@@ -20,15 +20,15 @@ _ORDER = ("running", "done", "failed", "pruned", "waiting")
 
 @dataclass
 class Row:
-    """What the runs of a point have in common, and what they measured."""
+    """A point, with the states and results of its runs."""
 
     point: Point
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ORDER, 0))
-    values: dict[str, list[float]] = field(default_factory=dict)  # of the runs that are done, by metric
+    values: dict[str, list[float]] = field(default_factory=dict)  # of finished runs, by metric
     errors: dict[int, str] = field(default_factory=dict)  # by seed
 
     def over_seeds(self, metric: str) -> Spread:
-        """Of the runs that are done; of none where one lacks the metric, failed or was pruned: the others would flatter."""
+        """Over finished runs; empty if one lacks the metric, failed or was pruned, as the others would be too good."""
         ended = self.counts["done"] + self.counts["failed"] + self.counts["pruned"]
         return Spread.of_all(self.values.get(metric, ()), ended)
 
@@ -50,9 +50,9 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     """The rows as a table, the best point by validation accuracy in bold.
 
     Args:
-        rows: of the sweep.
-        progress: by a point's name, how its runs stand that are under way here.
-        most: of more rows than this, those are shown that are under way or have changed last.
+        rows: rows of the sweep.
+        progress: by a point's name, the progress of its runs in this process.
+        most: maximum number of rows; if there are more, those with running or the latest runs are shown.
     """
     shown = [metric for metric in _SHOWN if any(metric in row.values for row in rows)] or ["test_accuracy", "val_accuracy"]
     measured = [row for row in rows if row.over_seeds("val_accuracy").values]
@@ -74,7 +74,7 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The rows with every metric: its mean, and its deviation where more than one seed is done."""
+    """The rows with every metric: its mean, and its deviation if more than one seed is finished."""
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.values))
     text = StringIO()
     keys = list(rows[0].point) if rows else []
@@ -90,7 +90,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def totals(rows: Iterable[Row]) -> str:
-    """How many runs stand how, such as ``12 done, 1 failed``."""
+    """Numbers of runs by state, such as ``12 done, 1 failed``."""
     total = Row({})
     for row in rows:
         for stands, count in row.counts.items():

@@ -1,4 +1,4 @@
-"""A worker of a sweep: takes runs up, starts them as processes, looks after them, says how they ended."""
+"""A worker of a sweep: takes runs, starts them as processes, watches them and reports their ends."""
 
 import os
 import resource
@@ -20,11 +20,11 @@ from fl_lightning.sweep.table import rows
 
 _POLL = 0.2  # seconds between looks at the processes
 _LOOK = 2.0  # seconds between looks at their curves
-_GRACE = 45.0  # seconds that a stopped run has for its last round: all of a sweep ends within a minute
+_GRACE = 45.0  # seconds of a stopped run for its last round: a sweep ends within a minute
 
 
 class Stop:
-    """Whether somebody asked for an end: SIGINT or SIGTERM within the block. A second one asks for it at once."""
+    """Signals to stop: SIGINT or SIGTERM within the block. After a second one, runs end at once."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -43,7 +43,7 @@ class Stop:
 
 @dataclass
 class _Job:
-    """A run that this worker has in hand."""
+    """A run of this worker."""
 
     claim: Claim
     folder: RunFolder
@@ -54,14 +54,14 @@ class _Job:
 
     @property
     def ended(self) -> bool:
-        """Whether its process has; if so, the processor time of this process' children grows by its own."""
+        """Whether its process has ended; if so, its processor time is added to that of this process' children."""
         before = _of_children()
         has_ended = self.process.poll() is not None
         self.processor_seconds += _of_children() - before
         return has_ended
 
     def signal(self, number: int) -> None:
-        """To the run and the processes that it started."""
+        """Send a signal to the run and the processes that it started."""
         if not self.ended:
             os.killpg(self.process.pid, number)
 
@@ -73,17 +73,17 @@ class _Job:
 
 @dataclass
 class Worker:
-    """Works until no free run is left, or somebody asks for an end.
+    """Works until no free run is left, or a signal stops it.
 
     Args:
-        study: of the sweep.
+        study: study of the sweep.
         config: path of the config that all runs share.
-        options: what goes to every fit.
-        jobs: runs at once.
-        search: how points are drawn; None for a grid.
+        options: options for every fit.
+        jobs: number of runs at once.
+        search: search for points; None for a grid.
         prune: whether runs are ended early.
-        screen: where to say what happens.
-        stop: asks for an end.
+        screen: output of events.
+        stop: signals to stop.
     """
 
     study: SweepStudy
@@ -97,7 +97,7 @@ class Worker:
     _running: list[_Job] = field(default_factory=list)
 
     def work(self) -> None:
-        """Run what is left of the sweep, ``jobs`` at a time, until nothing is or a signal asks for an end."""
+        """Run the rest of the sweep, ``jobs`` at a time, until it is done or a signal stops it."""
         next_look = 0.0
         try:
             while not self.stop.signals:
@@ -115,7 +115,7 @@ class Worker:
     def _fill(self) -> None:
         while len(self._running) < self.jobs and (claim := self.study.claim(self.search)) is not None:
             folder = RunFolder(self.study.out / claim.run.name, self.config.stem)
-            if (metrics := folder.metrics()) is not None:  # whoever waited for it did not live to see it
+            if (metrics := folder.metrics()) is not None:  # the worker that waited for it ended before it did
                 self._done(claim, metrics)
                 continue
             resumed = folder.prepare()
@@ -126,21 +126,21 @@ class Worker:
         of_sweep = ["--seed_everything", str(claim.run.seed), "--trainer.default_root_dir", str(folder.path), *resumed]
         options = ["--config", str(self.config), *self.options, *as_options(claim.run.point), *of_sweep]
         environment = dict(os.environ)
-        if self.jobs > 1:  # else each would take all cores, and wait for the others
+        if self.jobs > 1:  # otherwise each would use all cores, and wait for the others
             environment.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // self.jobs)))
         with open(folder.output, "wb") as output:
             return subprocess.Popen(
-                # -P: a file of the working folder does not stand in for a library's, as it does not in fl-lightning fit.
+                # -P: a file of the working folder does not replace a library's, as in fl-lightning fit.
                 [sys.executable, "-P", "-m", "fl_lightning.command_line.run_of_sweep", "fit", *options],
                 stdin=subprocess.PIPE,  # closes when this process ends, and with it the run
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the runs
+                start_new_session=True,  # Ctrl-C reaches only this process, which then ends the runs
             )
 
     def _collect(self) -> None:
-        """Say how the processes ended that did."""
+        """Report the processes that have ended."""
         for job in [job for job in self._running if job.ended]:
             self._running.remove(job)
             self.study.note_time(job.claim, job.processor_seconds)
@@ -162,7 +162,7 @@ class Worker:
         self.screen.say(f"{claim.run.name}: done{''.join(scores)}")
 
     def _look(self) -> None:
-        """Read the curves, end what is to be pruned, show how all stands."""
+        """Read the curves, end runs to prune, and show the state of all."""
         progress: dict[str, list[str]] = {}
         for job in self._running:
             accuracies = job.folder.new_accuracies()
@@ -174,7 +174,7 @@ class Worker:
         self.screen.show(rows(self.study.records()), {name: ", ".join(texts) for name, texts in progress.items()})
 
     def _end(self) -> None:
-        """End the runs that are left; their checkpoints stay, and whoever works next takes them up."""
+        """End the remaining runs; their checkpoints stay, and the next worker continues from them."""
         for job in self._running:
             job.signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
@@ -189,6 +189,6 @@ class Worker:
 
 
 def _of_children() -> float:
-    """Processor seconds of the children that have ended and of theirs."""
+    """Processor seconds of ended children and of their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

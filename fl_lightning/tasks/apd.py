@@ -116,9 +116,9 @@ class APD(TaskLearner):
                 adaptive.detach().copy_(base[layer].detach())
         if position > 0:
             bases = self.trained_bases(net).items()
-            client.state["base"] = {layer: base.detach().clone() for layer, base in bases}
+            self.state_of(client)["base"] = {layer: base.detach().clone() for layer, base in bases}
             earlier = self.parts(net, "earlier").items()
-            client.state["earlier"] = {layer: tensor.detach()[:position].clone() for layer, tensor in earlier}
+            self.state_of(client)["earlier"] = {layer: tensor.detach()[:position].clone() for layer, tensor in earlier}
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
@@ -153,9 +153,10 @@ class APD(TaskLearner):
         if self.clocks.positions[client.index] not in client.tasks:
             return state
         full = self.names_of("adaptive")
+        ours = {name: part for name, part in state.method["tasks"].items() if name not in ("base", "earlier")}
         return replace(
             state,
-            method={name: part for name, part in state.method.items() if name not in ("base", "earlier")},
+            method={**state.method, "tasks": ours},
             weights={name: tensor for name, tensor in state.weights.items() if name not in full},
         )
 
@@ -176,7 +177,7 @@ class APD(TaskLearner):
         if self.clocks.positions[client.index] > 0:
             bases = self.parts(net, "base").items()
             carry["masks"] = {layer: self._earlier_masks(client, layer, base) for layer, base in bases}
-            carry |= {name: client.state[name] for name in ("base", "earlier")}
+            carry |= {name: self.state_of(client)[name] for name in ("base", "earlier")}
         return carry
 
     def _earlier_masks(self, client: Client, layer: str, base: Tensor) -> Tensor:

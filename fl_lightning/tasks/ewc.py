@@ -41,15 +41,15 @@ class EWC(TaskLearner):
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = []
-        weights, anchors = self.method.trained_weights(net), client.state.get("earlier_anchor", {})
-        for name, fisher in client.state.get("earlier_fisher", {}).items():
+        weights, anchors = self.method.trained_weights(net), self.state_of(client).get("earlier_anchor", {})
+        for name, fisher in self.state_of(client).get("earlier_fisher", {}).items():
             weight, anchor = weights[name], anchors[name]
             terms.append(self.penalty * (fisher * weight.square() / 2 - anchor * weight).sum())
         return sum(terms)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        sums = {kind: client.state.setdefault(kind, {}) for kind in ("earlier_fisher", "earlier_anchor")}
+        sums = {kind: self.state_of(client).setdefault(kind, {}) for kind in ("earlier_fisher", "earlier_anchor")}
         for name, fisher in self._fisher(net, client).items():
             weight = net.get_parameter(name).detach()
             for kind, term in (("earlier_fisher", fisher), ("earlier_anchor", fisher * weight)):

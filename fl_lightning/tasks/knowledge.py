@@ -113,14 +113,15 @@ class WeightedTransfer(APD):
 
     def _take_knowledge(self, net: nn.Module, client: Client, known: list[tuple[int, int]]) -> None:
         """Build on these clients' tasks, by their positions, each as much as the other."""
-        client.state["known"] = torch.tensor(known, dtype=torch.int64, device=client.label_counts.device).reshape(-1, 2)
+        pairs = torch.tensor(known, dtype=torch.int64, device=client.label_counts.device).reshape(-1, 2)
+        self.state_of(client)["known"] = pairs
         for attention in self.parts(net, "attention").values() if known else ():
             attention.detach().fill_(1 / len(known))
 
     # A visit --------------------------------------------------------------------------------------------------------
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
-        if "position" not in client.state:  # its first visit: the server's B can lack entries that no client sent
+        if "position" not in self.state_of(client):  # its first visit: the server's B can lack entries that no client sent
             bases = self.parts(net, "base")
             for layer, initial in self.method.server_states.tensors("initial").items():
                 bases[layer].detach().copy_(initial)
@@ -134,7 +135,7 @@ class WeightedTransfer(APD):
             base.copy_(torch.where(received != 0, received, base))
         if client.broadcast and self.is_to_be_served(client.index):
             self._take_knowledge(net, client, self.choose(client.index))
-        known = client.state["known"].tolist()
+        known = self.state_of(client)["known"].tolist()
         return {**carry, "foreign": {layer: self._foreign(known, layer) for layer in self.parts(net, "attention") if known}}
 
     def _foreign(self, known: list[list[int]], layer: str) -> State:
@@ -159,12 +160,12 @@ class WeightedTransfer(APD):
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        client.tasks[position] = replace(client.tasks[position], known=client.state["known"])
+        client.tasks[position] = replace(client.tasks[position], known=self.state_of(client)["known"])
 
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         weights = super().task_weights(net, client, position)
         is_present = position == self.clocks.positions[client.index]
-        of_task = client.state["known"] if is_present else client.tasks[position].known
+        of_task = self.state_of(client)["known"] if is_present else client.tasks[position].known
         known = [] if of_task is None else of_task.tolist()
         for layer in self.parts(net, "attention") if known else ():
             adaptive, attention = (part_name(layer, part) for part in ("adaptive", "attention"))

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from fl_lightning.checks import check_range
+from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.methods.localonly import LocalOnly
@@ -23,7 +25,6 @@ from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, L
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
-from fl_lightning.tasks.task_models import TaskModels
 
 
 class TaskLearner(Learner):
@@ -150,11 +151,11 @@ class TaskLearner(Learner):
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         position = self.clocks.positions[client.index]
-        if int(client.state.get("position", -1)) != position:
+        if int(self.state_of(client).get("position", -1)) != position:
             self.begin_task(net, client, position)
             device = client.label_counts.device
-            client.state["position"] = torch.tensor(position, device=device)
-            client.state["clock"] = Clock().to_tensor(device)
+            self.state_of(client)["position"] = torch.tensor(position, device=device)
+            self.state_of(client)["clock"] = Clock().to_tensor(device)
             # The weights at the start of the task count as received, for hooks that compare the net with them.
             client.received_state.update({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
         return {}
@@ -201,8 +202,8 @@ class TaskLearner(Learner):
     def end_visit(self, net: nn.Module, client: Client) -> None:
         position = self.clocks.positions[client.index]
         loss = self.models.validation_loss(net, client, position)
-        clock = Clock.from_tensor(client.state["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
-        client.state["clock"] = clock.to_tensor(client.label_counts.device)
+        clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
+        self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
         comes_again = partial(self.is_sampled_within, client)
         if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):
             self.end_task(net, client, position)
@@ -240,7 +241,7 @@ class TaskLearner(Learner):
                     accuracy[seen] = self.models.accuracy(net, client, seen)
         return {
             "client": torch.tensor(client.index),
-            "rate_factor": client.state["clock"][0],
+            "rate_factor": self.state_of(client)["clock"][0],
             "task_accuracy": accuracy,
             "model_values": torch.tensor(self.num_values(net, client)),
         }
@@ -261,6 +262,46 @@ class TaskLearner(Learner):
 
     def after_undo(self) -> None:
         self.read_clocks()
+
+
+class TaskModels:
+    """Clients' models, each with the weights of a task that its client learns, or has learned.
+
+    Args:
+        learner: provides these weights.
+    """
+
+    def __init__(self, learner: TaskLearner) -> None:
+        self._learner = learner
+
+    def predict(self, net: nn.Module, client: Client, position: int, inputs: EvaluationInputs) -> Tensor:
+        """Logits (samples, classes of a task) in evaluation mode.
+
+        Args:
+            net: the client's, at its present task.
+            position: position of the task in the client's sequence.
+        """
+        batch_size = self._learner.method.data.eval_batch_size
+
+        def predict(frozen: nn.Module) -> Tensor:
+            with parametrize.cached():  # composed weights, for all parts
+                return torch.cat([frozen(part) for part in inputs.split(batch_size)])
+
+        return client.evaluate(self._learner.task_weights(net, client, position), predict)
+
+    def validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
+        """Mean loss on a client's validation samples of a task."""
+        data = self._learner.method.data
+        inputs, targets = data.evaluation.samples_at(data.streams.indices(client.index, position, "validation"))
+        logits = self.predict(net, client, position, inputs)
+        return float(self._learner.method.loss(logits, targets, client.label_counts).mean())
+
+    def accuracy(self, net: nn.Module, client: Client, position: int) -> Tensor:
+        """Accuracy on a task's test samples, a float64 scalar."""
+        data = self._learner.method.data
+        inputs, targets = data.evaluation.samples_at(data.streams.indices(client.index, position, "test"))
+        hits = self.predict(net, client, position, inputs).argmax(dim=1) == targets
+        return hits.double().mean()
 
 
 def _check_shared(learner: TaskLearner) -> None:

@@ -55,16 +55,16 @@ class SynapticIntelligence(TaskLearner):
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().begin_task(net, client, position)
         for group in _OF_TASK:  # of a task that ended without the client
-            client.state.pop(group, None)
+            self.state_of(client).pop(group, None)
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().begin_visit(net, client)
         weights = self._followed(net)
         zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for group in _OF_TASK:
-            client.state.setdefault(group, zeros)
-        client.state["path_weights"] = {name: weight.clone() for name, weight in weights.items()}
-        client.state["path_gradients"] = zeros
+            self.state_of(client).setdefault(group, zeros)
+        self.state_of(client)["path_weights"] = {name: weight.clone() for name, weight in weights.items()}
+        self.state_of(client)["path_gradients"] = zeros
         return carry
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
@@ -72,7 +72,7 @@ class SynapticIntelligence(TaskLearner):
         gradients, loss = client.estimate(net, batch, client, lambda: method.client_loss(net, batch, client))
         self._follow(net, client)
         named = dict(zip(method.trained_weights(net), gradients, strict=True))
-        client.state["path_gradients"] = {name: named[name] for name in client.state["path"]}
+        self.state_of(client)["path_gradients"] = {name: named[name] for name in self.state_of(client)["path"]}
         if not isinstance(method.total_penalty(net, client), Tensor):
             return gradients, loss
 
@@ -85,29 +85,31 @@ class SynapticIntelligence(TaskLearner):
         return [ours + other for ours, other in zip(gradients, of_penalty, strict=True)], loss
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        weights, reference = self.method.trained_weights(net), client.state.get("reference", {})
-        importance = client.state.get("importance", {}).items()
+        weights, reference = self.method.trained_weights(net), self.state_of(client).get("reference", {})
+        importance = self.state_of(client).get("importance", {}).items()
         return self.penalty * sum((omega * (weights[name] - reference[name]).square()).sum() for name, omega in importance)
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
         self._follow(net, client)
         for group in _OF_STEP:
-            del client.state[group]
+            del self.state_of(client)[group]
         come = {name: weight - client.received_state[name] for name, weight in self._followed(net).items()}
-        client.state["moved"] = {name: moved + come[name] for name, moved in client.state["moved"].items()}
+        self.state_of(client)["moved"] = {name: moved + come[name] for name, moved in self.state_of(client)["moved"].items()}
         super().end_visit(net, client)
 
     def end_task(self, net: nn.Module, client: Client, position: int) -> None:
         super().end_task(net, client, position)
-        path, moved = (client.state.pop(group) for group in _OF_TASK)
-        earlier = client.state.get("importance", {})
+        path, moved = (self.state_of(client).pop(group) for group in _OF_TASK)
+        earlier = self.state_of(client).get("importance", {})
         new = {name: omega / (moved[name].square() + self.damping) for name, omega in path.items()}
-        client.state["importance"] = {name: (earlier.get(name, 0.0) + omega).clamp_min(0.0) for name, omega in new.items()}
-        client.state["reference"] = {name: weight.clone() for name, weight in self._followed(net).items()}
+        self.state_of(client)["importance"] = {
+            name: (earlier.get(name, 0.0) + omega).clamp_min(0.0) for name, omega in new.items()
+        }
+        self.state_of(client)["reference"] = {name: weight.clone() for name, weight in self._followed(net).items()}
 
     def _follow(self, net: nn.Module, client: Client) -> None:
         """Add the contribution of the previous local step: its gradient times the weights' change since."""
-        state = client.state
+        state = self.state_of(client)
         weights = {name: weight.clone() for name, weight in self._followed(net).items()}
         before, gradients = (state[group] for group in _OF_STEP)
         state["path"] = {name: path - gradients[name] * (weights[name] - before[name]) for name, path in state["path"].items()}

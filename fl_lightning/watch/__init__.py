@@ -1,1 +1,1 @@
-"""``fl-lightning watch``: a page of runs that goes on as they do, served to this machine alone."""
+"""``fl-lightning watch``: a page of runs that is refreshed as they go on, served only to this machine."""

@@ -28,7 +28,7 @@ _ROUND_COHORT = "clients/round_cohort"
 class Heatmap:
     """Values with the names of their rows and columns.
 
-    ``values`` is (rows, columns), accuracies in [0, 1], or changes in [-1, 1] of which the negative ones are forgetting.
+    ``values`` is (rows, columns), accuracies in [0, 1], or forgetting in [-1, 1], positive where accuracy is lost.
     ``clients`` took part in the round, None where that was not logged.
     """
 
@@ -42,7 +42,7 @@ def measured_rounds(run: Run) -> dict[str, list[int]]:
     """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
     fits = client_forgetting_rounds(run.log)
     found = {
-        "change": fits,
+        "forgetting": fits,
         "after": fits,
         "by_class": one_round_rounds(run.log),
         "classes": _evaluated(run).tolist(),
@@ -56,7 +56,7 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
 
     Args:
         run: whose log it is drawn from.
-        kind: ``change``, what the local fit of each client, a row, does to the accuracy on the validation part of each, a
+        kind: ``forgetting``, what the local fit of each client, a row, costs in accuracy on the validation part of each, a
             column; ``after``, the accuracy after the fits; ``by_class``, the test accuracy by class of the global model before
             the round, of each client, and of the global model after; ``classes``, that of the global model up to the round;
             ``cohorts``, who took part in the rounds up to it, 1 or 0, or of several clients in one row the share that did.
@@ -70,10 +70,10 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
     return _KINDS[kind](run, round)
 
 
-def _change(run: Run, round: int) -> Heatmap:
+def _forgetting(run: Run, round: int) -> Heatmap:
     shown = _after(run, round)
     before = run.log.tensors[_BEFORE][round]
-    return Heatmap(shown.rows, shown.columns, shown.values - before, shown.clients)
+    return Heatmap(shown.rows, shown.columns, before - shown.values, shown.clients)
 
 
 def _after(run: Run, round: int) -> Heatmap:
@@ -114,7 +114,7 @@ def _cohorts(run: Run, round: int) -> Heatmap:
 
 
 _KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
-    "change": _change,
+    "forgetting": _forgetting,
     "after": _after,
     "by_class": _by_class,
     "classes": _over_rounds,

@@ -1,35 +1,41 @@
-// The page of fl-lightning watch: asks for the runs every other second, and draws those that are chosen.
+// The page of fl-lightning watch: it asks for the runs every other second, and draws those that are chosen.
 "use strict";
 
 const TOKEN = new URLSearchParams(location.search).get("token");
 const PAUSE = 2000; // ms from an answer to the next question
 const SHOWN_AT_FIRST = 6; // runs
-const COLOURS = ["#2f7ed8", "#d9822b", "#2a9d62", "#c2438b", "#7a5bd0", "#a3801c", "#1b9aaa", "#d1495b"];
+const CHART_HEIGHT = 280; // px, without the legend
+// M. Petroff's ten (arXiv 2107.02270), as in reports.
+const COLOURS = ["#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"];
 const KINDS = {
-  change: {
-    title: "who forgets: change by the local fits",
-    note: "Rows are the models of the clients that took part, columns their validation data. Red is forgetting.",
+  forgetting: {
+    title: "who forgets: accuracy that a local fit costs",
+    note: "Accuracy of the received model less that after the local fit, on validation data. Positive, red, is forgetting.",
+    axes: ["model of client", "data of client"],
     diverging: true,
   },
   after: {
     title: "accuracy after the local fits",
-    note: "Rows are the models of the clients that took part, columns their validation data.",
+    note: "Of the models of the clients that took part, on the validation data of each.",
+    axes: ["model of client", "data of client"],
   },
   by_class: {
     title: "one round by class",
     note: "Test accuracy by class of the global model before the round, of each client that took part, and of the global model after.",
+    axes: ["model", "class"],
   },
-  classes: { title: "accuracy by class, over rounds", note: "Test accuracy of the global model. A row a class, a column an evaluation." },
-  cohorts: { title: "who took part, over rounds", note: "A row a client, or the share of some of them, a column a round." },
+  classes: { title: "accuracy by class, over rounds", note: "Test accuracy of the global model.", axes: ["class", "round"] },
+  cohorts: { title: "who took part, over rounds", note: "Of several clients in a row, the share of them.", axes: ["client", "round"] },
 };
 
 const byId = (id) => document.getElementById(id);
 const state = {
   data: { runs: [], charts: {}, remarks: [] },
   chosen: new Set(), // names of runs
-  known: new Set(), // names that were on the page before, so that new runs alone are chosen by the page
+  known: new Set(), // names that were on the page before, so that only new runs are chosen by the page
   colours: new Map(), // name -> colour, for as long as the page is open
   cards: new Map(), // name -> its card
+  charts: new Map(), // tag -> its figure and plot
   heatmaps: new Map(), // question -> answer
   turn: 0, // of drawing heatmaps, which waits for answers: the last one counts
 };
@@ -48,6 +54,8 @@ function shape(tag, attributes, text) {
 }
 
 const chosenRuns = () => state.data.runs.filter((run) => state.chosen.has(run.name));
+const number = (value) => (value === null || value === undefined ? "-" : value.toFixed(3));
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // ---- Runs
 
@@ -65,11 +73,9 @@ function standing(run) {
 }
 
 function newestValues(run) {
-  const shown = Object.entries(run.curves).filter(([tag]) => /accuracy$|forgetting/.test(tag)).slice(0, 3);
-  return shown.map(([tag, curve]) => `${tag} ${number(curve.values.at(-1))}`).join(", ");
+  const tags = Object.keys(state.data.charts).filter((tag) => tag in run.curves);
+  return tags.slice(0, 4).map((tag) => `${state.data.charts[tag].title} ${number(run.curves[tag].values.at(-1))}`).join(", ");
 }
-
-const number = (value) => (value === null || value === undefined ? "-" : value.toFixed(3));
 
 function chooseNewRuns() {
   const order = ["running", "silent", "finished"];
@@ -117,100 +123,58 @@ function choose(select) {
   drawChosen();
 }
 
-// ---- Curves
+// ---- Curves, by uPlot
 
-function scale(from, to, start, end) {
-  return (value) => start + ((value - from) / (to - from || 1)) * (end - start);
+function options(tag, runs, width) {
+  const { title } = state.data.charts[tag];
+  const whole = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
+  const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
+  const range = (plot, low, high) => (title.includes("accuracy") ? [0, Math.min(1, high + 0.05)] : uPlot.rangeNum(low, high, 0.1, true));
+  const lines = runs.map((run) => ({
+    label: `${run.name}: ${run.label}`,
+    stroke: state.colours.get(run.name),
+    width: 1.5,
+    value: (plot, value) => number(value),
+  }));
+  return {
+    width,
+    height: CHART_HEIGHT,
+    scales: { x: { time: false }, y: { range } },
+    series: [{ label: "round" }, ...lines],
+    axes: [{ ...axis, label: "round", incrs: whole }, { ...axis, label: title, size: 60 }],
+    cursor: { sync: { key: "round" } },
+  };
 }
 
-function ticks(from, to, count) {
-  const raw = (to - from) / count || 1;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
-  const found = [];
-  for (let tick = Math.ceil(from / step - 1e-9) * step; tick <= to + step * 1e-6; tick += step) found.push(Number(tick.toFixed(9))); // and no 1e-17
-  return found;
-}
-
-const tickText = (value) => String(Number(value.toPrecision(6)));
-
-function range(tag, curves) {
-  const values = curves.flatMap(({ curve }) => curve.values).filter((value) => value !== null);
-  const [low, high] = [Math.min(...values, 0), Math.max(...values, 0.01)];
-  return tag.includes("accuracy") && high <= 1 ? [0, Math.min(1, Math.ceil(high * 10) / 10)] : [low, high];
-}
-
-function path(curve, x, y) {
-  let pen = "M"; // lifted where a value is missing
-  return curve.rounds
-    .map((round, index) => {
-      if (curve.values[index] === null) {
-        pen = "M";
-        return "";
-      }
-      const part = `${pen}${x(round).toFixed(1)} ${y(curve.values[index]).toFixed(1)}`;
-      pen = "L";
-      return part;
-    })
-    .join("");
-}
-
-function chart(tag, width) {
-  const curves = chosenRuns().filter((run) => tag in run.curves).map((run) => ({ run, curve: run.curves[tag] }));
-  const [height, left, right, top, bottom] = [220, 46, 16, 8, 24];
-  const last = Math.max(1, ...curves.map(({ curve }) => curve.rounds.at(-1) ?? 0));
-  const [low, high] = range(tag, curves);
-  const [x, y] = [scale(0, last, left, width - right), scale(low, high, height - bottom, top)];
-  const drawn = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${tag} over rounds` });
-  for (const tick of ticks(low, high, 5)) {
-    drawn.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
-    drawn.append(shape("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick)));
+function drawChart(tag, width) {
+  const runs = chosenRuns().filter((run) => tag in run.curves);
+  const data = uPlot.join(runs.map(({ curves }) => [curves[tag].rounds, curves[tag].values]));
+  const key = runs.map((run) => run.name).join("\n");
+  let chart = state.charts.get(tag);
+  if (chart?.key === key) {
+    const { min, max } = chart.plot.scales.x;
+    const zoomed = min > chart.plot.data[0][0] || max < chart.plot.data[0].at(-1);
+    chart.plot.setData(data, !zoomed);
+    if (zoomed) chart.plot.setScale("x", { min, max });
+    if (chart.plot.width !== width) chart.plot.setSize({ width, height: CHART_HEIGHT });
+    return chart.figure;
   }
-  for (const tick of ticks(0, last, 5)) {
-    if (tick === Math.round(tick)) drawn.append(shape("text", { x: x(tick), y: height - 7, "text-anchor": "middle" }, tickText(tick)));
-  }
-  for (const { run, curve } of curves) {
-    const line = shape("path", { class: "curve", d: path(curve, x, y), "stroke-linecap": "round" }); // a single point is a dot
-    line.style.stroke = state.colours.get(run.name);
-    drawn.append(line);
-  }
-  const caption = element("figcaption", { textContent: state.data.charts[tag] });
-  followPointer(drawn, caption, curves, { x, last, left, right: width - right, width, top, bottom: height - bottom });
-  return element("figure", {}, element("h3", { textContent: tag }), drawn, caption);
-}
-
-function followPointer(drawn, caption, curves, box) {
-  const line = shape("line", { class: "pointer", y1: box.top, y2: box.bottom, visibility: "hidden" });
-  const said = caption.textContent;
-  drawn.append(line);
-  drawn.addEventListener("pointermove", (event) => {
-    const area = drawn.getBoundingClientRect();
-    const at = ((event.clientX - area.left) / area.width) * box.width;
-    const share = (at - box.left) / (box.right - box.left);
-    const round = Math.round(Math.min(Math.max(share, 0), 1) * box.last);
-    line.setAttribute("x1", box.x(round));
-    line.setAttribute("x2", box.x(round));
-    line.setAttribute("visibility", "visible");
-    const values = curves.map(({ run, curve }) => `${run.name} ${number(curve.values[nearest(curve.rounds, round)])}`);
-    caption.replaceChildren(element("b", { textContent: `Round ${round}: ` }), values.join(", "));
-  });
-  drawn.addEventListener("pointerleave", () => {
-    line.setAttribute("visibility", "hidden");
-    caption.textContent = said;
-  });
-}
-
-function nearest(rounds, round) {
-  return rounds.reduce((best, candidate, index) => (Math.abs(candidate - round) < Math.abs(rounds[best] - round) ? index : best), 0);
+  chart?.plot.destroy();
+  const { title, text } = state.data.charts[tag];
+  const place = element("div");
+  const figure = element("figure", {}, element("h3", { textContent: title }), place, element("figcaption", { textContent: text }));
+  figure.setAttribute("aria-label", `${title} over rounds`);
+  state.charts.set(tag, { key, figure, plot: new uPlot(options(tag, runs, width), data, place) });
+  return figure;
 }
 
 function drawCharts() {
-  if (document.querySelector("#charts svg:hover")) return; // somebody is reading values
   const tags = Object.keys(state.data.charts).filter((tag) => chosenRuns().some((run) => tag in run.curves));
   const place = byId("charts");
   place.parentElement.hidden = tags.length === 0;
   const columns = getComputedStyle(place).gridTemplateColumns.split(" ");
-  place.replaceChildren(...tags.map((tag) => chart(tag, parseFloat(columns[0]) || place.clientWidth || 400)));
+  const figures = tags.map((tag) => drawChart(tag, Math.floor(parseFloat(columns[0])) || place.clientWidth || 400));
+  if (figures.length !== place.children.length || figures.some((figure, index) => figure !== place.children[index])) place.replaceChildren(...figures);
 }
 
 // ---- Heatmaps
@@ -238,6 +202,10 @@ async function drawHeatmaps() {
   if (turn === state.turn) byId("heatmaps").replaceChildren(...figures.filter((figure) => figure !== null));
 }
 
+function nearest(rounds, round) {
+  return rounds.reduce((best, candidate, index) => (Math.abs(candidate - round) < Math.abs(rounds[best] - round) ? index : best), 0);
+}
+
 function roundOfSlider(rounds) {
   const slider = byId("round");
   const before = slider.rounds?.[slider.value];
@@ -259,11 +227,11 @@ async function heatmapFigure(run, kind, asked) {
   if (answer === null) return null;
   const swatch = element("i");
   swatch.style.background = state.colours.get(run.name);
-  const title = element("h3", {}, swatch, run.name);
+  const title = element("h3", {}, swatch, `${run.name}: ${run.label}`);
   if (answer.failed) return element("figure", {}, title, element("figcaption", { textContent: answer.failed }));
   const clients = answer.clients === null ? "" : ` Took part: clients ${answer.clients.join(", ")}.`;
   const caption = element("figcaption", { textContent: `Round ${round}.${clients}` });
-  return element("figure", {}, title, grid(answer, KINDS[kind].diverging === true, run.name), caption);
+  return element("figure", {}, title, grid(answer, KINDS[kind], run.name), caption);
 }
 
 async function askHeatmap(run, kind, round) {
@@ -281,26 +249,24 @@ async function askHeatmap(run, kind, round) {
 
 function colour(value, diverging) {
   if (value === null) return "transparent";
-  const strength = Math.min(Math.abs(value), 1);
-  const end = diverging ? (value < 0 ? "--low" : "--high") : "--most";
-  return mix(end, diverging ? Math.min(1, strength * 1.25) : strength);
-}
-
-function mix(end, share) {
-  const style = getComputedStyle(document.documentElement);
-  const [from, to] = ["--neutral", end].map((name) => style.getPropertyValue(name).trim().split(" ").map(Number));
+  const share = Math.min(Math.abs(value) * (diverging ? 1.25 : 1), 1);
+  const [from, to] = ["--neutral", diverging ? (value > 0 ? "--red" : "--blue") : "--most"].map((name) => css(name).split(" ").map(Number));
   return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * share)).join(" ")})`;
 }
 
-function grid(answer, diverging, name) {
-  const [width, top, left] = [400, 18, 8 + 6.2 * Math.min(16, Math.max(...answer.rows.map((row) => row.length)))];
-  const cell = (width - left) / answer.columns.length;
+function grid(answer, { diverging = false, axes }, name) {
+  const [width, top, bottom, bar] = [420, 34, 4, 46]; // with the names of columns above, and the colour bar at the right
+  const left = 24 + 6.2 * Math.min(16, Math.max(...answer.rows.map((row) => row.length)));
+  const cell = (width - left - bar) / answer.columns.length;
   const tall = Math.min(Math.max(cell, 14), 30);
-  const height = top + tall * answer.rows.length + 2;
+  const height = top + Math.max(tall * answer.rows.length, 80) + bottom;
   const drawn = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `heatmap of ${name}` });
+  const middle = top + (tall * answer.rows.length) / 2;
+  drawn.append(shape("text", { x: (left + width - bar) / 2, y: 12, "text-anchor": "middle" }, axes[1]));
+  drawn.append(shape("text", { transform: `translate(10 ${middle}) rotate(-90)`, "text-anchor": "middle" }, axes[0]));
   const every = Math.ceil((6.5 * Math.max(...answer.columns.map((column) => column.length)) + 6) / cell);
   answer.columns.forEach((column, index) => {
-    if (index % every === 0) drawn.append(shape("text", { x: left + (index + 0.5) * cell, y: 12, "text-anchor": "middle" }, column));
+    if (index % every === 0) drawn.append(shape("text", { x: left + (index + 0.5) * cell, y: top - 6, "text-anchor": "middle" }, column));
   });
   answer.rows.forEach((row, line) => {
     drawn.append(shape("text", { x: left - 5, y: top + (line + 0.5) * tall + 4, "text-anchor": "end" }, row.slice(0, 16)));
@@ -311,7 +277,19 @@ function grid(answer, diverging, name) {
       drawn.append(part);
     });
   });
+  drawn.append(...colourBar(width - bar + 8, top, height - top - bottom, diverging));
   return drawn;
+}
+
+function colourBar(x, top, height, diverging) {
+  const [low, steps] = [diverging ? -1 : 0, 20];
+  const parts = Array.from({ length: steps }, (_, step) => {
+    const part = shape("path", { d: `M${x} ${top + (step * height) / steps}h10v${height / steps + 0.3}h-10z` });
+    part.style.fill = colour(1 - ((1 - low) * (step + 0.5)) / steps, diverging);
+    return part;
+  });
+  const values = [1, (1 + low) / 2, low];
+  return [...parts, ...values.map((value, index) => shape("text", { x: x + 14, y: top + 8 + (index * (height - 8)) / 2 }, String(value)))];
 }
 
 // ---- The page
@@ -375,5 +353,8 @@ byId("round").addEventListener("input", () => {
   drawHeatmaps();
 });
 addEventListener("resize", drawChosen);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawChosen);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  state.charts.forEach((chart) => (chart.key = null)); // made anew, in other colours
+  drawChosen();
+});
 ask();

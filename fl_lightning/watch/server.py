@@ -20,7 +20,9 @@ from fl_lightning.watch.watched_runs import WatchedRuns, numbers
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "::1")  # by which a browser of this machine, or a tunnel to it, calls the loopback address
 _PAGE = {"/": ("page.html", "text/html")}
-_PARTS = {"/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}  # which hold nothing of runs
+# These hold nothing of runs. uPlot 1.6.32, by Leon Sorokin under the MIT licence in uPlot.LICENSE, is from its npm package.
+_PARTS = {f"/{name}": (name, "text/css") for name in ("page.css", "uPlot.min.css")}
+_PARTS |= {f"/{name}": (name, "text/javascript") for name in ("page.js", "uPlot.iife.min.js")}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "

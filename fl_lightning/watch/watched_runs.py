@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.callbacks.tags import metadata, overview_tag
 from fl_lightning.report.costs import time_of_rounds
 from fl_lightning.report.log import thinned
@@ -21,6 +22,8 @@ _MOST_POINTS = 400  # of a curve
 _SETTLED = 600  # seconds after which a file that is cut off is not one that is being written
 _SILENT = 300, 10  # a run that logged nothing for so many seconds, and so many of its rounds, is not called running
 _LABEL = ("model", "model.loss", "model.net")
+_RATE = "model.optimizer.lr"
+_TITLES = {"test/accuracy": "test accuracy", "val/accuracy": "validation accuracy", "tasks/accuracy": "accuracy on tasks"}
 Stamp = frozenset[tuple[str, int, int]]  # name, bytes and time of change of each file
 
 
@@ -30,7 +33,7 @@ class _Watched:
     run: Run | None  # None if it cannot be read, or not yet
     remarks: list[str]
     remarks_from: float  # when they are shown, in s since 1970
-    shown: dict[str, Any]  # of the run, but for what the time of day says
+    shown: dict[str, Any]  # of the run, without what changes with the time of day
     a_round: float | None  # seconds that it takes, if that is known
 
 
@@ -64,14 +67,15 @@ class WatchedRuns:
 
         ``runs`` holds for each run its ``name``, ``label``, ``state`` (``running``, ``silent`` or ``finished``), ``round`` of
         ``rounds``, ``sessions`` (how often it was started), ``seconds_left`` and ``minutes_silent`` or null, ``measured``
-        (rounds by kind of heatmap) and ``curves`` (by tag: rounds and values, at most 400). ``charts`` says what each tag
-        means. ``remarks`` is on files that are damaged, and not on those that may be half written.
+        (rounds by kind of heatmap) and ``curves`` (by tag: rounds and values, at most 400; positive is forgetting). ``charts``
+        has the ``title`` of each tag and a ``text`` that describes it. ``remarks`` is on files that are damaged, and not on
+        those that may be half written.
         """
         watched, now = self._watched or {}, time.time()
         found = [(name, one, one.run) for name, one in watched.items() if one.run is not None]
         runs = [{"name": name, **one.shown, **_standing(run, one.a_round, now)} for name, one, run in found]
-        tags = sorted({tag for run in runs for tag in run["curves"]}, key=_rank)
-        charts = {tag: metadata(tag, "scalars").summary_description for tag in tags}
+        tags = sorted({tag for run in runs for tag in run["curves"]}, key=lambda tag: (str(overview_tag(tag)), tag))
+        charts = {tag: _chart(tag) for tag in tags}
         remarks = [*self._unlisted, *(remark for one in watched.values() if now > one.remarks_from for remark in one.remarks)]
         return {
             "folder": one_line(str(self._folder)),
@@ -126,13 +130,15 @@ def _read(folder: Path, stamp: Stamp, known: _Watched | None) -> _Watched:
 
 def _shown(run: Run) -> dict[str, Any]:
     parts = [str(run.config[key]).rpartition(".")[2] for key in _LABEL if key in run.config]
+    rate = [f"lr {run.config[_RATE]:g}"] if _RATE in run.config else []
     curves = {}
     for tag, curve in run.log.scalars.items():
         if overview_tag(tag) is not None:
             kept = thinned(len(curve), _MOST_POINTS)
-            curves[tag] = {"rounds": curve.rounds[kept].tolist(), "values": numbers(curve.values[kept])}
+            values = forgetting_sign(tag) * curve.values[kept]
+            curves[tag] = {"rounds": curve.rounds[kept].tolist(), "values": numbers(values)}
     return {
-        "label": one_line(", ".join([*parts, f"seed {run.seed}"])),
+        "label": one_line(", ".join([*parts, *rate, f"seed {run.seed}"])),
         "round": run.log.last_round,
         "rounds": run.config.get("trainer.max_steps", run.log.last_round),
         "sessions": len(run.log.sessions),
@@ -142,7 +148,7 @@ def _shown(run: Run) -> dict[str, Any]:
 
 
 def numbers(values: NDArray) -> list:
-    """For JSON, which knows no NaN; to four digits, more than a screen shows."""
+    """For JSON, which has no NaN; to four digits, more than a screen shows."""
     rounded = np.round(values.astype(np.float64), 4).astype(object)
     rounded[~np.isfinite(values)] = None
     return rounded.tolist()
@@ -159,6 +165,7 @@ def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
     return {"state": "running", "seconds_left": left if math.isfinite(left) else None, "minutes_silent": None}
 
 
-def _rank(tag: str) -> tuple[bool, str]:
-    """Accuracy first."""
-    return "accuracy" not in tag, tag
+def _chart(tag: str) -> dict[str, str]:
+    text = metadata(tag, "scalars").summary_description
+    text = text.replace("Negative is forgetting", "Shown with the other sign: positive is forgetting")
+    return {"title": _TITLES.get(tag) or forgetting_name(tag), "text": text}

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl_lightning import SCAFFOLD, FedAvg, FedCurv, FedNova, FedProx, FedReg, FedSGD
-from fl_lightning.attacks.observed_update import check_method, observe
+from fl_lightning.attacks.observed_update import observe
 from fl_lightning.data import from_arrays
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.protocol import ClientState, unpack
-from fl_lightning.tasks import EWC
 
 RATE, SIZES = 0.1, (8, 12, 10)
 
@@ -247,8 +246,3 @@ def test_fednova_gives_away_what_fedavg_does(look, settings):
     # Clients that take one step each all the time have equal weights under both.
     nova, average = (look(kind, **settings, local_steps=1)[0] for kind in (FedNova, FedAvg))
     assert_same(nova.observations[0].gradient, average.observations[0].gradient)
-
-
-def test_a_method_on_tasks_is_refused():
-    with pytest.raises(ValueError, match=r"^model of the run is FedAvg, which learns tasks, but the attack is on runs"):
-        check_method(FedAvg(small_net(), tasks=EWC()))

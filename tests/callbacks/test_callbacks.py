@@ -116,8 +116,7 @@ def test_client_forgetting_is_that_of_a_naive_count(watched):
                 of_data.setdefault(k, []).append(values[-1])
     assert scalars["forgetting/client_mean"] == {3: pytest.approx(np.mean(values))}
     assert scalars["forgetting/client_worst"] == {3: pytest.approx(min(map(np.mean, of_data.values())))}
-    assert scalars["forgetting/client_mean_positive"] == {3: pytest.approx(-np.mean(values))}
-    assert [key for key in figures if key[0] == "forgetting/clients"] == [("forgetting/clients", 3)]
+    assert [key for key in figures if key[0] == "Overview/forgetting_clients"] == [("Overview/forgetting_clients", 3)]
 
 
 @pytest.mark.parametrize(("cadence", "name"), [(1, "forgetting/round"), (2, "forgetting/every_2")])
@@ -130,7 +129,7 @@ def test_round_forgetting_is_that_of_the_class_curves(watched, cadence, name):
     assert curves.shape == (10, 4 // cadence + 1)
     drops = np.clip(curves[:, :-1] - curves[:, 1:], 0, None).mean(axis=0)
     assert scalars[name] == {round: pytest.approx(drop, abs=1e-6) for round, drop in zip(range(cadence, 5, cadence), drops)}
-    assert ("forgetting/drops", 4) in figures
+    assert ("Overview/forgetting_drops", 4) in figures
     # F of equation 2, the untrained model's evaluation left out.
     from_best = {
         number: np.mean([max(of_class[1:number]) - of_class[number] for of_class in curves.tolist()])
@@ -163,7 +162,7 @@ def test_local_forgetting_is_that_of_a_naive_count(watched):
 )
 def test_heatmaps_are_drawn_in_the_last_round_too_unless_never(watched, chosen, drawn):
     _, figures, _ = watched(PerClassAccuracy(**chosen), RoundForgetting(**chosen))
-    for name in ("class_accuracy/heatmap", "forgetting/drops"):
+    for name in ("class_accuracy/heatmap", "Overview/forgetting_drops"):
         assert [round for tag, round in figures if tag == name] == drawn
 
 

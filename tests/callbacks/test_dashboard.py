@@ -69,15 +69,15 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
     assert layout["Accuracy"] == {"validation": ["val/accuracy$"], "test": ["test/accuracy$"]}
     assert list(layout["Forgetting"]) == ["of the global model, from one evaluation to the next"]  # no client was asked
     differing, rows = opened.hparams()
-    assert differing == {"model"}
+    assert differing == {"1 method"}
     assert sorted(rows) == ["digits_tce/version_0", "digits_tce/version_1"]
     first, second = (rows[name] for name in sorted(rows))
-    assert (first.hparams["model"].string_value, second.hparams["model"].string_value) == (
-        "fl_lightning.FedAvg",
-        "fl_lightning.FedProx",
-    )
+    begins = [[first.hparams[name].string_value for name in ("1 method", "2 loss", "3 net")] for first in (first, second)]
+    assert begins == [["FedAvg", "TruncatedCrossEntropy", "CNN2"], ["FedProx", "TruncatedCrossEntropy", "CNN2"]]
     assert second.hparams["model.mu"].number_value == 0.5
-    assert first.hparams["model.optimizer.lr"].number_value == pytest.approx(0.1)
+    assert first.hparams["4 rate"].number_value == pytest.approx(0.1)
+    assert "5 alpha" in first.hparams
+    assert not {"model", "model.loss", "model.optimizer.lr"} & set(first.hparams)  # no column twice
     columns = {name.split(".")[0] for name in first.hparams} | set(first.hparams)
     assert {"model", "data", "seed_everything", "trainer.max_steps"} <= columns
     assert not {"callbacks", "trainer.logger", "trainer.val_check_interval"} & columns  # how it is watched says nothing
@@ -92,24 +92,27 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
 
 
 def test_what_matters_comes_first_and_every_tag_is_described(main, tmp_path):
-    """Groups as TensorBoard sorts them: accuracy and forgetting before the classes' curves, no curve of label counts; Overview
-    holds the same points under other names."""
-    code, _, error = main(*SMALL, "--trainer.max_steps", "2", "--callbacks.client_forgetting.every", "1")
-    assert code == 0, error
+    """Groups as TensorBoard sorts them: accuracy and forgetting before the classes' curves, no curve of label counts. Overview
+    has the accuracies again, and means of forgetting without round 1, positive is forgetting, also over a restart."""
+    for rounds in ("2", "4"):
+        more = ["--ckpt_path", "last"] if rounds == "4" else []
+        code, _, error = main(*SMALL, "--trainer.max_steps", rounds, "--callbacks.client_forgetting.every", "1", *more)
+        assert code == 0, error
     events = EventAccumulator(str(tmp_path / "runs" / "digits_tce" / "version_0")).Reload()
     tags = events.Tags()
+    assert {"Overview/forgetting_clients", "Overview/forgetting_drops", "class_accuracy/heatmap"} <= set(tags["images"])
     groups = sorted({tag.split("/")[0] for tag in tags["scalars"]})
     assert groups[0] == "Overview"
     assert "label_counts" not in groups
-    same = {
-        "Overview/test_accuracy": "test/accuracy",
-        "Overview/validation_accuracy": "val/accuracy",
-        "Overview/forgetting_of_the_global_model": "forgetting/round",
-        "Overview/forgetting_of_clients": "forgetting/client_mean",
-    }
-    assert {tag for tag in tags["scalars"] if tag.startswith("Overview/")} == same.keys()
+    same = {"Overview/accuracy_test": "test/accuracy", "Overview/accuracy_val": "val/accuracy"}
+    means = {"Overview/forgetting_F_t": ("forgetting/round", 1), "Overview/forgetting_F_ki": ("forgetting/client_mean", -1)}
+    assert {tag for tag in tags["scalars"] if tag.startswith("Overview/")} == same.keys() | means.keys()
     for shown, tag in same.items():
         assert [event.value for event in events.Scalars(shown)] == [event.value for event in events.Scalars(tag)]
+    for shown, (tag, sign) in means.items():
+        single = [sign * event.value for event in events.Scalars(tag) if event.step > 1]
+        expected = {round: sum(single[: round - 1]) / (round - 1) for round in (2, 3, 4)}
+        assert {event.step: event.value for event in events.Scalars(shown)} == pytest.approx(expected, abs=1e-6)
     without = [tag for tag in tags["scalars"] + tags["images"] if not events.SummaryMetadata(tag).summary_description]
     assert without == []
 

@@ -9,7 +9,6 @@ from fl_lightning.callbacks.tags import DESCRIPTIONS
 
 TAGS = [
     "forgetting/client_mean",
-    "forgetting/client_mean_positive",
     "forgetting/client_worst",
     "forgetting/personal_since_visit",
     "forgetting/from_best",

@@ -80,7 +80,7 @@ def test_a_logger_without_figures_says_so_once(fit, toy_data):
         warnings.simplefilter("always")
         fit_two_rounds(fit, toy_data, Scalars())
     said = [str(one.message) for one in caught if "figures" in str(one.message)]
-    assert said == ["trainer.logger has Scalars, which takes no figures: it gets scalars and hyper-parameters alone"]
+    assert said == ["trainer.logger has Scalars, which takes no figures: it gets only scalars and hyper-parameters"]
 
 
 def numbers(packed):

@@ -193,7 +193,7 @@ def test_streamed_samples_give_the_same(watched):
 def test_other_methods_are_refused(fit, toy_data):
     """Before round 1, in one line."""
     message = (
-        "^trainer.callbacks has PseudoDataFisher, model is FedAvg, but FedReg alone makes pseudo data: leave the callback out$"
+        "^trainer.callbacks has PseudoDataFisher, model is FedAvg, but only FedReg makes pseudo data: leave the callback out$"
     )
     with pytest.raises(ValueError, match=message):
         fit(FedAvg(new_net()), toy_data(), 1, precision="64-true", callbacks=[PseudoDataFisher()])

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.testing import assert_close
 
 from fl_lightning.callbacks import TaskAttention
-from fl_lightning.callbacks.task_attention import attention, shortened
+from fl_lightning.callbacks.task_attention import attention
 from fl_lightning.protocol import LearnedTask
 from fl_lightning.report.log import read_log
 from fl_lightning.report.run_figures import pictures
@@ -72,13 +72,6 @@ def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     assert [name for name in images if "attention" in name] == ["tasks/attention/client_0", "tasks/attention/client_1"]
     logged = [picture.tag for picture in pictures(read_log(folder)) if picture.tag.startswith("tasks/")]
     assert logged == ["tasks/accuracy_table", "tasks/attention/client_0", "tasks/attention/client_1"]
-
-
-def test_long_names_of_tasks_leave_room_for_the_picture():
-    """Up to 24 letters stay; of more the first 23 and a sign."""
-    assert shortened("fruit_and_vegetables") == "fruit_and_vegetables"
-    assert shortened("x" * 24) == "x" * 24
-    assert shortened("CIFAR100/apple, CIFAR100/bear") == "CIFAR100/apple, CIFAR10…"
 
 
 def test_no_clients_is_refused():

@@ -56,8 +56,9 @@ class PageRunner:
         Raises:
             AssertionError: if one fails, prints something else than the page shows, or is nothing that is known here.
         """
+        kinds = {"python": self._python, "yaml": self._config, "math": self._formula, "bibtex": self._citation}
         for block in self._blocks:
-            kind = {"python": self._python, "yaml": self._config, "math": self._formula}.get(block.language)
+            kind = kinds.get(block.language)
             if kind is None:
                 assert block.language in ("", "bash", "console"), f"{block}: nothing runs {block.language}"
                 kind = self._output if self._is_output(block) else self._script
@@ -95,6 +96,11 @@ class PageRunner:
 
     def _formula(self, block: Block) -> None:
         assert block.text.count("{") == block.text.count("}"), block
+        assert not re.search(r"<\w", block.text), f"{block}: a browser takes this for a tag"
+
+    def _citation(self, block: Block) -> None:
+        """tests/test_package.py parses the one there is."""
+        assert block.page == "README.md", block
 
     def _options(self, block: Block) -> None:
         self._expect(block, ["fit", "--config", "digits_tce.yaml", *block.text.split(), "--print_config"])

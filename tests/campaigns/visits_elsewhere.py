@@ -16,7 +16,7 @@ from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
-from fl_lightning.processes.packed_tensors import from_bytes, to_bytes
+from fl_lightning.processes.process_group import from_bytes, to_bytes
 from fl_lightning.protocol import Batch, Request, pack, unpack
 
 CLIENTS = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_lightning.command_line import completion
-from fl_lightning.command_line.subcommands import SUBCOMMANDS
+from fl_lightning.command_line.cli import SUBCOMMANDS
 
 _DRIVER = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fl_lightning; printf "%s\\n" "${COMPREPLY[@]}"'
 

@@ -17,10 +17,10 @@ import pytest
 import fl_lightning
 from fl_lightning.__main__ import main as begin
 from fl_lightning.command_line import cli, trainer_command
+from fl_lightning.command_line.cli import SUBCOMMANDS, quick_answer
 from fl_lightning.command_line.closed_output import ending_quietly
 from fl_lightning.command_line.commands import COMMANDS
 from fl_lightning.command_line.parsers import plain
-from fl_lightning.command_line.subcommands import SUBCOMMANDS, quick_answer
 from fl_lightning.config_files.bundled import describe_configs
 
 _WITHOUT_TORCH = """

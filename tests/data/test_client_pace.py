@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl_lightning.data.client_pace import ClientPace
+from fl_lightning.data.class_stream import ClientPace
 
 
 def test_some_move_some_stay_and_some_join():

@@ -1,7 +1,5 @@
 """Task streams: who learns which classes in which order, from which samples, and what the data module serves of it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -89,12 +87,11 @@ def test_streams_are_a_function_of_the_seed_alone():
     first = TaskStream(classes_per_task=2).partition(numbered(), num_clients=3, seed=1)
     torch.manual_seed(9)
     again, other = (TaskStream(classes_per_task=2).partition(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
-    assert (first.names, first.digest()) == (again.names, again.digest())
+    assert first.names == again.names
     assert torch.equal(first.order, again.order)
     assert all(all(map(torch.equal, parts_of(first, *row), parts_of(again, *row))) for row in all_rows(first))
-    assert replace(first, test=other.test).digest() != first.digest()
     assert first.names != other.names
-    assert first.digest() != other.digest()
+    assert not torch.equal(first.shards.train, other.shards.train)
     assert not torch.equal(first.order, other.order)
     one, two = (TaskStream(classes_per_task=6).partition(numbered(), num_clients=3, seed=seed) for seed in (1, 2))
     assert one.names == two.names

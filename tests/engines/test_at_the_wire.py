@@ -10,7 +10,7 @@ from visits_elsewhere import METHODS, engine_of, samples, serve
 
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.processes.packed_tensors import from_bytes, to_bytes
+from fl_lightning.processes.process_group import from_bytes, to_bytes
 from fl_lightning.protocol import Reply, Request, Visit, pack, unpack
 
 ROUNDS = 4

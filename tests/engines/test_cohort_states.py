@@ -21,7 +21,7 @@ class Mail(OneProcess):
         return tensor + self.of_other
 
     def exchange(self, outgoing):
-        self.sent.append(sorted({int(path.split("/")[1]) for path in outgoing[1]}))
+        self.sent.append(sorted({int(path.split("/")[0]) for path in outgoing[1]}))
         return [outgoing[0], {}]
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fl_lightning.functional import (
+    calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
@@ -16,7 +17,7 @@ from fl_lightning.losses import CrossEntropy, MaskedCrossEntropy, ReweightedSoft
 COUNTS = [7, 0, 2, 1, 0]  # classes 1 and 4 are absent
 PRESENT = [0, 2, 3]
 ABSENT = [1, 4]
-LOSSES = [truncated_cross_entropy, reweighted_softmax_cross_entropy, masked_cross_entropy]
+LOSSES = [truncated_cross_entropy, reweighted_softmax_cross_entropy, masked_cross_entropy, calibrated_cross_entropy]
 
 
 def naive_truncated(logits, label, counts):
@@ -34,7 +35,13 @@ def naive_masked(logits, label, counts):
     return math.log(sum(math.exp(f) if n > 0 else 1.0 for f, n in zip(logits, counts, strict=True))) - logits[label]
 
 
-NAIVE = dict(zip(LOSSES, (naive_truncated, naive_reweighted, naive_masked), strict=True))
+def naive_calibrated(logits, label, counts):
+    """Cross entropy of f_c - n_c^(-1/4) over present classes."""
+    calibrated = [f - n**-0.25 if n > 0 else -math.inf for f, n in zip(logits, counts, strict=True)]
+    return math.log(sum(map(math.exp, calibrated))) - calibrated[label]
+
+
+NAIVE = dict(zip(LOSSES, (naive_truncated, naive_reweighted, naive_masked, naive_calibrated), strict=True))
 
 
 def example(dtype=torch.float64, batch=6, counts=COUNTS, seed=0):
@@ -65,11 +72,12 @@ def test_values_match_naive_loop(loss, counts):
 def test_values_by_hand():
     """Logits (log 2, log 3, log 5), label 0, counts (3, 1, 0).
 
-    TCE log((2 + 3)/2) = log 2.5; WSM log((.75 * 2 + .25 * 3)/2) = log 1.125; masked log((2 + 3 + 1)/2) = log 3.
+    TCE log((2 + 3)/2) = log 2.5; WSM log((.75 * 2 + .25 * 3)/2) = log 1.125; masked log((2 + 3 + 1)/2) = log 3; calibrated
+    log((2 a + 3 b)/(2 a)) with a = exp(-3^(-1/4)) and b = exp(-1).
     """
     logits, target = torch.tensor([[2.0, 3.0, 5.0]], dtype=torch.float64).log(), torch.tensor([0])
     counts = torch.tensor([3, 1, 0])
-    for loss, inside in zip(LOSSES, (2.5, 1.125, 3.0), strict=True):
+    for loss, inside in zip(LOSSES, (2.5, 1.125, 3.0, 1 + 1.5 * math.exp(3**-0.25 - 1)), strict=True):
         assert loss(logits, target, counts).item() == pytest.approx(math.log(inside), abs=1e-14), loss.__name__
 
 
@@ -103,11 +111,13 @@ def test_gradient_matches_finite_differences(loss, reduction):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradient_is_softmax_less_one_hot(loss):
-    """q - onehot(y): q over present classes (TCE), weighted by shares (WSM), or over all with absent logits 0 (masked)."""
+    """q - onehot(y): q over present classes (TCE), weighted by shares (WSM) or margins (calibrated), or over all with absent
+    logits 0 (masked)."""
     logits, target, counts = example()
     expected = torch.zeros_like(logits)
     for i, (row, label) in enumerate(zip(logits.tolist(), target.tolist(), strict=True)):
-        weight = {c: math.exp(row[c]) * (COUNTS[c] if loss is reweighted_softmax_cross_entropy else 1) for c in PRESENT}
+        factor = {reweighted_softmax_cross_entropy: lambda n: n, calibrated_cross_entropy: lambda n: math.exp(-(n**-0.25))}
+        weight = {c: math.exp(row[c]) * factor.get(loss, lambda n: 1)(COUNTS[c]) for c in PRESENT}
         total = sum(weight.values()) + (len(ABSENT) if loss is masked_cross_entropy else 0)
         for c in PRESENT:
             expected[i, c] = weight[c] / total - (c == label)
@@ -227,6 +237,7 @@ def test_equal_huge_logits_lose_no_precision(loss, sign, dtype):
     logits = torch.full((1, 3), sign * 1e4, dtype=dtype)
     value = loss(logits, torch.tensor([0]), torch.tensor([1, 1, 0])).item()
     expected = {truncated_cross_entropy: math.log(2), reweighted_softmax_cross_entropy: 0.0}
+    expected[calibrated_cross_entropy] = math.log(2)
     expected[masked_cross_entropy] = math.log(2) if sign > 0 else -logits[0, 0].item()
     # float32 near 1e4 resolves 0.001.
     assert value == pytest.approx(expected[loss], abs=2e-3)

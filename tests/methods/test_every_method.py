@@ -6,7 +6,7 @@ from declared_by_tests import changes, keeps_head, learns_one_class, needs_of, s
 
 from fl_lightning import methods
 from fl_lightning.data import ClientSampler
-from fl_lightning.run.undoable_step import UndoableStep
+from fl_lightning.run.server_step import UndoableStep
 
 
 def assert_same_end(tiny, actual, expected):

@@ -1,13 +1,19 @@
-"""The tables of methods in docs come from the section Round of each class's docstring: WRITE_PAGES=1 writes them anew."""
+"""The tables of methods in docs come from docstrings of files and classes: WRITE_PAGES=1 writes them anew."""
+
+import inspect
+import re
+import sys
 
 import pytest
 from written_pages import hold_table, round_of
 
-from fl_lightning import methods
+from fl_lightning import FederatedModule, methods, tasks
 from fl_lightning.config_files.bundled import bundled_files
 from fl_lightning.config_files.reading import config_values
+from fl_lightning.protocol import Learner
 
 EXCHANGED = ("clients", "server", "more down", "more up", "a client keeps")
+KINDS = ("one model", "personal models", "task streams", "arriving classes")
 PERSONAL = ("a client uses", "the server has")
 
 
@@ -19,6 +25,24 @@ def test_every_method_says_what_a_round_is(name):
     """The objective and the server's step at least, and nothing that no table shows."""
     assert {"clients", "server"} <= ROUNDS[name].keys() <= {*EXCHANGED, *PERSONAL}
     assert (PERSONAL[0] in ROUNDS[name]) == (PERSONAL[1] in ROUNDS[name])
+
+
+def _kind(name: str, value: type) -> str:
+    if name in methods.__all__:
+        return "personal models" if PERSONAL[0] in ROUNDS[name] else "one model"
+    return "arriving classes" if issubclass(value, tasks.ClassLearner) else "task streams"
+
+
+def test_the_table_of_kinds():
+    """Every method and learner with the first line of its file."""
+    found = {name: getattr(module, name) for module in (methods, tasks) for name in module.__all__}
+    rows = []
+    for name, value in found.items():
+        if issubclass(value, FederatedModule | Learner):
+            title = inspect.getdoc(sys.modules[value.__module__]).partition("\n")[0]
+            rows.append([_kind(name, value), f"`{name}`", re.sub(r"^[\w -]+: ", "", title).rstrip(".")])
+    rows.sort(key=lambda row: (KINDS.index(row[0]), row[1] != "`FedAvg`", row[1].lower()))
+    hold_table("methods.md", ["kind", "method", "what it does"], rows)
 
 
 def test_the_table_of_methods():

@@ -13,7 +13,7 @@ from fl_lightning.callbacks import PrivacyBudget, RunSummary
 from fl_lightning.losses import MaskedCrossEntropy, TruncatedCrossEntropy
 from fl_lightning.methods import SCAFFOLD, FedCurv, FedNTD, FedProx, FedReg, Flashback
 from fl_lightning.privacy import DPSGD, UserLevelDP
-from fl_lightning.privacy.accounting import epsilon
+from fl_lightning.privacy.defence import epsilon
 from fl_lightning.state.atomic_files import atomic_save
 from fl_lightning.tasks import EWC, TaskLearner
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from fl_lightning.processes.packed_tensors import from_bytes, to_bytes
+from fl_lightning.processes.process_group import from_bytes, to_bytes
 
 
 def tensors() -> dict[str, torch.Tensor]:

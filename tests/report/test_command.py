@@ -71,6 +71,8 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
         "accuracy",
         "ablation_alpha",
         "ablation_learning_rate",
+        "forgetting_round_over_rounds",
+        "forgetting_client_mean_over_rounds",
         "forgetting_round",
         "forgetting_local",
         "class_accuracy",
@@ -132,7 +134,7 @@ def test_a_folder_of_something_else_is_left_alone(write_run, main, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["gone"], "RUNS has gone, which is no folder"),
+        (["gone"], "RUNS has gone, which is not a folder"),
         (["runs", "--target", "90"], "--target is 90.0, must be above 0 and at most 1"),
         (["runs", "--baseline", "TCE"], "--baseline is TCE, must be one of: FedAvg"),
         (["runs", "--metrics", "x"], "metrics is no option here"),

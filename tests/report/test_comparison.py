@@ -67,7 +67,7 @@ def test_two_sweeps(write_run, sides):
     # Student's t with one degree of freedom, of 4 tests: final and best, at either rate. Twice p of the rate .125 is less.
     assert outcome.records[0]["p_holm"] == pytest.approx(4 * (1 - 2 * math.atan(9) / math.pi))
     assert outcome.rows[2][1:] == ["seconds", "0.000 ± 0.000", "0.000 ± 0.000", "+0.000 (2)", "0.000 to 0.000", "-"]
-    assert remarks == ["FedAvg, CrossEntropy, lr 1: left out, on one side alone"]
+    assert remarks == ["FedAvg, CrossEntropy, lr 1: left out, on one side only"]
 
 
 def test_the_same_settings_twice(write_run, sides):
@@ -152,7 +152,7 @@ def test_the_interval_of_a_difference(write_run, sides):
     [
         ([], "SECOND is missing: give what it is compared with, as in fl-lightning compare runs/a runs/b"),
         (["runs"], "SECOND is missing: give what it is compared with"),
-        (["runs", "gone"], "RUNS has gone, which is no folder"),
+        (["runs", "gone"], "RUNS has gone, which is not a folder"),
         (["runs", "runs", "more"], "more"),
         (["runs", "runs", "--out", "runs/seed_0/a/version_0/config.yaml/x"], "which is a file or is inside one"),
     ],

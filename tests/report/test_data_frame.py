@@ -36,7 +36,7 @@ def test_what_cannot_be_read_is_a_warning(write_run, tmp_path):
     (broken / "config.yaml").write_text("")
     with pytest.warns(UserWarning, match=f"{broken}: skipped, its config.yaml is not that of a run"):
         assert set(load_runs(tmp_path / "runs").index.get_level_values("run")) == {str(kept)}
-    with pytest.raises(FileNotFoundError, match="RUNS has nothing, which is no folder"):
+    with pytest.raises(FileNotFoundError, match="RUNS has nothing, which is not a folder"):
         load_runs("nothing")
 
 

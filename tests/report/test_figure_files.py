@@ -29,9 +29,9 @@ NAMES = {"accuracy", "class_accuracy_heatmap_round_2", "forgetting_drops_round_2
 
 @pytest.mark.slow
 def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
-    """In pixels at 300 dots an inch, and in points of 1/72 inch: a column of ICML is 3.25 inches."""
+    """In pixels at 300 dots an inch, and in points of 1/72 inch."""
     for format in ("png", "svg", "pdf"):
-        code, out, error = main("figures", run, "out", "--format", format, "--width", "icml")
+        code, out, error = main("figures", run, "out", "--format", format, "--width", "3.25")
         assert (code, out, error) == (0, f"4 figures of {run}: out\n", "")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{n}.{e}" for n in NAMES for e in ("png", "svg", "pdf")}
     for name in NAMES:
@@ -44,14 +44,13 @@ def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
     ("options", "said"),
     [
         (["RUN"], "OUT is missing"),
-        (["none", "out"], "RUN is none, which is no folder"),
-        (["empty", "out"], "which holds no run"),
+        (["none", "out"], "RUN is none, which is not a folder"),
+        (["empty", "out"], "which has no run"),
         (["RUN", "file"], "OUT is file, which is a file or is inside one"),
         (["RUN", "file/x"], "OUT is file/x, which is a file or is inside one"),
         (["RUN", "out", "--format", "gif"], "format is gif: Expected a typing.Literal['png', 'svg', 'pdf']"),
-        (["RUN", "out", "--width", "wide"], "--width is 'wide', must be one of cvpr"),
-        (["RUN", "out", "--width", "0"], "--width is 0.0, must be"),
-        (["RUN", "out", "--width", "nan"], "--width is nan, must be"),
+        (["RUN", "out", "--width", "1"], "--width is 1.0, must be between 2 and 40"),
+        (["RUN", "out", "--width", "nan"], "width is nan: Expected a <class 'float'>"),
         (["RUN", "out", "--rounds", "[2,7]"], "--rounds has 7, but RUN has no heatmap of that round: there are 1, 2"),
     ],
 )
@@ -77,7 +76,8 @@ def test_of_a_run_that_goes_on_all_curves_are_drawn(write_run, main, tmp_path):
     scalars["communication/total_down"] = scalars["communication/total_up"]
     folder = write_run("a", {1: 0.25, 2: 0.5}, rounds=100, scalars=scalars)
     assert main("figures", str(folder), "out", "--format", "svg")[0] == 0
-    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"accuracy", "forgetting_round", "communication"}
+    names = {"accuracy", "forgetting_round_over_rounds", "forgetting_round", "communication"}
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == names
 
 
 def test_numbers_of_the_pictures():

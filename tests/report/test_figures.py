@@ -1,9 +1,13 @@
 """What is drawn, read back from the axes."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from recorded import RecordWriter
 
 from fl_lightning.report import figures
@@ -62,7 +66,7 @@ def test_sections_draw_what_was_logged(write_run, study):
         write_run(f"a_{alpha}", {2: 0.125, 3: value}, data__partition__alpha=alpha, scalars=drops)
     write_run("b", {2: 0.75}, rounds=3, model="FedProx", data__partition__alpha=1.0)
     drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
-    assert list(drawn) == ["accuracy", "ablation_alpha", "forgetting_round"]
+    assert list(drawn) == ["accuracy", "ablation_alpha", "forgetting_round_over_rounds", "forgetting_round"]
     first, second = drawn["accuracy"].axes
     assert (first.get_title(), second.get_title()) == ("alpha 0.1", "alpha 1")
     assert [line.get_ydata().tolist() for line in second.lines] == [[0.125, 0.5], [0.75]]
@@ -70,7 +74,16 @@ def test_sections_draw_what_was_logged(write_run, study):
     assert second.lines[1].get_label() == "FedProx, CrossEntropy (not finished)"
     points = drawn["ablation_alpha"].axes[0].lines[0]
     assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([0.1, 1.0], [0.1875, 0.3125])
+    assert drawn["forgetting_round_over_rounds"].axes[0].lines[0].get_ydata().tolist() == [1.0, 0.25, 0.125]
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]
+
+
+def test_a_run_of_one_round_has_an_empty_distribution(write_run, study):
+    """Round 1 forgets nothing learned: it is a point of the curve, and of no distribution."""
+    write_run("a", {1: 0.5}, scalars={"forgetting/round": {1: 0.25}})
+    drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    assert drawn["forgetting_round_over_rounds"].axes[0].lines[0].get_ydata().tolist() == [0.25]
+    assert len(drawn["forgetting_round"].axes[0].lines) == 0
 
 
 def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(write_run, study):
@@ -81,6 +94,36 @@ def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(wr
         more.add_tensor("clients/accuracy_before", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), 2)
         more.add_tensor("clients/accuracy_after", torch.ones(2, 2), 2)
     drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
-    before, _, difference = (axes.images[0].get_array() for axes in drawn["who_forgets_whose_data_2"].axes[:3])
+    before, _, forgotten = (axes.images[0].get_array() for axes in drawn["who_forgets_whose_data_2"].axes[:3])
     assert before.tolist() == [[0.25, 0.5], [0.75, 1.0]]
-    assert difference.tolist() == [[0.75, 0.5], [0.25, 0.0]]
+    assert forgotten[:2, :2].tolist() == [[-0.75, -0.5], [-0.25, 0.0]]
+
+
+@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
+def test_a_cohort_of_ten_is_legible_at_the_width_of_a_paper(write_run, study, width):
+    """Every text of every figure is 7 points or larger and within the figure, and no two labels of an axis touch."""
+    clients = [4, 17, 23, 38, 51, 64, 77, 80, 92, 99]
+    for name, seed in (("one", 0), ("two", 1)):
+        curves = {f"class_accuracy/{label}": {1: 0.25, 2: 0.5} for label in range(10)}
+        curves |= {"forgetting/round": {1: 0.5, 2: 0.25}, "forgetting/client_mean": {2: -0.5}}
+        curves |= {"communication/total_up": {1: 1e6, 2: 2e6}, "communication/total_down": {1: 1e6, 2: 2e6}}
+        folder = write_run(name, {1: 0.25, 2: 0.5}, seed=seed, model="FedAvg", model__optimizer__lr=0.1 + seed, scalars=curves)
+        with RecordWriter(folder) as more:
+            more.add_tensor("clients/cohort", torch.tensor(clients), 2)
+            more.add_tensor("clients/accuracy_before", torch.ones(10), 2)
+            more.add_tensor("clients/accuracy_after", torch.zeros(10, 10), 2)
+            more.add_tensor("clients/class_cohort", torch.tensor(clients), 2)
+            more.add_tensor("clients/class_accuracy", torch.ones(12, 10), 2)
+    with figures.drawing_style(width):
+        drawn = [drawing.figure for section in sections(study(), []) for drawing in section.drawings]
+        assert len(drawn) == 9
+        for figure in drawn:
+            assert figure.get_figwidth() == width
+            FigureCanvasAgg(figure).draw()
+            assert all(text.get_fontsize() >= 7 for text in figure.findobj(Text) if text.get_text())
+            assert figure.get_tightbbox().x0 >= 0
+            assert figure.get_tightbbox().x1 <= width
+            for axes in figure.axes:
+                for axis in (axes.xaxis, axes.yaxis):
+                    boxes = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_text()]
+                    assert not any(one.overlaps(other) for one, other in pairwise(boxes)), axes.get_title()

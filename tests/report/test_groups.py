@@ -27,7 +27,7 @@ LABELS = [
     # Each method tuned to another rate.
     (
         [{"model__optimizer__lr": 0.1}, {"model": "FedProx", "model__optimizer__lr": 0.03}],
-        ["FedAvg, CrossEntropy", "FedProx, CrossEntropy"],
+        ["FedAvg, CrossEntropy, lr 0.1", "FedProx, CrossEntropy, lr 0.03"],
     ),
     # A key that one class alone has tells nothing, until runs of that class differ in it.
     (
@@ -86,4 +86,4 @@ def test_unfinished_runs_are_kept_where_there_are_no_others(write_run, groups):
     half = write_run("half", {1: 0.25}, rounds=2)
     (group,), remarks = groups()
     assert not group.finished
-    assert remarks == [f"{half}: not finished, 1 of 2 rounds; its curve alone is drawn"]
+    assert remarks == [f"{half}: not finished, 1 of 2 rounds; only its curve is drawn"]

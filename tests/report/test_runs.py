@@ -34,9 +34,9 @@ def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
 
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"RUNS is .*empty, which holds no run: give folders of fl-lightning fit"):
+    with pytest.raises(FileNotFoundError, match=r"RUNS is .*empty, which has no run: give folders of fl-lightning fit"):
         read_runs([tmp_path / "empty"])
-    with pytest.raises(FileNotFoundError, match=r"RUNS has .*gone, which is no folder: give folders of runs"):
+    with pytest.raises(FileNotFoundError, match=r"RUNS has .*gone, which is not a folder: give folders of runs"):
         read_runs([tmp_path / "gone"])
 
 

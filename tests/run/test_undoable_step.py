@@ -14,7 +14,7 @@ from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.data import Arrays, FederatedDataModule
 from fl_lightning.optimizers import FedAdam, FedYogi
 from fl_lightning.protocol import RoundReport, Weighted
-from fl_lightning.run.undoable_step import UndoableStep
+from fl_lightning.run.server_step import UndoableStep
 from fl_lightning.tasks import ClassStream, Replay
 
 

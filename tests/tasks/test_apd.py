@@ -198,7 +198,7 @@ def test_what_serves_training_alone_goes_with_the_task(tiny, method):
     dense = "conv.parametrizations.weight.0.adaptive"
     for rounds, is_there in ((3, True), (4, False)):
         state = tiny.train(method, rounds=rounds).stored.states.read(0)
-        assert (dense in state.weights) == ("conv" in state.method.get("base", {})) == is_there
+        assert (dense in state.weights) == ("conv" in state.method["tasks"].get("base", {})) == is_there
 
 
 def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path):

@@ -8,7 +8,7 @@ from fl_lightning.engines.cohort_share import Rows
 from fl_lightning.engines.sums import Sums
 from fl_lightning.methods import FedAvg
 from fl_lightning.protocol import Gathered, Reply, Weighted
-from fl_lightning.run.undoable_step import UndoableStep
+from fl_lightning.run.server_step import UndoableStep
 from fl_lightning.tasks import APD, FedWeIT, SingleTask, TaskLearner
 
 # Of other methods those with the most state; every other pair is tried in test_composition.

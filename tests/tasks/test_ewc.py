@@ -37,8 +37,8 @@ def test_all_tasks_equal_the_sum_over_tasks(tiny, method):
         state = trained.stored.states.read(client)
         for name in tiny.body:
             sums = torch.stack([learned[client, j][0][name] for j in range(3)]).sum(dim=0)
-            torch.testing.assert_close(state.method["earlier_fisher"][name], sums, atol=1e-9, rtol=0)
-        assert state.method["earlier_fisher"].keys() == state.method["earlier_anchor"].keys() == {*tiny.body}
+            torch.testing.assert_close(state.method["tasks"]["earlier_fisher"][name], sums, atol=1e-9, rtol=0)
+        assert state.method["tasks"]["earlier_fisher"].keys() == state.method["tasks"]["earlier_anchor"].keys() == {*tiny.body}
     assert all(report.bytes_up == report.bytes_down == 0 for report in trained.seen.rounds) == (not method.is_federated)
 
 

@@ -70,7 +70,7 @@ def assert_client(tiny, method, c, me, settings):
     state, size = method.stored.states.read(c), 0
     assert method.tasks.clocks.positions[c] == method.data.streams.num_tasks
     assert not any(name.endswith("0.adaptive") for name in state.weights)  # what was for training alone is gone
-    assert not {"base", "earlier"} & state.method.keys()
+    assert not {"base", "earlier"} & state.method["tasks"].keys()
     for layer in LAYERS:
         tiny.assert_same({"B": state.weights[weight(layer, "base")]}, {"B": me.B[layer]})
         size += me.B[layer].numel()

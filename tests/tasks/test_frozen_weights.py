@@ -28,5 +28,5 @@ def test_what_is_frozen_stays_where_it_is(tiny, name, sent, layer):
         state = method.stored.states.read(client)
         kept = [state.weights, *(task.tensors for task in state.tasks.values())]
         assert not {name for part in kept for name in part} & {*frozen}
-        assert "conv" not in state.method.get("base", {})
+        assert "conv" not in state.method["tasks"].get("base", {})
     assert torch.equal(method.net.conv.bias, tiny.new_net().conv.bias)

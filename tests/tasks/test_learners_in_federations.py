@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fl_lightning import tasks as learners
 from fl_lightning.methods import SCAFFOLD, FedAvg, FedCurv
+from fl_lightning.protocol import Weighted
 from fl_lightning.tasks import APD, EWC, TaskLearner
 
 EARLIER, OTHERS = 5.0, 0.7
@@ -214,3 +215,52 @@ def test_on_the_command_line(main, tmp_path, name):
     assert not penalties or text.count("penalty: 2") == text.count("penalty: 0.5") == 1
     code, _, error = main("fit", "--config", str(config), "--ckpt_path", "last", "--trainer.max_steps", "3")
     assert code == 0, error
+
+
+class Remembers(FedAvg):
+    """Keeps the number of its visits under a name that learners use too."""
+
+    def client_start(self, net, client):
+        client.state.setdefault("position", torch.tensor(7.0))
+        return super().client_start(net, client)
+
+    def client_result(self, net, client):
+        client.state["clock"] = client.state.get("clock", torch.tensor(0.0)) + 1
+        return super().client_result(net, client)
+
+
+def test_a_method_and_its_learner_may_keep_the_same_names(tiny):
+    """What a method keeps does not change what its learner learns."""
+    expected = tiny.train(TaskLearner, rounds=4)
+    method = tiny.train(Pair(Remembers, TaskLearner), rounds=4)
+    tiny.assert_same(dict(method.net.named_parameters()), dict(expected.net.named_parameters()), atol=0)
+    kept = method.stored.states.read(0).method
+    assert (float(kept["position"]), float(kept["clock"])) == (7.0, 4.0)
+    assert kept["tasks"].keys() == {"position", "clock"}
+
+
+class Carries(FedAvg):
+    def client_start(self, net, client):
+        return {"position": torch.zeros(1)}
+
+
+class SendsUp(FedAvg):
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "task_fisher": Weighted({}, 1.0)}
+
+
+class Learns(TaskLearner):
+    def begin_visit(self, net, client):
+        return {**super().begin_visit(net, client), "position": torch.zeros(1)}
+
+    def upload(self, net, client):
+        return {**super().upload(net, client), "task_fisher": Weighted({}, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [(Carries, "'position' in their carry"), (SendsUp, "'task_fisher' in their upload")]
+)
+def test_a_name_that_both_send_or_carry_is_refused(tiny, method, said):
+    """One would silently replace the other."""
+    with pytest.raises(ValueError, match=f"^{method.__name__} and its learner of tasks, Learns, both have {said}: rename one"):
+        tiny.train(Pair(method, Learns), rounds=1)

@@ -80,14 +80,9 @@ def test_all_tasks_equal_the_path_integral(tiny, kind, engine):
     tiny.assert_plain(trained, expected)
     tiny.assert_moved(expected.now[0], tiny.body)
     for client in range(3):
-        kept = trained.stored.states.read(client).method
+        kept = trained.stored.states.read(client).method["tasks"]
         tiny.assert_same(kept["importance"], path.importance(client))
         assert kept.keys() == {"position", "clock", "importance", "reference"}
-    print(
-        sum(int((o < 0).sum()) for omega in path.omega.values() for o in omega.values()),
-        sum(o.numel() for omega in path.omega.values() for o in omega.values()),
-        sum(int((o == 0).sum()) for c in range(3) for o in path.importance(c).values()),
-    )
 
 
 def test_clients_that_are_sampled_now_and_then(tiny):
@@ -105,14 +100,14 @@ def test_importances_by_hand(tiny):
         SimpleNamespace(tasks={}, moments={}),
     )
     earlier = {"importance": {"w": torch.tensor([0.5, 1.0])}}
-    client.state = {**earlier, "path": {"w": torch.tensor([2.0, -3.0])}, "moved": {"w": torch.tensor([1.0, -1.0])}}
-    client.index = 0
+    came = {"path": {"w": torch.tensor([2.0, -3.0])}, "moved": {"w": torch.tensor([1.0, -1.0])}}
+    client.state, client.index = {"tasks": {**earlier, **came}}, 0
     learner.begin_task(tiny.new_net(), client, 1)
-    assert client.state == earlier
-    client.state |= {"path": {"w": torch.tensor([2.0, -3.0])}, "moved": {"w": torch.tensor([1.0, -1.0])}}
+    assert client.state["tasks"] == earlier
+    client.state["tasks"] |= came
     learner.end_task(tiny.new_net(), client, 1)
-    assert client.state["importance"]["w"].tolist() == [1.5, 0.0]
-    assert not {"path", "moved"} & client.state.keys()
+    assert client.state["tasks"]["importance"]["w"].tolist() == [1.5, 0.0]
+    assert not {"path", "moved"} & client.state["tasks"].keys()
 
 
 def test_variates_are_not_on_the_path(tiny):

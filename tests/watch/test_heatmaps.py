@@ -25,26 +25,26 @@ def run(write_run) -> Run:
 
 
 def test_rounds_of_which_all_is_written(run):
-    assert measured_rounds(run) == {"change": [2], "after": [2], "by_class": [2], "classes": [1, 2, 4]}
+    assert measured_rounds(run) == {"forgetting": [2], "after": [2], "by_class": [2], "classes": [1, 2, 4]}
 
 
-def test_change_by_the_local_fits(run):
-    """After less before, a column a client whose data it is: 0.75 - 0.5 and so on."""
-    shown = heatmap(run, "change", 2)
-    assert shown.values.tolist() == [[0.25, -0.25], [0.0, 0.5]]
+def test_forgetting_by_the_local_fits(run):
+    """Before less after, a column a client whose data it is: 0.5 - 0.75 and so on."""
+    shown = heatmap(run, "forgetting", 2)
+    assert shown.values.tolist() == [[-0.25, 0.25], [0.0, -0.5]]
     assert (shown.rows, shown.columns, shown.clients) == (["3", "8"], ["3", "8"], [3, 8])
     assert heatmap(run, "after", 2).values.tolist() == _AFTER
 
 
-def test_change_where_clients_keep_personal_models(write_run):
+def test_forgetting_where_clients_keep_personal_models(write_run):
     """Each has a model before the fit."""
     tensors = {
         "clients/cohort": {1: [0, 1]},
         "clients/accuracy_before": {1: [[0.75, 0.0], [0.0, 1.0]]},
         "clients/accuracy_after": {1: _AFTER},
     }
-    shown = heatmap(read_run(write_run("a", {}, tensors, rounds=1)), "change", 1)
-    assert shown.values.tolist() == [[0.0, 0.25], [0.5, 0.0]]
+    shown = heatmap(read_run(write_run("a", {}, tensors, rounds=1)), "forgetting", 1)
+    assert shown.values.tolist() == [[0.0, -0.25], [-0.5, 0.0]]
 
 
 def test_parts_that_do_not_belong_together_are_left_out(write_run):
@@ -90,7 +90,9 @@ def test_many_clients_share_rows(write_run):
     assert shown.values[:, 0].tolist() == [2 / 3, *[0] * 39, 1]
 
 
-@pytest.mark.parametrize(("kind", "round"), [("cohorts", 1), ("change", 4), ("change", -1), ("nothing", 2), ("classes", 5)])
+@pytest.mark.parametrize(
+    ("kind", "round"), [("cohorts", 1), ("forgetting", 4), ("forgetting", -1), ("nothing", 2), ("classes", 5)]
+)
 def test_what_was_not_measured(run, kind, round):
     with pytest.raises(KeyError):
         heatmap(run, kind, round)

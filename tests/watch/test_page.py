@@ -44,7 +44,7 @@ def page(tmp_path) -> Callable[..., str]:
 
 
 def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
-    """Cards, a curve a run in each chart, heatmaps with who took part; what a name holds is text."""
+    """Cards, a line of the legend for each run and chart, heatmaps with who took part; what a name holds is text."""
     tensors = {
         "clients/cohort": {2: [3, 8]},
         "clients/accuracy_before": {2: [0.5, 0.5]},
@@ -59,11 +59,11 @@ def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
     assert "round 2 of 100, 3 min left" in shown
     assert "&lt;b&gt;one" in shown
     assert "<b>one" not in shown
-    assert re.findall(r'aria-label="(\S+) over rounds"', shown) == ["test/accuracy", "forgetting/round"]
-    assert shown.count('class="curve"') == 6
+    assert re.findall(r'aria-label="([^"]+) over rounds"', shown) == ["test accuracy", "round forgetting F_t"]
+    assert shown.count('class="u-series"') == 2 * (1 + 3)  # the round, and a line a run
     assert shown.count("Round 2. Took part: clients 3, 8.") == 2
     assert shown.count("<rect") == 8
-    assert "3, 8: -0.250" in shown
+    assert "3, 8: 0.250" in shown
 
 
 def test_a_reader_that_has_ended_is_named(page, write_run):
@@ -73,7 +73,7 @@ def test_a_reader_that_has_ended_is_named(page, write_run):
 
 
 def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
-    """A hand on the page: back to round 1, one run less, and the values under the pointer in the middle of a chart."""
+    """A hand on the page: back to round 1, one run less, the values at the pointer, and a part of the rounds."""
     after = {1: [[1.0, 0.0], [0.5, 0.5]], 2: [[0.5, 0.5], [0.5, 0.5]]}
     before, cohort = {round: [0.5, 0.5] for round in after}, {1: [4, 7], 2: [3, 8]}
     tensors = {"clients/cohort": cohort, "clients/accuracy_before": before, "clients/accuracy_after": after}
@@ -85,19 +85,21 @@ def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
       const slider = document.getElementById("round");
       slider.value = 0;
       slider.dispatchEvent(new Event("input"));
-      const chart = document.querySelector("#charts svg");
-      const area = chart.getBoundingClientRect();
-      chart.dispatchEvent(new PointerEvent("pointermove", { clientX: area.left + area.width * 0.53 }));
-      document.title = document.querySelector("#charts figcaption").textContent;
+      const { plot } = state.charts.get("test/accuracy");
+      plot.setCursor({ left: plot.valToPos(1, "x"), top: 10 });
+      plot.setScale("x", { min: 0, max: 1 });
+      setTimeout(drawChosen, 500);
+      const value = () => document.querySelectorAll("#charts .u-value")[1].textContent;
+      setTimeout(() => { document.title = `${value()} up to round ${plot.scales.x.max}`; }, 1000);
     }, 3000);"""
     with (tmp_path / "page" / "page.js").open("a") as script:
         script.write(hand)
     monkeypatch.setattr(server, "files", lambda package: tmp_path / "page")
     shown = page()
-    assert "<title>Round 1: one 0.250</title>" in shown
+    assert "<title>0.250 up to round 1</title>" in shown  # new answers keep what was zoomed into
     assert re.findall(r"Took part: clients ([\d, ]+)\.", shown) == ["4, 7"]
-    assert "4, 7: -0.500" in shown
-    assert shown.count('class="curve"') == 1
+    assert "4, 7: 0.500" in shown
+    assert shown.count('class="u-series"') == 1 + 1
 
 
 def test_a_folder_without_runs(page):

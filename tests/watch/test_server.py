@@ -1,5 +1,6 @@
 """The server by real requests on the loopback address, and the command's refusals."""
 
+import hashlib
 import http.client
 import json
 import re
@@ -7,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from urllib.parse import urlencode
 
 import pytest
@@ -53,12 +55,12 @@ def overview(get: Callable) -> dict:
 
 
 def test_runs_and_heatmaps_are_given_as_json(get):
-    """After less before: 0.75 - 0.5 and 0.5 - 0.5, and nothing where the accuracy before is not known."""
+    """Before less after: 0.5 - 0.75 and 0.5 - 0.5, and nothing where the accuracy before is not known."""
     (run,) = overview(get)["runs"]
-    question = urlencode({"run": run["name"], "kind": "change", "round": run["measured"]["change"][0]})
+    question = urlencode({"run": run["name"], "kind": "forgetting", "round": run["measured"]["forgetting"][0]})
     status, body, _ = get(f"/heatmap.json?{question}")
     assert status == 200
-    shown = {"rows": ["3", "8"], "columns": ["3", "8"], "values": [[0.25, None], [0.0, None]], "clients": [3, 8]}
+    shown = {"rows": ["3", "8"], "columns": ["3", "8"], "values": [[-0.25, None], [0.0, None]], "clients": [3, 8]}
     assert json.loads(body) == shown
 
 
@@ -72,6 +74,20 @@ def test_the_page_needs_nothing_of_the_internet(get, path):
     assert b"//" not in body.replace(b"http://www.w3.org/2000/svg", b"") or path == "/page.js"  # its comments
 
 
+@pytest.mark.parametrize(
+    ("path", "digest"),
+    [
+        ("/uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("/uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+    ],
+)
+def test_uplot_is_that_of_its_package(get, path, digest):
+    """SHA-256 of the files in the npm package uplot 1.6.32; its licence is next to them."""
+    status, body, _ = get(path)
+    assert (status, hashlib.sha256(body).hexdigest()) == (200, digest)
+    assert "MIT" in (files("fl_lightning.watch") / "uPlot.LICENSE").read_text()
+
+
 def test_the_page_says_what_every_kind_of_heatmap_is(get):
     script = get("/page.js")[1].decode()
     (kinds,) = re.findall(r"const KINDS = \{(.*?)\n\};", script, re.DOTALL)
@@ -79,7 +95,7 @@ def test_the_page_says_what_every_kind_of_heatmap_is(get):
 
 
 @pytest.mark.parametrize(
-    "path", ["/x", "/../server.py", "/page.html", "/heatmap.json", "/heatmap.json?run=x&kind=change&round=1", "/%00"]
+    "path", ["/x", "/../server.py", "/page.html", "/heatmap.json", "/heatmap.json?run=x&kind=forgetting&round=1", "/%00"]
 )
 def test_nothing_else_is_served(get, path):
     assert get(path)[0] == 404
@@ -106,7 +122,7 @@ def test_only_the_loopback_address_is_listened_on(server):
     assert server.address == f"http://127.0.0.1:{server.server_port}/?token={server.token}"
 
 
-@pytest.mark.parametrize("path", ["/", "/runs.json", "/heatmap.json?run=a%20b%2Fversion_0&kind=change&round=2", "/x"])
+@pytest.mark.parametrize("path", ["/", "/runs.json", "/heatmap.json?run=a%20b%2Fversion_0&kind=forgetting&round=2", "/x"])
 @pytest.mark.parametrize("token", ["", "x", "%C3%A9", "&token="])
 def test_without_the_token_nothing_is_told(get, path, token):
     """Every user of the machine reaches the port; a script of the page has no secret in it."""
@@ -188,7 +204,7 @@ def test_a_heatmap_that_cannot_be_shown_is_an_answer(get, monkeypatch):
         raise TypeError("no number")
 
     monkeypatch.setattr("fl_lightning.watch.server.heatmap", fail)
-    status, body, _ = get(f"/heatmap.json?{urlencode({'run': run['name'], 'kind': 'change', 'round': 2})}")
+    status, body, _ = get(f"/heatmap.json?{urlencode({'run': run['name'], 'kind': 'forgetting', 'round': 2})}")
     assert (status, body) == (500, b"It cannot be shown (TypeError: no number)\n")
 
 

@@ -44,8 +44,8 @@ def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, wat
     write_run("a", {"val/accuracy": long, "forgetting/round": {1: float("nan"), 2: 0.25}, "train/lr": {1: 0.1}}, rounds=4000)
     told = seen(watched)
     (run,) = told["runs"]
-    assert list(told["charts"]) == ["val/accuracy", "forgetting/round"]
-    assert all(told["charts"].values())
+    assert [chart["title"] for chart in told["charts"].values()] == ["validation accuracy", "round forgetting F_t"]
+    assert all(chart["text"] for chart in told["charts"].values())
     rounds = run["curves"]["val/accuracy"]["rounds"]
     assert (len(rounds), rounds[0], rounds[-1]) == (400, 1, 4000)
     assert run["curves"]["forgetting/round"]["values"] == [None, 0.25]

@@ -12,12 +12,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.checks import check_file
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_file, check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 
-# What an archive may call its arrays: as Arrays does, or as Keras does.
+# Names of arrays in an archive: those of Arrays, or those of Keras.
 _NAMES = {"inputs": "x_train", "targets": "y_train", "test_inputs": "x_test", "test_targets": "y_test"}
 # torch stores these types but calculates with none of them.
 _SIGNED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
@@ -30,12 +29,12 @@ class Arrays(Source):
         inputs: (n, ...) uint8 images (n, channels, height, width), floats of any shape, or whole numbers of any shape, such as
             token ids, which reach the net as they are (:class:`~fl_lightning.data.Samples`).
         targets: (n,) class indices.
-        test_inputs, test_targets: the same for the test set; none means no test set.
+        test_inputs, test_targets: the same for the test set; None: there is no test set.
         classes: names in label order; by default "0", "1", ... up to the largest label.
         owners: (n,) natural client of every training sample, whole numbers from 0 without a gap.
 
     Raises:
-        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are no numbers, or targets are no whole
+        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are not numbers, or targets are not whole
             numbers; and as :class:`~fl_lightning.data.Dataset`.
     """
 
@@ -65,9 +64,9 @@ class Arrays(Source):
 
 
 class Npz(Source):
-    """A NumPy archive with the arrays of :class:`Arrays` by name: ``inputs``, ``targets`` and, if there are, the others.
+    """A NumPy archive with the arrays of :class:`Arrays` by name: ``inputs``, ``targets`` and optionally the others.
 
-    Keras' names ``x_train``, ``y_train``, ``x_test`` and ``y_test`` do as well. uint8 images may lack the dimension of their
+    Keras' names ``x_train``, ``y_train``, ``x_test`` and ``y_test`` also work. uint8 images can lack the dimension of their
     channels, or have it last.
 
     Args:
@@ -75,7 +74,7 @@ class Npz(Source):
 
     Raises:
         FileNotFoundError: if it does not exist.
-        ValueError: if it is no such archive.
+        ValueError: if it is not such an archive.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,7 +90,7 @@ class Npz(Source):
             raise ValueError(f"{error} (in {self.path})") from error
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """What is in the archive, under the names of :class:`Arrays`, images with their channels first."""
+        """The arrays in the archive, under the names of :class:`Arrays`, images with their channels first."""
         try:
             arrays = _read_archive(self.path)
         except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
@@ -120,7 +119,7 @@ class Npz(Source):
 
 
 def _read_archive(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name, none of which is unpacked before it is known to be as large as it claims."""
+    """The arrays of an archive by name; none is unpacked before its claimed size is checked."""
     if not is_zipfile(path):
         raise ValueError("it is a single array, or something else")
     with ZipFile(path) as archive:
@@ -131,10 +130,10 @@ def _read_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def _claimed_bytes(archive: ZipFile, name: str) -> int:
-    """Bytes of an array of an archive, by its header.
+    """Bytes of an array in an archive, from its header.
 
     Raises:
-        ValueError: if there is less in the archive.
+        ValueError: if the archive has another number.
     """
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
@@ -170,7 +169,7 @@ def _channels_first(inputs: np.ndarray) -> np.ndarray:
 
 
 def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
-    """A tensor of anything that NumPy takes for an array, or of a data frame."""
+    """A tensor of values that NumPy accepts as an array, or of a data frame."""
     if isinstance(values, Mapping):
         raise ValueError(
             f"data.source has {name} of type {type(values).__name__}, must be one array with a row for each sample: "
@@ -186,15 +185,15 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
 
 
 def _from_numpy(name: str, values: ArrayLike) -> Tensor:
-    """Shares memory with an array where torch can."""
+    """A tensor that shares memory with an array if torch can."""
     array = _array(name, values)
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"
         )
-    plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch knows no others
+    plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch has no others
     with warnings.catch_warnings():
-        # A mapped file that may only be read is no trouble: nothing writes to inputs.
+        # A read-only mapped file is no problem: nothing writes to inputs.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.require(array, plain, "C"))
 
@@ -209,7 +208,7 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     numbers = values if isinstance(values, Tensor) else _array(name, values)
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
-    is_one_a_sample = math.prod(numbers.shape[1:]) == 1  # targets of other shapes are refused as such, whatever they hold
+    is_one_a_sample = math.prod(numbers.shape[1:]) == 1  # targets of other shapes are refused for their shape
     if not is_whole and (is_one_a_sample or "owners" in name) and (numbers.ndim == 0 or numbers.shape[0] > 0):
         cure = "number the clients" if "owners" in name else "number the classes 0 to C - 1, regression is not supported"
         raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: {cure}")

@@ -7,21 +7,16 @@ from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.leaf import Leaf
 from fl_lightning.data.sources.source import Source
-from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset, classification_sets
+from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
 
 _NAMED: dict[str, Callable[[], Source]] = {"digits": Digits, "image_folder": ImageFolder, "leaf": Leaf}
-
-
-def source_names() -> list[str]:
-    """The names that ``data.source`` takes, without those of files and splits."""
-    return [*_NAMED, *classification_sets()]
 
 
 def open_source(source: str | Source) -> Source:
     """A source object from the value of ``data.source``: an object as it is, or a name.
 
-    A name is ``digits``, ``image_folder``, ``leaf``, a file that ends in ``.npz``, or a set of torchvision, with its split
-    behind a slash where it has several: ``CIFAR10``, ``EMNIST/digits``.
+    A name is ``digits``, ``image_folder``, ``leaf``, a file that ends in ``.npz``, or a set of torchvision, with a slash and
+    its split if it has several: ``CIFAR10``, ``EMNIST/digits``.
     """
     if isinstance(source, Source):
         return source

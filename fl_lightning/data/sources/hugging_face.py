@@ -15,21 +15,21 @@ from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
-# ``datasets`` is an extra, imported where a set is read; its parts are of a type that need not be there.
+# ``datasets`` is an extra, imported when a set is read; the types of its parts may not exist.
 
 
 class HuggingFace(Source):
     """An image classification set of the Hugging Face hub, or of a local folder that ``datasets.load_dataset`` reads.
 
-    Needs the extra ``huggingface``. Files lie where the library ``datasets`` keeps them, not under ``data.root``.
+    Needs the extra ``huggingface``. The library ``datasets`` stores the files in its own folder, not under ``data.root``.
 
     Args:
         name: of the set or folder, such as ``ylecun/mnist``.
-        config: of sets that have several.
+        config: name of the configuration, of sets that have several.
         train, test: names of the splits; without a test split there is no test set.
         image, label: columns; by default the first of an image and the first of class labels.
-        client: column whose values are the natural clients, such as ``writer_id`` of ``flwrlabs/femnist``.
-        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept.
+        client: column of the natural clients, such as ``writer_id`` of ``flwrlabs/femnist``.
+        size: height and width of all images: the shorter side is scaled to it, and the middle is kept.
 
     Raises:
         ModuleNotFoundError: without the library.
@@ -113,7 +113,7 @@ class HuggingFace(Source):
     def _row(self, part: Any, i: int) -> dict[str, Any]:
         try:
             return part[i]
-        except Exception as error:  # Pillow's decoders, behind the library, raise whatever they stumble over
+        except Exception as error:  # Pillow's decoders, which the library uses, can raise anything
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"data.source {self.name}: sample {i} cannot be read as an image ({reason}): replace or delete it"

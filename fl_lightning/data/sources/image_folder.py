@@ -1,8 +1,9 @@
-"""Image files in class folders, or wherever a CSV file says."""
+"""Image files in class folders, or in a list of a CSV file."""
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -12,14 +13,26 @@ from PIL import Image
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
-from fl_lightning.data.sources.index_file import ListedImages, read_index
 from fl_lightning.data.sources.regular_files import check_file, kind_of
 from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.tables import read_rows
+
+_INDEX = "data.source.index"
+
+
+@dataclass
+class ListedImages:
+    """Images of one part of a dataset, each with the line that lists it."""
+
+    paths: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    clients: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Images:
-    """Files that were found, with what is known of them."""
+    """Image files of a dataset, with their labels and clients."""
 
     parts: dict[str, ListedImages]  # train and test; labels are class names
     classes: tuple[str, ...]
@@ -30,15 +43,14 @@ class ImageFolder(Source):
 
     Class folders in alphabetical order are labels 0, 1, ...; without the folders ``train`` and ``test``,
     ``root/<class>/...`` are all for training. The first training image decides between grey (one channel) and colour (three).
-    All images have one size, unless ``size`` says which they shall have. Links to files and folders are followed, wherever they
-    lead.
+    All images must have one size, unless ``size`` sets it. Links to files and folders are followed, even out of the folder.
 
     Args:
-        index: CSV file with the columns ``path,label`` and, if there are, ``client,split``: the image under ``root``, the name
-            of its class (names that are all whole numbers are sorted as such), who holds it, and ``train`` or ``test``. The
-            clients are what the partition :class:`~fl_lightning.data.Natural` goes by. No path may leave ``root``, and none may
-            name a file that another names.
-        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept.
+        index: CSV file with the columns ``path,label`` and optionally ``client,split``: the image under ``root``, the name of
+            its class (names that are all whole numbers are sorted as numbers), its client, and ``train`` or ``test``. The
+            partition :class:`~fl_lightning.data.Natural` uses these clients. A path must not leave ``root``, or lead to the
+            file of another path.
+        size: height and width of all images: the shorter side is scaled to it, and the middle is kept.
     """
 
     def __init__(self, index: str | None = None, size: int | None = None) -> None:
@@ -76,7 +88,7 @@ def _indexed(index: Path, root: Path) -> _Images:
 
 
 def _in_folders(root: Path) -> _Images:
-    """The images of ``root/train`` and ``root/test``, or of ``root`` itself where there are neither."""
+    """The images of ``root/train`` and ``root/test``, or of ``root`` itself if it has neither."""
     there = [name for name in get_args(Part) if (root / name).is_dir()]
     if len(there) == 1:
         missing = root / ("test" if there == ["train"] else "train")
@@ -102,18 +114,18 @@ def _in_folders(root: Path) -> _Images:
 
 
 def _list_images(folder: Path) -> dict[str, list[str]]:
-    """The images of each class folder and the folders in it, in alphabetical order; hidden entries are no images."""
+    """The images of each class folder and the folders in it, in alphabetical order, without hidden entries."""
     classes = [entry for entry in _visible(folder) if kind_of(entry) == "a folder"]
     return {entry.name: list(_files(entry, [os.path.realpath(folder)])) for entry in classes}
 
 
 def _files(folder: os.DirEntry, above: Sequence[str]) -> Iterator[str]:
-    """The files of a folder and the folders in it; ``above``: where the folders that it lies in really are."""
+    """The files of a folder and the folders in it; ``above``: the real paths of the folders that contain it."""
     above = [*above, os.path.realpath(folder)]
     if above[-1] in above[:-1]:
         raise ValueError(f"data.root: {folder.path} is a link to a folder that it lies in: delete it")
     for entry in _visible(folder):
-        if entry.is_file(follow_symlinks=False):  # known from the folder, without a look at the file
+        if entry.is_file(follow_symlinks=False):  # known from the folder, without access to the file
             yield entry.path
         elif (kind := kind_of(entry)) == "a folder":
             yield from _files(entry, above)
@@ -128,13 +140,80 @@ def _visible(folder: Path | os.DirEntry) -> list[os.DirEntry]:
 
 
 def _sorted_names(names: set[str]) -> tuple[str, ...]:
-    """In alphabetical order, or by value where all are whole numbers."""
+    """Names in alphabetical order, or by value if all are whole numbers."""
     return tuple(sorted(sorted(names), key=int if all(name.isdecimal() for name in names) else str))
 
 
 def _owners(clients: Sequence[str]) -> torch.Tensor | None:
-    """The position of each image's client among all clients, sorted by name; None where no client is known."""
+    """The position of each image's client among all clients, sorted by name; None if no client is known."""
     if not any(clients):
         return None
     position = {name: i for i, name in enumerate(_sorted_names(set(clients)))}
     return torch.tensor([position[client] for client in clients])
+
+
+def read_index(index: Path, root: Path) -> dict[str, ListedImages]:
+    """``train`` and ``test`` of a CSV file with the columns ``path,label`` and optionally ``client,split``.
+
+    Args:
+        index: the file.
+        root: the folder to which paths are relative.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming file and line, if a column or an image is missing, a path leaves ``root``, a file is listed twice, or
+            a client has only test images.
+    """
+    parts = {part: ListedImages() for part in get_args(Part)}
+    line_of_file: dict[str, int] = {}
+    folder, real_folder = os.path.abspath(root), functools.cache(os.path.realpath)  # for each image it would take seconds
+    line_of_client: dict[str, int] = {}
+    for line, row in read_rows(index, _INDEX, ("path", "label"), ("client", "split")):
+        name, split, client = row["path"], row.get("split", "train"), row.get("client", "")
+        path = os.path.normpath(os.path.join(folder, name))
+        _check_row(index, folder, line, row, path)
+        above, _, last = path.rpartition(os.sep)
+        file = os.path.realpath(path) if os.path.islink(path) else f"{real_folder(above)}{os.sep}{last}"
+        if file in line_of_file:
+            raise ValueError(f"{_INDEX}: {index}, line {line}: {name} stands in line {line_of_file[file]} too: delete one")
+        line_of_file[file] = line
+        if client:
+            line_of_client.setdefault(client, line)
+        elif "client" in row and split == "train":
+            raise ValueError(
+                f"{_INDEX}: {index}, line {line}: {name} is a training image without a client: name one, or drop the column"
+            )
+        part = parts[split]
+        part.paths.append(path)
+        part.labels.append(row["label"])
+        part.clients.append(client)
+        part.names.append(f"{_INDEX}: {index}, line {line}: {name}")
+    if not parts["train"].paths:
+        raise ValueError(f"{_INDEX} is {index}, which names no training image: add lines")
+    training = set(parts["train"].clients)
+    for client, line in line_of_client.items():
+        if client in training:
+            continue
+        raise ValueError(
+            f"{_INDEX}: {index}, line {line}: client {client} has no training image: give it one, or leave "
+            "the client of its test images empty"
+        )
+    return parts
+
+
+def _check_row(index: Path, root: str, line: int, row: dict[str, str], path: str) -> None:
+    """Check a line; ``path``: the normalised absolute path of its image, as ``root``."""
+    if not row["label"]:
+        raise ValueError(f"{_INDEX}: {index}, line {line}: {row['path']} has no label: give it one")
+    if row.get("split", "train") not in get_args(Part):
+        known = " or ".join(get_args(Part))
+        raise ValueError(f"{_INDEX}: {index}, line {line}: split is {row['split']!r}, must be {known}: correct it")
+    if not path.startswith(root.rstrip(os.sep) + os.sep) and path != root:
+        raise ValueError(
+            f"{_INDEX}: {index}, line {line}: {row['path']} lies outside of data.root {root}: put the image there, or set "
+            "data.root to a folder that holds all"
+        )
+    if not row["path"] or not os.path.isfile(path):
+        raise ValueError(
+            f"{_INDEX}: {index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
+        )

@@ -1,4 +1,4 @@
-"""Image files to samples: decoded on all cores, in one mode and one size."""
+"""Images to samples: decoded on all cores, in one mode and one size."""
 
 import operator
 from collections.abc import Callable
@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fl_lightning.checks import check_range
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_memory, check_range
 from fl_lightning.data.samples import Samples
 
 
@@ -20,15 +19,15 @@ def decode(
     """Images and their labels as samples (count, channels, height, width), uint8.
 
     Args:
-        read: the i-th image and its label; called from several threads.
-        count: how many there are, at least 1.
-        name: of the i-th image, with which messages begin.
-        size: height and width to bring all images to: the shorter side is scaled to it, the middle is kept. None: as they are.
+        read: returns the i-th image and its label; called from several threads.
+        count: number of images, at least 1.
+        name: returns the name of the i-th image, with which messages begin.
+        size: height and width of all images: the shorter side is scaled to it, and the middle is kept. None: unchanged.
         mode: ``L`` for grey, ``RGB`` for colour.
 
     Raises:
         ValueError: if images differ in size and ``size`` is None, they take more than this machine's memory, a pixel has 32
-            bits, or a label is no whole number.
+            bits, or a label is not a whole number.
     """
     width, height = (size, size) if size is not None else read(0)[0].size
     what = f"{name(0)} and the other {count - 1:,} images of {height}x{width} pixels"
@@ -61,14 +60,14 @@ def decode(
 
 
 def check_size(size: int | None) -> int | None:
-    """The size as it is; a ValueError unless it is None or at least 1."""
+    """The size unchanged; raises a ValueError unless it is None or at least 1."""
     if size is not None:
         check_range("data.source.size", size, at_least=1, hint="height and width in pixels")
     return size
 
 
 def open_image(path: str, name: str) -> Image.Image:
-    """An image, read whole.
+    """An image, read completely.
 
     Raises:
         ValueError: with ``name`` in it, if it cannot be read.
@@ -77,15 +76,15 @@ def open_image(path: str, name: str) -> Image.Image:
         with Image.open(path) as image:
             image.load()
             return image
-    except Exception as error:  # Pillow's decoders raise whatever they stumble over
+    except Exception as error:  # Pillow's decoders can raise anything
         raise ValueError(f"{name} cannot be read as an image ({error}): replace or delete it") from error
 
 
 def mode_of(image: Image.Image, name: str) -> str:
-    """The mode for a set whose first image this is.
+    """The mode for a set with this first image.
 
     Raises:
-        ValueError: with ``name`` in it, if it is no image.
+        ValueError: with ``name`` in it, if it is not an image.
     """
     _check_image(image, name)
     return "L" if image.mode in ("1", "L", "LA") or image.mode.startswith("I;16") else "RGB"
@@ -99,7 +98,7 @@ def _pixels(
     _check_image(image, name(i))
     if image.mode in ("I", "F"):
         raise ValueError(f"{name(i)} has pixels of 32 bits, whose range nobody knows: save it with 8 or 16")
-    if image.mode.startswith("I;16"):  # Pillow would take all above 255 for white
+    if image.mode.startswith("I;16"):  # Pillow would turn all values above 255 into white
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     image = image.convert(mode)
     if size is not None and image.size != (size, size):

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks import check_choice, check_range
-from fl_lightning.checks.memory import check_memory
+from fl_lightning.checks import check_choice, check_memory, check_range
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
@@ -19,20 +18,21 @@ from fl_lightning.data.sources.source import Source
 
 
 class Joined(Source):
-    """Several sources as one set of colour images of one size, each normalised by itself.
+    """Several sources as one set of colour images of one size, each normalised separately.
 
-    Smaller images get a black border, grey ones three equal channels. The class ``3`` of MNIST is called ``MNIST/3``. What is
-    neither there nor to be fetched is left out, which is said. Cut by a :class:`~fl_lightning.tasks.TaskStream` with
-    ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al., ICML 2021, Section 5).
+    Smaller images get a black border, grey ones three equal channels. The class ``3`` of MNIST is called ``MNIST/3``. A source
+    that does not exist and cannot be downloaded is left out, with a message. Cut by a
+    :class:`~fl_lightning.tasks.TaskStream` with ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al.,
+    ICML 2021, Section 5).
 
-    Samples are float16 and normalised already: no single factor and summand makes uint8 images of all sets what they shall be.
-    Up to 4 deviations from its mean a value is off by 2^-10 of a deviation at most, a sixteenth of a grey level where the
+    Samples are float16 and already normalised, as no single factor and summand normalises the uint8 images of all sets. Up to 4
+    deviations from its mean a value is off by at most 2^-10 of a deviation, which is one sixteenth of a grey level if the
     deviation is a quarter of the range. The 450,000 images of NonIID-50 take 2.8 GB, 1.4 GB as uint8 and 5.5 GB as float32.
 
     Args:
-        sources: sources, or names of such, by the names that their classes get. Images in class folders lie in the folder of
-            that name under ``data.root``, all else where it does otherwise.
-        mean, std: of a set by its name, one value or three, for pixels in [0, 1]; else measured on its training images.
+        sources: sources or their names, by the names that their classes get. Images in class folders are in the folder of that
+            name under ``data.root``, other sources in their usual place.
+        mean, std: one value or three, by the name of a set, for pixels in [0, 1]; otherwise measured on its training images.
         size: height and width.
 
     Raises:
@@ -69,7 +69,7 @@ class Joined(Source):
         return Dataset(train, test, tuple(map("/".join, classes)), sources=tuple(name for name, _ in classes))
 
     def _load_all(self, root: Path) -> dict[str, Dataset]:
-        """The sources that there are."""
+        """The sources that can be loaded."""
         loaded = {}
         for name, source in self.sources.items():
             try:
@@ -99,7 +99,7 @@ class Joined(Source):
             )
 
     def _join(self, loaded: Mapping[str, Dataset], part: str) -> Samples:
-        """The training or the test samples of all, labels counted on from set to set."""
+        """The training or the test samples of all sets, with labels that continue from set to set."""
         samples = {name: getattr(dataset, part) for name, dataset in loaded.items()}
         num_bytes = 2 * 3 * self.size**2 * sum(map(len, samples.values()))
         check_memory(num_bytes, f"data.source.size is {self.size}: the {part} images", "lower it")
@@ -111,7 +111,7 @@ class Joined(Source):
             if statistics is not None:
                 factor, summand = statistics.scale(dataset.train.inputs)
                 scale = factor.float(), summand.float()
-            for images in samples[name].inputs.split(4096):  # in parts, since they are floats in between
+            for images in samples[name].inputs.split(4096):  # in parts, since these are floats
                 inputs[row : row + len(images)] = normalise(self._padded(images), scale, torch.float32)
                 row += len(images)
             targets.append(samples[name].targets + num_classes)
@@ -119,7 +119,7 @@ class Joined(Source):
         return Samples(inputs, torch.cat(targets))
 
     def _padded(self, images: Tensor) -> Tensor:
-        """(n, 3, size, size), the images in the middle of a black border."""
+        """(n, 3, size, size), the images with a black border."""
         border = [self.size - length for length in images.shape[:1:-1]]  # of the width, then of the height
         padded = F.pad(images, [side for length in border for side in (length // 2, length - length // 2)])
         return _in_colour(padded)

@@ -1,4 +1,4 @@
-"""Datasets in the JSON files of LEAF, FEMNIST above all."""
+"""Datasets in the JSON files of LEAF, above all FEMNIST."""
 
 import json
 import string
@@ -17,17 +17,17 @@ from fl_lightning.data.sources.source import Source
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 _PIXELS = 28 * 28
-_SERIAL_BYTES = 64 << 20  # starting processes takes seconds: less than that is parsed sooner in this one
+_SERIAL_BYTES = 64 << 20  # below this, one process is faster, as the start of others takes seconds
 
 _User = tuple[str, NDArray, NDArray]  # name, inputs (n, features), labels (n,)
 
 
 class Leaf(Source):
-    """What LEAF's ``preprocess.sh -t sample`` leaves: ``root/train/*.json`` and ``root/test/*.json``.
+    """The output of LEAF's ``preprocess.sh -t sample``: ``root/train/*.json`` and ``root/test/*.json``.
 
     Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. Each user, a writer in FEMNIST, is a natural client: the
-    partition :class:`~fl_lightning.data.Natural` goes by them, in the order of their names. Samples of 784 values in [0, 1]
-    are grey images of 28x28, other samples vectors of numbers: whole numbers, where all samples of all users are, else floats.
+    partition :class:`~fl_lightning.data.Natural` uses them in the order of their names. Samples of 784 values in [0, 1] are
+    grey images of 28x28. Other samples are vectors: of whole numbers if those of all users are, otherwise of floats.
     """
 
     def load(self, root: Path) -> Dataset:
@@ -135,7 +135,7 @@ def _arrays(path: Path, user: str, inputs: list, labels: list, count: int | None
 
 
 def _fractions(values: NDArray) -> NDArray:
-    """Grey values, which LEAF divides by 255, as uint8; whatever else is in the files stays as it is, as float32."""
+    """Grey values, which LEAF divides by 255, as uint8; other values unchanged as float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = values.astype(np.float32)
         pixels = np.rint(values * 255)
@@ -155,7 +155,7 @@ def _samples(train: list[_User], test: list[_User]) -> list[Samples]:
     # Some writers of JSON write 1.0 as 1.
     fractions = [_fractions(inputs) if inputs.dtype == np.int64 else inputs for inputs in everyone]
     if not all(inputs.dtype == np.uint8 for inputs in fractions):
-        # Where one user's values are no grey values, everybody's are floats.
+        # If the values of one user are not grey values, those of all users are floats.
         fractions = [inputs.astype(np.float32) / 255 if inputs.dtype == np.uint8 else inputs for inputs in fractions]
     return [_joined(train, fractions[: len(train)]), _joined(test, fractions[len(train) :])]
 

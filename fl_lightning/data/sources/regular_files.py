@@ -1,4 +1,4 @@
-"""What lies under a path: a source opens files, and what would block or never end is none."""
+"""The kind of a path: a source opens only regular files, as others can block or never end."""
 
 import os
 import stat
@@ -17,6 +17,6 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
 
 def check_file(kind: str, name: str) -> None:
-    """Raise a ValueError, with ``name`` in it, unless what lies there is a file to be read."""
+    """Raise a ValueError, with ``name`` in it, unless the kind is ``a file``."""
     if kind != "a file":
         raise ValueError(f"{name} is {kind}, must be a file: delete it")

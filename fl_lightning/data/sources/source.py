@@ -1,4 +1,4 @@
-"""What all sources have in common."""
+"""The common base of sources."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,6 +14,6 @@ class Source(ABC):
         """Read the dataset; ``root`` is ``data.root``.
 
         Raises:
-            FileNotFoundError: if the data is not there and cannot be fetched.
+            FileNotFoundError: if the data do not exist and cannot be downloaded.
             ValueError: if it cannot be read as labelled samples.
         """

@@ -1,4 +1,4 @@
-"""Classes put together in superclasses."""
+"""Classes joined into superclasses."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -15,15 +15,15 @@ CIFAR100_TABLE = Path(str(resources.files("fl_lightning.data") / "cifar100_super
 
 
 class Superclasses(Source):
-    """A source whose labels are the superclasses of its classes: the twenty coarse labels of CIFAR-100, say.
+    """A source with the superclasses of its classes as labels, such as the twenty coarse labels of CIFAR-100.
 
     Args:
-        source: what is relabelled: a source or its name.
+        source: the source to relabel, or its name.
         table: CSV file with the columns ``class,superclass``, a line for each class; by default the table of CIFAR-100.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming file and line, if the table lacks a class, names one twice or one that there is not.
+        ValueError: naming file and line, if the table lacks a class, lists one twice, or lists an unknown one.
     """
 
     def __init__(self, source: str | Source, table: str | None = None) -> None:
@@ -43,7 +43,7 @@ def read_superclasses(table: Path, classes: Sequence[str], key: str) -> list[str
     """The superclass of each class, in label order.
 
     Args:
-        key: of the config, for messages.
+        key: key of the config, for messages.
 
     Raises:
         FileNotFoundError, ValueError: as :class:`Superclasses`.

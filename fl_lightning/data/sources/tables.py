@@ -1,4 +1,4 @@
-"""CSV files that say something about samples or classes."""
+"""CSV files about samples or classes."""
 
 import csv
 import io
@@ -11,12 +11,12 @@ from fl_lightning.checks import check_file
 def read_rows(
     path: Path, key: str, required: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file with a header, and the line that each stands on.
+    """The rows of a CSV file with a header, each with its line number.
 
     Args:
         path: the file, UTF-8.
-        key: of the config, for messages.
-        required, optional: columns; no others are allowed.
+        key: key of the config, for messages.
+        required, optional: columns; others are refused.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -29,7 +29,7 @@ def read_rows(
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{key}: {path}, line {line}: no UTF-8 ({error.reason}): save the file as UTF-8") from error
     where = f"{key}: {path}"
-    line = 1  # where the present row begins: a quoted value may go over several
+    line = 1  # start of the present row: a quoted value can span several lines
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(where, header, required, optional)

@@ -20,21 +20,21 @@ from fl_lightning.data.sources.source import Source
 
 
 def classification_sets() -> list[str]:
-    """Names of the sets that torchvision has."""
+    """Names of torchvision's classification sets."""
     return [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
 
 
 class TorchvisionDataset(Source):
-    """A classification set of torchvision by its class name, downloaded where it does not lie under ``root`` yet.
+    """A classification set of torchvision by its class name, downloaded if it is not under ``root`` yet.
 
     Args:
         name: any class of ``torchvision.datasets`` with ``train=True/False`` or ``split="train"/"test"``.
-        split: of sets that come in several splits, such as ``digits`` of EMNIST.
-        size: height and width for sets whose images differ in size, such as GTSRB: the shorter side is scaled to it, the
+        split: split of sets that have several, such as ``digits`` of EMNIST.
+        size: height and width for sets whose images differ in size, such as GTSRB: the shorter side is scaled to it, and the
             middle is kept.
 
     Raises:
-        ValueError: if torchvision has no such class, or it takes neither argument or needs a split.
+        ValueError: if torchvision has no such class, or the class has neither argument or needs a split.
     """
 
     def __init__(self, name: str, split: str | None = None, size: int | None = None) -> None:
@@ -57,7 +57,7 @@ class TorchvisionDataset(Source):
     def load(self, root: Path) -> Dataset:
         with root_lock(root):
             train, test = self._parts(root)
-        # The sets are fixed files: path, sizes, labels and a few samples tell two copies apart.
+        # The sets are fixed files: path, sizes, labels and a few samples distinguish two copies.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
         few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in ("targets", "labels")]
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
@@ -88,12 +88,12 @@ class TorchvisionDataset(Source):
         return [{"train": True}, {"train": False}] if "train" in self._given else [{"split": "train"}, {"split": "test"}]
 
     def _download(self, root: Path) -> None:
-        """Fetch into another folder next to the final one, moved when whole, so that a broken download leaves nothing."""
+        """Download into a temporary folder, then move the files: a broken download leaves nothing."""
         if root.exists() and not root.is_dir():
             raise FileNotFoundError(f"data.root is {root}, which is a file: give a folder")
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         staging = root / ".download"
-        shutil.rmtree(staging, ignore_errors=True)  # what a killed download left
+        shutil.rmtree(staging, ignore_errors=True)  # of a killed download
         try:
             staging.mkdir(parents=True)
             for arguments in self._arguments_of_parts:
@@ -120,7 +120,7 @@ class TorchvisionDataset(Source):
 
 
 def _arguments(dataset_class: type) -> set[str]:
-    """Which of ``train`` and ``split`` say what part of a set to open; empty if it cannot be downloaded or has no parts."""
-    # EMNIST hands what it does not name on to MNIST.
+    """Those of ``train`` and ``split`` that select the part of a set; empty if it has no download or no parts."""
+    # EMNIST passes other arguments on to MNIST.
     parameters = {name for base in dataset_class.__mro__ for name in inspect.signature(base.__init__).parameters}
     return {"train", "split"} & parameters if "download" in parameters else set()

@@ -82,9 +82,9 @@ class Replay(ClassLearner):
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().begin_visit(net, client)
-        if "memory" not in client.state or self.task == 0:
+        if "memory" not in self.state_of(client) or self.task == 0:
             return carry
-        inputs, targets = self._samples(client.state["memory"])
+        inputs, targets = self._samples(self.state_of(client)["memory"])
         size = self.replayed or max((self.data.batch_size or client.num_train) // 2, 1)
         key = stream_seed(self.method.seed, client.round, client.index, "samples remembered")
         remembered = {
@@ -122,8 +122,9 @@ class Replay(ClassLearner):
     def update_memory(self, client: Client) -> None:
         """Offer a client's memory the samples of the present task."""
         streams, device = self.data.class_streams, client.label_counts.device
-        met = client.state["met"].cpu() if "met" in client.state else torch.zeros(len(self.data.classes), dtype=torch.int64)
-        kept = client.state["memory"].tolist() if "memory" in client.state else []
+        state = self.state_of(client)
+        met = state["met"].cpu() if "met" in state else torch.zeros(len(self.data.classes), dtype=torch.int64)
+        kept = state["memory"].tolist() if "memory" in state else []
         held = self.data.present_shards.train_indices(client.index)
         if streams.cumulative:  # where those of earlier tasks, which were offered before, come first
             held = held[int(met.sum()) :]
@@ -134,7 +135,7 @@ class Replay(ClassLearner):
         else:
             kept = self._balanced(kept, met.tolist(), offered, client, rng)
         met = met + streams.dataset.train.targets[held].bincount(minlength=len(met))  # not in place: it is stored
-        client.state.update(memory=torch.tensor(kept, dtype=torch.int64, device=device), met=met.to(device))
+        state.update(memory=torch.tensor(kept, dtype=torch.int64, device=device), met=met.to(device))
 
     def _balanced(
         self, kept: list[int], met: Sequence[int], offered: list[int], client: Client, rng: np.random.Generator

@@ -21,7 +21,7 @@ def test_two_tasks_equal_the_equations(arriving, splitmix64):
     data, teacher = arriving.ready_data(), {}
     inputs, labels = data.samples.preparation.for_evaluation(data.train_set.inputs), data.train_set.targets
     before = arriving.train(GLFC, memory=MEMORY, distillation=RELATIONS, rounds=2)
-    memories = [before.stored.states.read(client).method["memory"].tolist() for client in range(3)]
+    memories = [before.stored.states.read(client).method["tasks"]["memory"].tolist() for client in range(3)]
 
     def objective(visit, weights, batch, targets):
         memory = memories[visit.client] if visit.position > 0 else []

@@ -20,7 +20,7 @@ def test_class_means_are_those_of_all_memories(arriving):
     inputs, labels = data.samples.preparation.for_evaluation(data.train_set.inputs), data.train_set.targets
     total, count = torch.zeros(6, 3, dtype=torch.float64), torch.zeros(6)
     for client in range(3):
-        for index in trained.stored.states.read(client).method["memory"].tolist():
+        for index in trained.stored.states.read(client).method["tasks"]["memory"].tolist():
             feature = arriving.features(before, inputs[index : index + 1])[0]
             total[labels[index]] += feature / feature.norm()
             count[labels[index]] += 1
@@ -60,7 +60,7 @@ class Memories(FederatedCallback):
         self.memories = memories
 
     def on_round_end(self, trainer, module, round, report):
-        states = {client: module.stored.states.read(client).method for client in range(3)}
+        states = {client: module.stored.states.read(client).method.get("tasks", {}) for client in range(3)}
         self.memories.append({client: state["memory"].tolist() for client, state in states.items() if "memory" in state})
 
 
@@ -79,7 +79,7 @@ def test_engines_remember_the_same_of_samples_that_tie(arriving, method):
                     first, second = (held[train.targets[held] == label][part::2] for part in (0, 1))
                     train.inputs[second] = train.inputs[first[: len(second)]]
         trained.append(arriving.train(method, data, memory=12, engine=engine))
-    memories = [[one.stored.states.read(client).method["memory"].tolist() for client in range(3)] for one in trained]
+    memories = [[one.stored.states.read(client).method["tasks"]["memory"].tolist() for client in range(3)] for one in trained]
     assert memories[0] == memories[1]
     arriving.assert_same(trained[0].net, trained[1].net)
 
@@ -100,7 +100,7 @@ def test_half_precision_decides_no_tie(fit, engine):
     nn.init.eye_(net.features.weight)
     method = FedAvg(net, tasks=ICaRL(memory=4, rounds_per_task=1), engine=engine, local_steps=1)
     fit(method, data, 1, precision="bf16-mixed")
-    assert method.stored.states.read(0).method["memory"].tolist() == [1, 2, 0, 3]
+    assert method.stored.states.read(0).method["tasks"]["memory"].tolist() == [1, 2, 0, 3]
 
 
 def test_without_distillation_it_is_replay_by_herding(arriving):

@@ -331,5 +331,15 @@ def test_a_run_from_old_weights_begins_with_the_first_task(arriving, tmp_path, b
 def test_a_checkpoint_of_other_tasks_is_refused(arriving, tmp_path):
     arriving.train(ClassLearner, rounds=1, checkpoints=tmp_path)
     other = arriving.new_data(ClassStream(num_tasks=2))
-    with pytest.raises(ValueError, match=r"^ckpt_path holds a run on other tasks: data.tasks is .* there and .* here"):
+    with pytest.raises(ValueError, match=r"^ckpt_path is of a run with other settings: .*data.tasks.num_tasks is 2, 3 in the"):
         arriving.train(ClassLearner, other, ckpt_path=tmp_path / "step=1.ckpt")
+
+
+def test_other_tasks_are_not_evaluated(arriving, tmp_path):
+    """The labels of a net count its classes in their order of arrival."""
+    method = arriving.train(ClassLearner, rounds=1, checkpoints=tmp_path)
+    given = {"ckpt_path": tmp_path / "step=1.ckpt", "verbose": False}
+    method.trainer.test(method, method.data, **given)
+    other = arriving.train(ClassLearner, arriving.new_data(ClassStream(num_tasks=2)), rounds=1)
+    with pytest.raises(ValueError, match=r"^ckpt_path is of a run with .* other tasks: data.tasks.num_tasks is 2, 3 in"):
+        other.trainer.test(other, other.data, **given)

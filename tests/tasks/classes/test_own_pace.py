@@ -49,7 +49,7 @@ def test_each_sample_is_offered_to_the_memory_once(arriving):
     for client in range(3):
         rows = {tuple(data.shards.train_indices(3 * client + position).tolist()) for position in range(3)}
         stayed += 3 - len(rows)
-        assert int(trained.stored.states.read(client).method["met"].sum()) == sum(map(len, rows))
+        assert int(trained.stored.states.read(client).method["tasks"]["met"].sum()) == sum(map(len, rows))
     assert stayed == 4  # of three clients one moves, twice
 
 

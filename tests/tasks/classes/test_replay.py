@@ -44,7 +44,7 @@ def test_all_tasks_equal_a_plain_loop(arriving, splitmix64):
     trained = arriving.train(Replay, memory=MEMORY)
     arriving.assert_same(trained.net, expected)
     for client in range(3):
-        assert trained.stored.states.read(client).method["memory"].tolist() == memories[client]
+        assert trained.stored.states.read(client).method["tasks"]["memory"].tolist() == memories[client]
 
 
 def test_without_memory_it_is_fine_tuning(arriving):
@@ -64,7 +64,7 @@ def test_memories_are_balanced(arriving, selection):
         arriving.train(Replay, memory=6, selection=selection, rounds=rounds).stored.states for rounds in (2, 4, 6)
     ]  # fmt: skip
     for client in range(3):
-        memories = [states.read(client).method["memory"].tolist() for states in after]
+        memories = [states.read(client).method["tasks"]["memory"].tolist() for states in after]
         former = {}
         for position, memory in enumerate(memories):
             by_class = {}
@@ -87,7 +87,7 @@ def test_a_client_remembers_at_its_last_visit_of_a_task(arriving):
     trained = arriving.train(Replay, data, memory=MEMORY)
     for client in range(3):
         met = data.shards.train_label_counts[3 * client : 3 * client + 3].sum(dim=0)
-        assert torch.equal(trained.stored.states.read(client).method["met"], met)
+        assert torch.equal(trained.stored.states.read(client).method["tasks"]["met"], met)
 
 
 def herded(arriving, trained) -> list[list[int]]:
@@ -121,7 +121,7 @@ def herded(arriving, trained) -> list[list[int]]:
 
 
 def kept_by(trained) -> list[list[int]]:
-    return [trained.stored.states.read(client).method["memory"].tolist() for client in range(3)]
+    return [trained.stored.states.read(client).method["tasks"]["memory"].tolist() for client in range(3)]
 
 
 STREAMS = {
@@ -178,7 +178,7 @@ def test_where_a_client_keeps_its_samples_each_is_offered_once(arriving, selecti
     for client, kept in enumerate(kept_by(trained)):
         assert len(set(kept)) == len(kept)
         met = trained.data.shards.train_label_counts[3 * client + 2]  # the last row has all
-        assert torch.equal(trained.stored.states.read(client).method["met"], met)
+        assert torch.equal(trained.stored.states.read(client).method["tasks"]["met"], met)
 
 
 def test_balanced_memories_are_uniform_samples_of_each_class(arriving):
@@ -227,7 +227,7 @@ def test_a_last_visit_that_is_not_finite_leaves_the_memory_as_it_was(arriving):
     data.train_set.inputs[data.shards.train_indices(4)] = float("inf")
     trained = arriving.train(Replay, data, memory=MEMORY)
     met = data.shards.train_label_counts[[3, 5]].sum(dim=0)
-    assert torch.equal(trained.stored.states.read(1).method["met"], met)
+    assert torch.equal(trained.stored.states.read(1).method["tasks"]["met"], met)
 
 
 def test_a_memory_smaller_than_the_classes_that_a_client_meets_is_refused(arriving):

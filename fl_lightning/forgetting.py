@@ -1,0 +1,144 @@
+"""Which forgetting? The definitions in use, by name, each as a score of one matrix of accuracies.
+
+A run stores the matrices in its record, so ``fl-lightning report --forgetting chaudhry,flashback`` computes any of them
+afterwards. :mod:`fl_lightning.functional` has the functions, with formulas and examples.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.functional.forgetting import client_forgetting, forgetting_from_best, round_forgetting
+from fl_lightning.functional.tasks import average_forgetting, backward_transfer, fed_mammoth_forgetting, mammoth_forgetting
+
+Matrix = Literal["classes", "clients", "tasks"]
+"""What a definition is computed from: ``classes`` (T, C), the accuracy of the global model on each class after each evaluated
+round, from round 1; ``clients`` (K, K), F_ki of one round, the change in accuracy by the fit of the client of the row on the
+data of the client of the column; ``tasks`` (T, T), the accuracy after each task (row) on each (column)."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A measure of forgetting that papers or libraries report.
+
+    Attributes:
+        title: what tables call it.
+        source: paper and equation, or library.
+        matrix: what it is computed from.
+        formula: TeX, with the letters of :data:`Matrix`'s papers.
+        score: from the matrix to a scalar.
+        sign: 1 where positive is forgetting, -1 where negative is.
+        low, high: its range, in accuracy.
+    """
+
+    title: str
+    source: str
+    matrix: Matrix
+    formula: str
+    score: Callable[[Tensor], Tensor]
+    sign: Literal[-1, 1]
+    low: float
+    high: float
+
+    def shown(self, matrix: Tensor) -> float:
+        """The score with the sign by which positive is forgetting."""
+        return self.sign * float(self.score(matrix))
+
+
+def _client_mean(change: Tensor) -> Tensor:
+    return client_forgetting(torch.zeros_like(change), change).per_model.nanmean()
+
+
+def _client_worst(change: Tensor) -> Tensor:
+    return client_forgetting(torch.zeros_like(change), change).per_data.nanquantile(0)
+
+
+def _mean_over_pairs(accuracies: Tensor) -> Tensor:
+    return torch.stack([round_forgetting(*pair) for pair in pairwise(accuracies)]).nanmean()
+
+
+_FROM_BEST = r"\frac{1}{C} \sum_c \max_{1 \le t < T} (A_t^c - A_T^c)"
+_FLASHBACK, _CHAUDHRY = "Aljahdali et al., Flashback", "Chaudhry et al., ECCV 2018"
+
+DEFINITIONS: Mapping[str, Definition] = {
+    "client": Definition(
+        "client forgetting F_ki, mean",
+        "Legate, Caccia, Belilovsky, section 2",
+        "clients",
+        r"\frac{1}{K (K - 1)} \sum_{i \ne k} F_{ki}",
+        _client_mean,
+        sign=-1,
+        low=-1,
+        high=1,
+    ),
+    "client_worst": Definition(
+        "client forgetting F_k, worst",
+        "Legate, Caccia, Belilovsky, section 2",
+        "clients",
+        r"\min_k \frac{1}{K - 1} \sum_{i \ne k} F_{ki}",
+        _client_worst,
+        sign=-1,
+        low=-1,
+        high=1,
+    ),
+    "flashback_round": Definition(
+        "round forgetting F_t, mean",
+        f"{_FLASHBACK}, section 3",
+        "classes",
+        r"\frac{1}{T - 1} \sum_{t > 1} \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_t^c)",
+        _mean_over_pairs,
+        sign=1,
+        low=0,
+        high=1,
+    ),
+    "flashback": Definition(
+        "forgetting from the best F", f"{_FLASHBACK}, equation 2", "classes", _FROM_BEST, forgetting_from_best, 1, -1, 1
+    ),
+    "fedntd": Definition(
+        "forgetting of FedNTD", "Lee et al., NeurIPS 2022", "classes", _FROM_BEST, forgetting_from_best, 1, -1, 1
+    ),
+    "chaudhry": Definition(
+        "forgetting",
+        _CHAUDHRY,
+        "tasks",
+        r"\frac{1}{T - 1} \sum_{i < T} \max_{i \le t < T} (a_{t,i} - a_{T,i})",
+        average_forgetting,
+        sign=1,
+        low=-1,
+        high=1,
+    ),
+    "gem": Definition(
+        "backward transfer",
+        "Lopez-Paz, Ranzato, NeurIPS 2017",
+        "tasks",
+        r"\frac{1}{T - 1} \sum_{i < T} (a_{T,i} - a_{i,i})",
+        backward_transfer,
+        sign=-1,
+        low=-1,
+        high=1,
+    ),
+    "mammoth": Definition(
+        "forgetting of mammoth",
+        "aimagelab/mammoth, utils/metrics.py",
+        "tasks",
+        r"\frac{1}{T - 1} \sum_{i < T} \left( \max_{t \le T} a_{t,i} - a_{T,i} \right)",
+        mammoth_forgetting,
+        sign=1,
+        low=0,
+        high=1,
+    ),
+    "fed_mammoth": Definition(
+        "forgetting of fed-mammoth",
+        "aimagelab/fed-mammoth, utils/training.py",
+        "tasks",
+        r"\frac{1}{T} \sum_i (a_{i,i} - a_{T,i})",
+        fed_mammoth_forgetting,
+        sign=1,
+        low=-1,
+        high=1,
+    ),
+}

@@ -1,0 +1,95 @@
+"""The table of ``--forgetting``: any definition of forgetting, computed from the matrices in the records of runs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import check_choice
+from fl_lightning.forgetting import DEFINITIONS, Definition, Matrix
+from fl_lightning.functional.forgetting import mean_over_rounds
+from fl_lightning.report.log import Log
+from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds
+from fl_lightning.report.study import Spread, Study
+from fl_lightning.report.tables import DASH, Table, means_and_sds, spread
+
+_NEEDED: dict[Matrix, str] = {
+    "classes": "the accuracy of each class in two rounds or more: set callbacks.per_class_accuracy and data.monitor_test",
+    "clients": "the accuracy of each client's model on the data of the others: set callbacks.client_forgetting.every",
+    "tasks": "tasks that were learned one after another: set data.tasks",
+}
+
+
+def definitions_named(names: str) -> list[str]:
+    """The definitions in ``chaudhry,flashback``.
+
+    Raises:
+        ValueError: naming one that is unknown.
+    """
+    found = [name.strip() for name in names.split(",")]
+    for name in found:
+        check_choice("--forgetting", name, DEFINITIONS)
+    return list(dict.fromkeys(found))
+
+
+def defined_forgetting(study: Study, names: Sequence[str]) -> Table:
+    """A column for each definition: its score with the sign by which positive is forgetting, over seeds."""
+    rows, records = [], []
+    for group in study.finished:
+        scores = [_spread([score_of(run.log, DEFINITIONS[name]) for run in group.runs]) for name in names]
+        rows.append([group.label, *map(spread, scores)])
+        records.append({"method": group.label} | means_and_sds(names, scores))
+    described = " ".join(f"{name}: {DEFINITIONS[name].title} ({DEFINITIONS[name].source})." for name in names)
+    note = f"Mean ± standard deviation over seeds, positive is forgetting; {DASH} where a run did not measure it. {described} "
+    note += "What is measured in several rounds is the mean over all but the first; of clients, the mean over clients."
+    return Table("forgetting_by_definition", "Forgetting by definition", note, ["method", *names], rows, records)
+
+
+def missing_matrices(study: Study, names: Sequence[str]) -> list[str]:
+    """A remark for each definition that no run has measured."""
+    logs = [run.log for group in study.finished for run in group.runs]
+    missing = [name for name in names if all(np.isnan(score_of(log, DEFINITIONS[name])) for log in logs)]
+    return [f"--forgetting has {name}, but no run measured {_NEEDED[DEFINITIONS[name].matrix]}" for name in missing]
+
+
+def score_of(log: Log, definition: Definition) -> float:
+    """A definition's score of one run, positive is forgetting; NaN where the run lacks the matrix.
+
+    Definitions on clients are the mean over the measured rounds without the first, as the report's other tables; those on tasks
+    the mean over the clients that learned two or more.
+    """
+    if definition.matrix == "clients":
+        by_round = {round: definition.shown(change) for round, change in _client_changes(log).items()}
+        return mean_over_rounds(by_round) if by_round else float("nan")
+    if definition.matrix == "classes":
+        accuracies = _class_accuracies(log)
+        return definition.shown(accuracies) if len(accuracies) > 1 else float("nan")
+    tables = [table for table in _task_tables(log) if len(table) > 1]
+    return float(np.mean([definition.shown(table) for table in tables])) if tables else float("nan")
+
+
+def _spread(scores: Sequence[float]) -> Spread:
+    return Spread.of_all([score for score in scores if score == score], len(scores))
+
+
+def _client_changes(log: Log) -> dict[int, Tensor]:
+    """F_ki (K, K) by round."""
+    after, before = (log.tensors.get(f"clients/accuracy_{when}", {}) for when in ("after", "before"))
+    return {round: torch.from_numpy(after[round] - before[round]) for round in client_forgetting_rounds(log)}
+
+
+def _class_accuracies(log: Log) -> Tensor:
+    """(T, C), after the evaluated rounds from 1 on in which every class was measured."""
+    curves = [log.scalars[f"class_accuracy/{name}"].after(0).by_round() for name in class_names(log)]
+    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+    return torch.tensor([[curve[round] for curve in curves] for round in rounds])
+
+
+def _task_tables(log: Log) -> list[Tensor]:
+    """(T, T) of the tasks that each client, or the global model, has learned."""
+    newest = max(log.tensors.get("tasks/client_tables", log.tensors.get("tasks/table", {})).items(), default=None)
+    if newest is None:
+        return []
+    tables = torch.from_numpy(newest[1]).reshape(-1, *newest[1].shape[-2:])
+    return [table[learned][:, learned] for table in tables for learned in [~table.diagonal().isnan()]]

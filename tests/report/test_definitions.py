@@ -1,0 +1,75 @@
+"""Definitions of forgetting computed from records."""
+
+import csv
+import math
+
+import pytest
+from recorded import RecordWriter
+
+from fl_lightning.report.commands import report
+
+CLASSES = {"class_accuracy/cat": {0: 1.0, 1: 0.5, 2: 0.75, 4: 0.25}, "class_accuracy/dog": {0: 1.0, 1: 0.25, 2: 0.0, 4: 0.5}}
+BEFORE = [0.5, 0.5]
+TABLES = [[[0.5, math.nan], [0.25, 1.0]], [[1.0, math.nan], [0.25, 0.5]]]  # two clients: drops of 1/4 and 3/4
+
+
+@pytest.fixture
+def run_of_all_kinds(write_run, tmp_path):
+    folder = write_run("all", {1: 0.25, 4: 0.5}, scalars=CLASSES)
+    with RecordWriter(folder) as more:
+        for round, after in ((1, [[0.5, 0.0], [0.0, 0.5]]), (2, [[1.0, 0.25], [0.5, 1.0]]), (4, [[1.0, 0.5], [0.25, 1.0]])):
+            more.add_tensor("clients/cohort", [0, 1], round)
+            more.add_tensor("clients/accuracy_before", BEFORE, round)
+            more.add_tensor("clients/accuracy_after", after, round)
+        more.add_tensor("tasks/table", [[0.75, math.nan], [0.25, 0.75]], 4)
+        more.add_tensor("tasks/client_tables", TABLES, 4)
+    return tmp_path / "runs"
+
+
+def cells(out):
+    with open(out / "tables" / "forgetting_by_definition.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_kind_of_matrix(run_of_all_kinds, tmp_path):
+    """Clients: 1/8 in rounds 2 and 4, round 1 left out; worst 1/4 in both. Classes: from .75 to .25 and a gain from .25 to .5,
+    the untrained round left out; F_t of (0, 1/4), (1/2, 0). Tasks: the mean over clients."""
+    names = "client,client_worst,flashback,flashback_round,chaudhry,gem,mammoth,fed_mammoth"
+    report([run_of_all_kinds], out=tmp_path / "report", forgetting=names)
+    (row,) = cells(tmp_path / "report")
+    found = {name: float(row[f"{name}_mean"]) for name in names.split(",")}
+    assert found == {
+        "client": 0.125,
+        "client_worst": 0.25,
+        "flashback": pytest.approx((0.5 - 0.25) / 2),
+        "flashback_round": pytest.approx((0.125 + 0.25) / 2),
+        "chaudhry": 0.5,
+        "gem": 0.5,
+        "mammoth": 0.5,
+        "fed_mammoth": 0.25,
+    }
+    assert "Aljahdali et al., Flashback, equation 2" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_the_table_of_a_global_model_that_is_cut_off(write_run, tmp_path):
+    """Two of three tasks are over: a drop of 1/2."""
+    folder = write_run("tasks", {1: 0.25}, metric="tasks/accuracy")
+    with RecordWriter(folder) as more:
+        more.add_tensor("tasks/table", [[0.75, math.nan, math.nan], [0.25, 1.0, math.nan], [math.nan] * 3], 1)
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="chaudhry")
+    assert [float(row["chaudhry_mean"]) for row in cells(tmp_path / "report")] == [0.5]
+
+
+def test_what_no_run_measured_is_named(write_run, tmp_path, capsys):
+    write_run("short", {1: 0.25, 2: 0.5})
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,client,gem")
+    said = capsys.readouterr().err
+    for name, key in (("flashback", "data.monitor_test"), ("client", "callbacks.client_forgetting"), ("gem", "data.tasks")):
+        assert f"--forgetting has {name}, but no run measured" in said
+        assert key in said
+
+
+def test_an_unknown_definition_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(ValueError, match=r"--forgetting is 'chaudry', must be one of client, .*chaudhry"):
+        report([tmp_path / "missing"], out=tmp_path / "report", forgetting="client,chaudry")
+    assert not (tmp_path / "report").exists()
