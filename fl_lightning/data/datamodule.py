@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -267,19 +268,14 @@ class FederatedDataModule(LightningDataModule):
         """Whether the global model has clients' validation parts; it has none if each client learns tasks."""
         return self.val_fraction > 0 and (self.tasks is None or self.tasks.global_model)
 
-    def test_is_due(self) -> bool:
-        """Whether the test set is evaluated at the present round of a fit."""
-        if self.trainer is None or self.trainer.state.fn != "fit":
-            return False
-        return self.evaluation.test_is_due(self.trainer.global_step, self.trainer.max_steps)
-
     def train_dataloader(self) -> Iterator[int]:
         """The numbers of the next rounds, without end; as a plain iterator, it gets no distributed sampler from Lightning."""
         return count((self.trainer.global_step if self.trainer else 0) + 1)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""
-        return [_loader(self, name, self.test_is_due if name == "test" else lambda: True) for name in self.evaluation.names]
+        due = {"val": lambda: True, "test": partial(test_is_due, self)}
+        return [_loader(self, name, due[name]) for name in self.evaluation.names]
 
     def test_dataloader(self) -> EvaluationBatches:
         """The global test set.
@@ -322,6 +318,13 @@ def _check_settings(data: FederatedDataModule) -> None:
     check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
     check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 leaves the test set alone")
     check_statistics(data.mean, data.std)
+
+
+def test_is_due(data: FederatedDataModule) -> bool:
+    """Whether the test set is evaluated at the present round of a fit."""
+    if data.trainer is None or data.trainer.state.fn != "fit":
+        return False
+    return data.evaluation.test_is_due(data.trainer.global_step, data.trainer.max_steps)
 
 
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:

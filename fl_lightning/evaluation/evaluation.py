@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.datamodule import test_is_due
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.transfers import to_device
 from fl_lightning.metrics import ClassScores, PersonalScores, Scores
@@ -114,7 +115,7 @@ class Evaluation(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         data = _data(trainer)
-        due = {"val": True, "test": data.test_is_due()}
+        due = {"val": True, "test": test_is_due(data)}
         self._end(trainer, module, [name for name in data.evaluation.names if due[name]])
 
     def on_test_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:

@@ -25,6 +25,7 @@ from fl_lightning.data import (
     from_arrays,
 )
 from fl_lightning.data.class_stream import ClassStream
+from fl_lightning.data.datamodule import test_is_due as is_due
 from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.functional import dirichlet_partition
 from fl_lightning.functional.random_streams import stream_seed
@@ -527,10 +528,10 @@ def test_test_set_is_monitored_every_so_many_rounds(monitor_test, due):
     data.trainer = SimpleNamespace(global_step=0, max_steps=22, state=SimpleNamespace(fn="fit"))
     asked = []
     for data.trainer.global_step in range(23):
-        asked += [data.trainer.global_step] * data.test_is_due()
+        asked += [data.trainer.global_step] * is_due(data)
     assert asked == due
     data.trainer.state.fn = "validate"
-    assert not data.test_is_due()
+    assert not is_due(data)
 
 
 def test_training_loader_counts_rounds_from_the_trainer():
