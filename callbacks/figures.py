@@ -60,6 +60,12 @@ def height_of(rows: int) -> float:
     return _ems(min(max(1.5 * rows + 6, 17), 90))
 
 
+def wrapped(text: str, width: float) -> str:
+    """A title or the name of an axis, in lines that fit into a width in inches."""
+    most = max(1, int(width / (_CHARACTER * _ems(1))))
+    return "\n".join(textwrap.fill(line, most) for line in text.splitlines())
+
+
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels, each label once, in as many columns as fit, and space for it."""
     found = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
@@ -100,8 +106,7 @@ def heatmap(
     axes.grid(False)
     norm = PowerNorm(gamma, vmin=low, vmax=1.0)
     image = axes.imshow(matrix, cmap=colors, norm=norm, aspect="auto", interpolation="nearest")
-    most = int(72 * _width(axes) / (_CHARACTER * axes.title.get_fontsize()))
-    axes.set_title("\n".join(textwrap.fill(line, most) for line in title.splitlines()))
+    axes.set_title(wrapped(title, _width(axes)))
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
     cell = (_width(axes) - _ems(_BESIDE)) / max(len(columns), 1)

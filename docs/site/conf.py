@@ -42,6 +42,7 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # a hook that a class overrides is described once
 toc_object_entries_show_parents = "hide"
+add_function_parentheses = False  # of the names in the narrow sidebar
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

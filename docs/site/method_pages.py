@@ -117,7 +117,10 @@ def _configs(name: str, method: type[FederatedModule], root: Path) -> Iterator[s
     pieces = [f"`{name}`" for name in names if name not in rows]
     yield "## Configs\n"
     if not names:
-        yield f"None names it. On digits, which need no download:\n\n```\n{command_without_config(name, method, root)}\n```\n"
+        command = command_without_config(name, method, root)
+        if len(command) > 88:
+            command = command.replace(" --model", " \\\n    --model", 1)
+        yield f"None names it. On digits, which need no download:\n\n```\n{command}\n```\n"
     if pieces:
         yield f"Settings to combine with any row: {', '.join(pieces)}.\n"
     found = [rows[name] for name in names if name in rows]

@@ -13,13 +13,12 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.cuda_graph import Stream
-from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep
 from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.sums import Sums
 from fl_lightning.engines.visit_program import (
-    PROPORTIONAL,
     Inputs,
     Numbers,
     Phases,

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fl_lightning.engines.ranks import Ranks
-from fl_lightning.engines.sums import Sums, are_finite, check_weight
+from fl_lightning.engines.sums import Sums, check_weight
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.protocol import ClientState, Gathered, Reply, RoundReport, Visit, Weighted, pack, unpack
 
@@ -53,7 +54,7 @@ class Rows(NamedTuple):
 
     def count(self, reduced: Sums) -> Tensor:
         """Add the finite rows to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
-        finite = are_finite(self.kept, len(self.losses), self.losses.device)
+        finite = finite_rows(self.kept, len(self.losses), self.losses.device).all(dim=0)
         if self.sent:
             finite = reduced.add_weighted(self.sent, self.weights, finite)
         return torch.stack([self.losses.double(), finite.double(), self.norms.double()], dim=1)

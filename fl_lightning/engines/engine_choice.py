@@ -11,11 +11,12 @@ from torch import nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.net_behaviour import mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.engines.vectorized import ELEMENTWISE, VectorizedEngine
-from fl_lightning.engines.visit_program import MOST_PROGRAMS, PROPORTIONAL, rates_change
+from fl_lightning.engines.vectorized import VectorizedEngine
+from fl_lightning.engines.visit_program import MOST_PROGRAMS, rates_change
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol import Learner, Visit
 from fl_lightning.protocol.hooks import overridden

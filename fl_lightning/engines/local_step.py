@@ -14,6 +14,21 @@ from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
 
+# Optimizers whose step of a weight is proportional to their rate, and whose state does not depend on it.
+PROPORTIONAL = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+)
+# Optimizers that treat every entry of a weight separately: stacked weights step as with one optimizer per client.
+ELEMENTWISE = (*PROPORTIONAL, torch.optim.Rprop, torch.optim.ASGD)
+
 
 class StepResult(NamedTuple):
     """The results of a local step; the local optimizer has not stepped yet."""

@@ -1,7 +1,7 @@
 """Weighted sums of clients' uploads, taken as each client finishes, so that no process ever holds all models."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -117,8 +117,8 @@ class Sums(Reduction):
         for name, tensors in uploads.items():
             columns = [shape.columns(tensors[key]) for key, shape in self._totals[name].layout.items()]
             sent[name] = columns if self._device.type == "cpu" else joined(columns)
-        finite = are_finite([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
-        counted = (admissible & finite).to(self._device)
+        finite = finite_rows([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
+        counted = (admissible & finite.all(dim=0)).to(self._device)
         was_counted = counted.double()
         shown = None if are_known_to_count(counted) else counted[:, None]  # a factor of 0 is not enough: 0 times NaN is NaN
         for (name, tensors), of_clients in zip(sent.items(), weights, strict=True):
@@ -192,17 +192,6 @@ class Sums(Reduction):
     def mean(self, name: str) -> State:
         total = self._totals[name]
         return total.tensors(total.flat[:-1] / total.weight)
-
-
-def are_finite(tensors: Iterable[Tensor], num_clients: int, device: torch.device | None = None) -> Tensor:
-    """Whether each client's values are all finite, (M,) booleans on their device; true without tensors.
-
-    Args:
-        tensors: (M, ...) each.
-        num_clients: M.
-        device: device of the result if there are no tensors.
-    """
-    return finite_rows(tensors, num_clients, device).all(dim=0)
 
 
 def are_known_to_count(counted: Tensor) -> bool:

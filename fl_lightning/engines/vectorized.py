@@ -14,7 +14,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
-from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
 from fl_lightning.engines.net_behaviour import activation_bytes, draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
@@ -24,20 +24,6 @@ from fl_lightning.protocol import Batch, Client, ClientState, Request, Visit
 from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.protocol.hooks import overridden
 
-# Optimizers that treat every entry of a weight separately: stacked weights step as with one optimizer per client.
-ELEMENTWISE = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.ASGD,
-)
 _CPU_STACK_BYTES = 512 << 20
 
 

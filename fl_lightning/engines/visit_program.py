@@ -19,18 +19,6 @@ from fl_lightning.functional.many_tensors import copy_all, set_gradients
 from fl_lightning.protocol import Client, Learner, PlannedStep
 from fl_lightning.protocol.hooks import overridden
 
-# Their step of a weight is proportional to their rate, and their state does not depend on it.
-PROPORTIONAL = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.RMSprop,
-)
 MOST_PROGRAMS = 32  # that are kept for each queue of work
 
 

@@ -12,7 +12,7 @@ from fl_lightning.callbacks.loggers import file_name
 from fl_lightning.report.run_figures import Picture, pictures
 from fl_lightning.report.runs import Run
 from fl_lightning.report.sections import drawings_over_rounds
-from fl_lightning.report.study import Study, build_study
+from fl_lightning.report.study import build_study
 from fl_lightning.run.record_lines import RECORD_FILE
 from fl_lightning.state.atomic_files import atomic_write
 
@@ -55,11 +55,8 @@ def draw_run(run: Run, rounds: Sequence[int]) -> tuple[Iterator[tuple[str, Figur
         more = f" and {len(measured) - _NAMED_ROUNDS} more" if len(measured) > _NAMED_ROUNDS else ""
         there = f"there are {', '.join(map(str, measured[:_NAMED_ROUNDS]))}{more}" if measured else "leave it out"
         raise ValueError(f"--rounds has {missing[0]}, but RUN has no heatmap of that round: {there}")
-    return chain(_curves(study), _drawn(run.folder, shown, rounds)), remarks
-
-
-def _curves(study: Study) -> Iterator[tuple[str, Figure]]:
-    return ((drawing.name, drawing.figure) for drawing in drawings_over_rounds(study))
+    curves = ((drawing.name, drawing.figure) for drawing in drawings_over_rounds(study))
+    return chain(curves, _drawn(run.folder, shown, rounds)), remarks
 
 
 def _drawn(folder: Path, shown: Sequence[Picture], rounds: Sequence[int]) -> Iterator[tuple[str, Figure]]:

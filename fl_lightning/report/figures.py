@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks import figures
-from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels
+from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, wrapped
 from fl_lightning.functional import client_forgetting
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
@@ -33,7 +33,7 @@ _MOST_POINTS = 400  # of a drawn curve: more cannot be seen
 _MOST_COLUMNS = 100  # of a heatmap over rounds
 _FEW_POINTS = 20  # of a curve, which are marked: between distant ones a line is no measurement
 _MOST_PANELS = 6  # conditions in one figure
-_SHAPE = 0.6  # height of a panel with curves, as a part of its width
+_SHAPE, _AROUND = 0.55, 0.5  # height of a panel with curves: a part of its width, and inches for its title and axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +72,14 @@ class Palette:
 def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
     """A panel for each condition, in which ``draw`` draws every group; one legend below."""
     figure, grid = _grid(min(len(shown), _MOST_PANELS))
+    columns = grid[0].get_gridspec().ncols
+    width = figure.get_figwidth() / columns
     for axes, (condition, groups) in zip(grid, shown.items(), strict=False):
         for group in groups:
             draw(axes, group)
-        axes.set(title=condition, xlabel=xlabel, ylabel=ylabel)
+        axes.set(title=wrapped(condition, width), xlabel=xlabel)
+    for axes in grid[::columns]:
+        axes.set_ylabel(wrapped(ylabel, _SHAPE * width))
     legend_below(figure, grid)
     return figure
 
@@ -195,9 +199,10 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels with the same axes for curves over rounds."""
-    width = matplotlib.rcParams["figure.figsize"][0]
-    figure, grid = panels(count, _SHAPE * width / min(count, 2), sharex=True, sharey=True)
+    """Panels with the same axes for curves."""
+    figure, grid = panels(count, 1, sharex=True, sharey=True)
+    rows, columns = grid[0].get_gridspec().get_geometry()
+    figure.set_figheight(rows * (_SHAPE * figure.get_figwidth() / columns + _AROUND))
     for axes in grid:
         axes.tick_params(labelbottom=True)  # which sharing leaves to the lowest row
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))

@@ -1,7 +1,7 @@
 """Tables of what the models forgot: means, the best of them, and tests against the baseline."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
@@ -11,7 +11,6 @@ from fl_lightning.report.runs import Run
 from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
 from fl_lightning.report.tables import (
     DASH,
-    Cells,
     Table,
     baseline_note,
     best_and_second,
@@ -63,18 +62,8 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
     """Means over rounds of what was measured, and their tests; ``names``: scalar -> what it is called."""
     measures = [Measure(name, label, _forgotten) for name, label in names.items()]
     groups = [group for group in study.finished if any(measure.by_seed(group) for measure in measures)]
-    rows = [[group.label, *(spread(measure.over_seeds(group)) for measure in measures)] for group in groups]
-    note = "Means over all rounds but the first, mean ± standard deviation over seeds; positive is forgetting. "
-    note += _marks_note(study)
-    table = Table(
-        "forgetting",
-        "Forgetting",
-        note,
-        ["method", *names.values()],
-        rows,
-        [_record(group, measures) for group in groups],
-        *_marks(groups, measures, first=1),
-    )
+    note = "Means over all rounds but the first, mean ± standard deviation over seeds; positive is forgetting."
+    table = _scores("forgetting", "Forgetting", note, "the least forgetting", groups, measures)
     return [table, *_tests(study, table, groups, measures)]
 
 
@@ -100,23 +89,12 @@ def tasks(study: Study) -> list[Table]:
     groups = [group for group in study.finished if all(TASKS in run.log.scalars for run in group.runs)]
     if not groups:
         return []
-    rows = [
-        [group.label, str(len(group.runs)), *(spread(measure.over_seeds(group)) for measure in measures)] for group in groups
-    ]
     note = (
         "After the last round, means over seeds and, where each client learns tasks, over clients, ± standard deviation over "
         "seeds. Forgetting is the mean drop from the best accuracy on each earlier task (positive is forgetting), backward "
-        f"transfer the change since it was learned (negative is forgetting). {_marks_note(study, 'the best')}"
+        "transfer the change since it was learned (negative is forgetting)."
     )
-    table = Table(
-        "tasks",
-        "Task streams",
-        note,
-        ["method", "runs", *names.values()],
-        rows,
-        [_record(group, measures) for group in groups],
-        *_marks(groups, measures, first=2),
-    )
+    table = _scores("tasks", "Task streams", note, "the best", groups, measures)
     return [table, *_tests(study, table, groups, measures[1:3])]  # accuracy's are those of the final accuracy
 
 
@@ -124,20 +102,17 @@ def _last(run: Run, name: str) -> float:
     return float(run.log.scalars[name].values[-1])
 
 
-def _record(group: Group, measures: Sequence[Measure]) -> Mapping[str, object]:
+def _scores(name: str, title: str, note: str, best: str, groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
+    """A row for each group, a column for each measure; ``best``: what bold marks."""
     scalars = [measure.column for measure in measures]
-    return {"method": group.label} | means_and_sds(scalars, [measure.over_seeds(group) for measure in measures])
-
-
-def _marks(groups: Sequence[Group], measures: Sequence[Measure], first: int) -> tuple[Cells, Cells]:
-    """The best and the second of the columns from ``first`` on."""
-    columns = {column: [measure.rank(group) for group in groups] for column, measure in enumerate(measures, first)}
-    return best_and_second([group.condition for group in groups], columns)
-
-
-def _marks_note(study: Study, best: str = "the least forgetting") -> str:
-    condition = " under each condition" if any(group.condition for group in study.groups) else ""
-    return f"Bold is {best}{condition}, underlined the second."
+    spreads = [[measure.over_seeds(group) for measure in measures] for group in groups]
+    records = [{"method": group.label} | means_and_sds(scalars, scores) for group, scores in zip(groups, spreads, strict=True)]
+    rows = [[group.label, *map(spread, scores)] for group, scores in zip(groups, spreads, strict=True)]
+    ranks = {column: [measure.rank(group) for group in groups] for column, measure in enumerate(measures, 1)}
+    marked = best_and_second([group.condition for group in groups], ranks)
+    condition = " under each condition" if any(group.condition for group in groups) else ""
+    note = f"{note} Bold is {best}{condition}, underlined the second."
+    return Table(name, title, note, ["method", *(measure.label for measure in measures)], rows, records, *marked)
 
 
 def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequence[Measure]) -> list[Table]:

@@ -72,7 +72,8 @@ def _palette(study: Study) -> Palette:
 
 def _learning(study: Study, palette: Palette) -> Iterator[Section]:
     """Accuracy and forgetting, as curves and tables."""
-    yield Section("Accuracy over rounds", [_accuracy(study, palette)])
+    accuracy = _over_rounds(study, palette, study.metric, study.metric_name, "accuracy", finished=False)
+    yield Section("Accuracy over rounds", [accuracy])
     if study.finished:
         yield Section("Final accuracy", tables=[scores.final_accuracy(study)])
         if study.metric != TASKS:
@@ -89,23 +90,8 @@ def _spent(study: Study, palette: Palette) -> Iterator[Section]:
         yield Section("Time", tables=[costs.timing(study)])
 
 
-def _accuracy(study: Study, palette: Palette) -> Drawing:
-    def draw(axes: Axes, group: Group) -> None:
-        label = group.label_without(*group.conditions) + ("" if group.finished else " (not finished)")
-        curves = [study.accuracy(run) for run in group.runs]
-        figures.draw_spread(axes, curves, palette[group], label, dashed=not group.finished)
-
-    shown = study.shown(finished=False)
-    caption = (
-        f"{study.metric_name.capitalize()}, mean over seeds; the band is ± one standard deviation, and there is none with one "
-        f"seed. {_selection(study, shown)}{figures.panels_note(shown)}"
-    )
-    figure = figures.by_condition(shown, draw, "round", study.metric_name)
-    return Drawing("accuracy", "Accuracy over rounds", caption, figure)
-
-
 def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
-    """Says so if a figure shows a part of the methods."""
+    """A sentence where a figure shows only a part of the methods."""
     count = sum(map(len, shown.values()))
     if count == len(study.groups):
         return ""
@@ -143,22 +129,25 @@ def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
         return
     curves = {"tasks/accuracy": "accuracy on the tasks so far", "tasks/forgetting": "forgetting of earlier tasks"}
     names = [name for name in curves if name != study.metric and _has(study, name)]
-    drawn = [_over_rounds(study, palette, name, curves[name]) for name in names]
+    drawn = [_over_rounds(study, palette, name, curves[name], f"{name.replace('/', '_')}_over_rounds") for name in names]
     yield Section(tables[0].title, drawn, tables)
 
 
-def _over_rounds(study: Study, palette: Palette, name: str, label: str) -> Drawing:
+def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: str, *, finished: bool = True) -> Drawing:
+    """The curves of a scalar; without ``finished`` those of runs that go on too."""
+
     def draw(axes: Axes, group: Group) -> None:
         curves = [run.log.scalars[name].after(0) for run in group.runs if name in run.log.scalars]
         curves = [Curve(curve.rounds, forgetting_sign(name) * curve.values) for curve in curves if len(curve)]
         if curves:
-            figures.draw_spread(axes, curves, palette[group], group.method)
+            end = "" if group.finished else " (not finished)"
+            figures.draw_spread(axes, curves, palette[group], f"{group.method}{end}", dashed=not group.finished)
 
-    shown = study.shown()
-    sign = "" if name == TASKS else " Positive is forgetting."
-    caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation.{sign} {figures.panels_note(shown)}"
-    figure = figures.by_condition(shown, draw, "round", label)
-    return Drawing(f"{name.replace('/', '_')}_over_rounds", f"{capitalised(label)} over rounds", caption, figure)
+    shown = study.shown(finished=finished)
+    sign = " Positive is forgetting." if "forgetting" in name else ""
+    caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation, and there is none with one seed."
+    caption += f"{sign} {_selection(study, shown)}{figures.panels_note(shown)}"
+    return Drawing(file, f"{capitalised(label)} over rounds", caption, figures.by_condition(shown, draw, "round", label))
 
 
 def _has(study: Study, name: str) -> bool:
@@ -171,7 +160,8 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     names = [name for name in names if _has(study, name)]
     if not names:
         return
-    drawn = [_over_rounds(study, palette, name, forgetting_name(name)) for name in names]
+    files = {name: f"{name.replace('/', '_')}_over_rounds" for name in names}
+    drawn = [_over_rounds(study, palette, name, forgetting_name(name), file) for name, file in files.items()]
     if gap:
         what = "Round forgetting F_t: mean drop in the global model's accuracy by class from one round to the next"
         what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")

@@ -19,7 +19,7 @@ from fl_lightning import FedAvg, FederatedModule, Needs, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import IID, ClientSampler, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.engines import engine_choice, vectorized
-from fl_lightning.engines.local_step import LocalStep
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
@@ -497,7 +497,7 @@ def optimizer_named(name, **settings):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        *(optimizer_named(optimizer.__name__) for optimizer in vectorized.ELEMENTWISE),
+        *(optimizer_named(optimizer.__name__) for optimizer in ELEMENTWISE),
         optimizer_named("SGD", momentum=0.9, nesterov=True, dampening=0.0, maximize=True),
         optimizer_named("Adam", amsgrad=True, weight_decay=0.1),
         optimizer_named("RMSprop", momentum=0.5, centered=True),

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_lightning.engines.sums import Sums, are_finite
+from fl_lightning.engines.sums import Sums
 from fl_lightning.protocol import Weighted
 
 CPU = torch.device("cpu")
@@ -119,26 +119,6 @@ def test_float16_values_near_its_limit_do_not_overflow():
     sums = Sums(CPU)
     assert all(add(sums, sent))
     assert (sums.mean("weights")["w"] == 6e4).all()
-
-
-def test_float32_values_near_its_limit_are_finite():
-    """A thousand values of 3e38, whose sum in float32 is not."""
-    assert are_finite([torch.full((1, 1000), 3e38)], 1).tolist() == [True]
-
-
-def test_infinities_of_both_signs_are_seen():
-    """inf - inf is NaN, which is not finite either; one tensor cannot hide another."""
-    values = torch.tensor([[1.0, 2.0], [float("inf"), float("-inf")], [float("nan"), 0.0], [0.0, 0.0]])
-    assert are_finite([values], 4).tolist() == [True, False, False, True]
-    opposite = [torch.tensor([float("inf"), 1.0]), torch.tensor([float("-inf"), 1.0])]
-    assert are_finite(opposite, 2).tolist() == [False, True]
-
-
-def test_integers_and_nothing_are_finite():
-    """Counters and flags; and no tensor at all."""
-    counts, flags, nothing = torch.tensor([3, 2**62]), torch.tensor([[True], [False]]), torch.zeros(2, 0)
-    assert are_finite([counts, flags, nothing], 2).tolist() == [True, True]
-    assert are_finite([], 3).tolist() == [True, True, True]
 
 
 def test_what_was_sent_is_left_alone():

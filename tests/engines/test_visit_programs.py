@@ -14,11 +14,11 @@ from fl_lightning.data import from_arrays
 from fl_lightning.engines import engine_choice, visit_program
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine_choice import ENGINES, Choice, by_rule, start_engine
+from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.ranks import OneProcess
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.engines.vectorized import ELEMENTWISE
 from fl_lightning.protocol import Protection
 
 SIZES = [3, 5, 7, 8]
@@ -70,7 +70,7 @@ def test_rates_that_decay_need_no_other_program(kind):
         assert report.losses == pytest.approx(other.losses, abs=1e-12)
         assert report.norms == pytest.approx(other.norms, abs=1e-12)
     shapes = 2  # visits of one step and of two
-    assert len(engine._working.programs) == shapes * (1 if kind in visit_program.PROPORTIONAL else 3)
+    assert len(engine._working.programs) == shapes * (1 if kind in PROPORTIONAL else 3)
 
 
 def test_no_program_makes_room(monkeypatch):

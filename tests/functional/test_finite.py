@@ -23,6 +23,17 @@ def test_a_bad_value_at_every_position_is_seen(layout):
     assert finite_rows(tensors, 3).tolist() == plain(tensors, 3)
 
 
+def test_float32_values_near_its_limit_are_finite():
+    """A thousand values of 3e38, whose sum in float32 is not."""
+    assert finite_rows([torch.full((1, 1000), 3e38)], 1).tolist() == [[True]]
+
+
+def test_infinities_of_both_signs_are_seen():
+    """inf - inf is NaN, which is not finite either; one tensor cannot hide another."""
+    tensors = [torch.tensor([[1.0, 2.0], [math.inf, -math.inf]]), torch.tensor([math.inf, 1.0]), torch.tensor([-math.inf, 1.0])]
+    assert finite_rows(tensors, 2).tolist() == plain(tensors, 2)
+
+
 def test_integers_and_nothing_are_left_out():
     rows = finite_rows([torch.ones(2, 3, dtype=torch.int64), torch.empty(2, 0), torch.ones(2, 1)], 2)
     assert rows.tolist() == [[True, True]]
