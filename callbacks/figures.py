@@ -129,11 +129,11 @@ def _ems(count: float) -> float:
 
 def _width(axes: Axes) -> float:
     """Inches of a panel with its labels."""
-    place, width = axes.get_subplotspec(), axes.figure.get_figwidth()
+    place, width = axes.get_subplotspec(), axes.figure.bbox.width / axes.figure.dpi
     if place is None:
         return width
-    ratios = place.get_gridspec().get_width_ratios()
-    return width * ratios[place.colspan.start] / sum(ratios)
+    ratios = np.asarray(place.get_gridspec().get_width_ratios(), float)
+    return float(width * ratios[place.colspan.start] / ratios.sum())
 
 
 def _label_columns(axis: Axis, names: Sequence[str], cell: float) -> None:
@@ -228,7 +228,7 @@ def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
     """How the accuracies of clients are spread, (N,), NaN for those without samples: a histogram, and all of them in order."""
     known = np.sort(accuracy[~accuracy.isnan()].cpu().double().numpy())
     figure, (counted, ranked) = panels(2, _ems(20))
-    counted.hist(known, bins=np.linspace(0, 1, 21))
+    counted.hist(known, bins=np.linspace(0, 1, 21).tolist())
     counted.set(title=f"{len(known):,} clients", xlabel="accuracy", ylabel="clients", xlim=(0, 1))
     counted.yaxis.set_major_locator(_round_ticks(6))
     ranked.plot(np.arange(1, len(known) + 1), known, marker="." if len(known) <= _CLIENTS_WITH_DOTS else None)

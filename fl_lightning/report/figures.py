@@ -72,7 +72,7 @@ class Palette:
 def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
     """A panel for each condition, in which ``draw`` draws every group; one legend below."""
     figure, grid = _grid(min(len(shown), _MOST_PANELS))
-    columns = grid[0].get_gridspec().ncols
+    _, columns = _shape_of(grid)
     width = figure.get_figwidth() / columns
     for axes, (condition, groups) in zip(grid, shown.items(), strict=False):
         for group in groups:
@@ -198,10 +198,17 @@ def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group
     return figure
 
 
+def _shape_of(grid: list[Axes]) -> tuple[int, int]:
+    """Rows and columns of panels."""
+    layout = grid[0].get_gridspec()
+    assert layout is not None
+    return layout.nrows, layout.ncols
+
+
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
     """Panels with the same axes for curves."""
     figure, grid = panels(count, 1, sharex=True, sharey=True)
-    rows, columns = grid[0].get_gridspec().get_geometry()
+    rows, columns = _shape_of(grid)
     figure.set_figheight(rows * (_SHAPE * figure.get_figwidth() / columns + _AROUND))
     for axes in grid:
         axes.tick_params(labelbottom=True)  # which sharing leaves to the lowest row
