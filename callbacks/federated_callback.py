@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fl_lightning.callbacks.loggers import write_distribution, write_figure
+from fl_lightning.callbacks.loggers import write_figure
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
 from fl_lightning.run.record_logger import RecordLogger
@@ -80,10 +81,13 @@ def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:
 
 
 def log_distribution(trainer: Trainer, name: str, shares: Tensor, round: int) -> None:
-    """Give values in [0, 1], one a client, to every logger that takes distributions, counted in steps of 1/200."""
-    if trainer.is_global_zero:
-        for logger in trainer.loggers:
-            write_distribution(logger, name, shares, torch.linspace(0, 1, 201), round)
+    """Count values in [0, 1], one a client, in steps of 1/200, for TensorBoard's histograms and for reports."""
+    bins = torch.linspace(0, 1, 201)
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_histogram(name, shares, round, bins=bins)
+        elif isinstance(logger, RecordLogger):
+            logger.log_distribution(name, shares, bins, round)
 
 
 def log_tensors(trainer: Trainer, tensors: dict[str, Tensor], round: int) -> None:

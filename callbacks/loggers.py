@@ -1,4 +1,4 @@
-"""How a logger of each class takes figures and distributions.
+"""How a logger of each class takes figures.
 
 A logger of another class takes figures if it has a method ``log_figure(tag, figure, round)``, as
 :class:`~fl_lightning.callbacks.InlineFigures` has. One without gets only scalars and hyper-parameters, with a warning.
@@ -16,7 +16,6 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from lightning.pytorch.loggers.logger import DummyLogger
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor
 from torch.utils.tensorboard import summary
 from torch.utils.tensorboard._utils import figure_to_image
 
@@ -88,11 +87,3 @@ def _(logger: MLFlowLogger, tag: str, figure: Figure, round: int) -> None:
 def file_name(tag: str, round: int) -> str:
     """``forgetting_clients_round_100``: of a figure as a file, without an ending."""
     return f"{tag.replace('/', '_')}_round_{round}"
-
-
-def write_distribution(logger: Logger, tag: str, values: Tensor, bins: Tensor, round: int) -> None:
-    """Values (n,) to be counted between edges (bins + 1,), for TensorBoard's histograms and for reports; nothing for others."""
-    if isinstance(logger, TensorBoardLogger):
-        logger.experiment.add_histogram(tag, values, round, bins=bins)
-    elif isinstance(logger, RecordLogger):
-        logger.log_distribution(tag, values, bins, round)

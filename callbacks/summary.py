@@ -8,6 +8,7 @@ from typing import Any, Literal
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from fl_lightning import __version__
@@ -204,7 +205,7 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row("not covered by epsilon", what)
     if (origin := results["initial_weights"]) is not None:
         table.add_row("initial weights", f"of {origin['file']}, after its round {origin['round']}")
-    table.add_row("bytes sent", f"{_readable(results['bytes_down'])} down, {_readable(results['bytes_up'])} up")
+    table.add_row("bytes sent", f"{decimal(results['bytes_down'])} down, {decimal(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
     if undone := results["rounds_undone"]:
@@ -239,11 +240,3 @@ def _span(readings: dict[str, float]) -> str:
     """``rounds 101 to 200``: the evaluations in the final accuracy."""
     first, last = readings["mean_first_round"], readings["last_round"]
     return f"round {last}" if first == last else f"rounds {first} to {last}"
-
-
-def _readable(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"

@@ -171,29 +171,30 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_client_forgetting(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
-    """Accuracies around the local fits and what they forget, for each group (TCE, Figures 1 and 5 to 7)."""
+def draw_client_forgetting(groups: Sequence[Group], round: int) -> Figure:
+    """Accuracies around the local fits and what they forget, of the first run of each group (TCE, Figures 1 and 5 to 7)."""
     measured = []
     for group in groups:
-        before, after = (torch.from_numpy(tensors(group, f"clients/accuracy_{when}")).double() for when in ("before", "after"))
-        measured.append((before, after, tensors(group, "clients/cohort").astype(int).tolist(), group.label))
-    most = max(len(clients) for _, _, clients, _ in measured)
+        tensors = group.runs[0].log.tensors
+        before, after = (torch.from_numpy(tensors[f"clients/accuracy_{when}"][round]).double() for when in ("before", "after"))
+        measured.append((before, after, client_forgetting(before, after), _clients(group, "cohort", round), group.label))
+    most = max(len(after) for _, after, *_ in measured)
     figure, grid = panels(sum(before.ndim + 1 for before, *_ in measured), height_of(most + 3))
-    for before, after, clients, label in measured:
-        row, grid = grid[: before.ndim + 1], grid[before.ndim + 1 :]
-        figures.draw_client_forgetting(row, before, after, client_forgetting(before, after), clients, label)
+    for of_group in measured:
+        count = of_group[0].ndim + 1
+        figures.draw_client_forgetting(grid[:count], *of_group)
+        grid = grid[count:]
     figure.suptitle(f"Round {round}")
     return figure
 
 
-def draw_one_round(groups: Sequence[Group], round: int, tensors: Callable[[Group, str], NDArray]) -> Figure:
+def draw_one_round(groups: Sequence[Group], round: int) -> Figure:
     """The global model before, each client, the global model after, by class, side by side (Flashback, Figure 2)."""
-    most = max(len(tensors(group, "clients/class_accuracy")) for group in groups)
-    figure, grid = panels(len(groups), height_of(most))
-    for axes, group in zip(grid, groups, strict=True):
-        values = torch.from_numpy(tensors(group, "clients/class_accuracy"))
-        clients = tensors(group, "clients/class_cohort").astype(int).tolist()
-        figures.draw_one_round(axes, values, clients, class_labels(group.runs[0].log, values.shape[1]), group.label)
+    values = [torch.from_numpy(group.runs[0].log.tensors["clients/class_accuracy"][round]) for group in groups]
+    figure, grid = panels(len(groups), height_of(max(map(len, values))))
+    for axes, group, shown in zip(grid, groups, values, strict=True):
+        classes = class_labels(group.runs[0].log, shown.shape[1])
+        figures.draw_one_round(axes, shown, _clients(group, "class_cohort", round), classes, group.label)
     figure.suptitle(f"Round {round}")
     return figure
 
@@ -203,6 +204,10 @@ def _shape_of(grid: list[Axes]) -> tuple[int, int]:
     layout = grid[0].get_gridspec()
     assert layout is not None
     return layout.nrows, layout.ncols
+
+
+def _clients(group: Group, name: str, round: int) -> list[int]:
+    return group.runs[0].log.tensors[f"clients/{name}"][round].astype(int).tolist()
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:

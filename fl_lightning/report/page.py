@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,16 +33,6 @@ class Report:
     remarks: Sequence[str]
     settings: Sequence[tuple[str, str]]  # config keys and values that all runs share
 
-    @property
-    def tables(self) -> list[Table]:
-        """All tables in the order of the page, that of the runs last."""
-        return [table for section in self.sections for table in section.tables] + list(self.runs)
-
-    @property
-    def drawings(self) -> list[Drawing]:
-        """All figures in the order of the page."""
-        return [drawing for section in self.sections for drawing in section.drawings]
-
 
 def check_out(out: Path) -> None:
     """Raise a ValueError unless ``out`` is a new or empty folder, or that of an earlier report."""
@@ -59,9 +50,10 @@ def write_report(report: Report, out: Path) -> None:
         OSError: if a file cannot be written.
     """
     earlier = _files_named_in(out / "report.md")
-    for table in report.tables:
+    for table in chain(*(section.tables for section in report.sections), report.runs):
         write_table(table, out / "tables")
-    svgs = {drawing.name: _inline(_write_figure(drawing, out / "figures"), drawing) for drawing in report.drawings}
+    drawings = chain(*(section.drawings for section in report.sections))
+    svgs = {drawing.name: _inline(_write_figure(drawing, out / "figures"), drawing) for drawing in drawings}
     with atomic_write(out / "report.md") as path:
         path.write_text(_rendered(report, "report.md.jinja", _in_markdown), encoding="utf-8")
     with atomic_write(out / "report.html") as path:

@@ -4,9 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.study import INTERVAL_IS, TASKS, Spread, Study, holm
@@ -37,7 +34,8 @@ def final_accuracy(study: Study) -> Table:
     for group, (differences, p), p_holm in zip(study.finished, tests, corrected, strict=True):
         other = study.counterpart(group)
         final = study.final_of(group)
-        last, best = (Spread(tuple(float(of(study.accuracy(run).values)) for run in group.runs)) for of in (_last, np.max))
+        curves = [study.accuracy(run).values for run in group.runs]
+        last, best = Spread(tuple(float(curve[-1]) for curve in curves)), Spread(tuple(float(curve.max()) for curve in curves))
         between = [interval(final)] if has_intervals else []
         texts = [str(len(group.runs)), spread(final), *between, spread(last), spread(best)]
         rows.append([group.label, *texts, *compared(differences, p_holm)])
@@ -56,10 +54,6 @@ def final_accuracy(study: Study) -> Table:
     bold, underlined = best_and_second(conditions, {2: [study.final_of(group).mean for group in study.finished]})
     note = _final_note(study, sum(not math.isnan(p) for _, p in tests), has_intervals)
     return Table("final_accuracy", "Final accuracy", note, columns, rows, records, bold, underlined)
-
-
-def _last(values: NDArray) -> float:
-    return values[-1]
 
 
 def _final_note(study: Study, tests: int, has_intervals: bool) -> str:

@@ -242,13 +242,10 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
 
 
 def _heatmaps(title: str, groups: list[Group], round: int, draw) -> Drawing:
-    def tensors(group: Group, name: str) -> NDArray:
-        return group.runs[0].log.tensors[name][round]
-
     seeds = ", ".join(sorted({str(group.seeds[0]) for group in groups}))
     where = f", {groups[0].condition}" if groups[0].condition else ""
     caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
-    figure = draw(groups, round, tensors)
+    figure = draw(groups, round)
     return Drawing(f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}", caption, figure)
 
 

@@ -40,14 +40,7 @@ class Heatmap:
 
 def measured_rounds(run: Run) -> dict[str, list[int]]:
     """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
-    fits = client_forgetting_rounds(run.log)
-    found = {
-        "forgetting": fits,
-        "after": fits,
-        "by_class": one_round_rounds(run.log),
-        "classes": _evaluated(run).tolist(),
-        "cohorts": cohort_rounds(run.log),
-    }
+    found = {kind: rounds_of(run) for kind, (rounds_of, _) in _KINDS.items()}
     return {kind: rounds for kind, rounds in found.items() if rounds}
 
 
@@ -65,9 +58,10 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
     Raises:
         KeyError: if that was not measured.
     """
-    if round not in measured_rounds(run).get(kind, ()):
+    rounds_of, drawn = _KINDS[kind]
+    if round not in rounds_of(run):
         raise KeyError(kind, round)
-    return _KINDS[kind](run, round)
+    return drawn(run, round)
 
 
 def _forgetting(run: Run, round: int) -> Heatmap:
@@ -113,16 +107,17 @@ def _cohorts(run: Run, round: int) -> Heatmap:
     return Heatmap(names, list(map(str, rounds)), values, cohort(run.log, round))
 
 
-_KINDS: dict[str, Callable[[Run, int], Heatmap]] = {
-    "forgetting": _forgetting,
-    "after": _after,
-    "by_class": _by_class,
-    "classes": _over_rounds,
-    "cohorts": _cohorts,
-}
-
-
 def _evaluated(run: Run) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
     curves = [run.log.scalars[_PREFIX + name].rounds for name in class_names(run.log)]
     return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)
+
+
+# The rounds that a kind can be drawn of, and how.
+_KINDS: dict[str, tuple[Callable[[Run], list[int]], Callable[[Run, int], Heatmap]]] = {
+    "forgetting": (lambda run: client_forgetting_rounds(run.log), _forgetting),
+    "after": (lambda run: client_forgetting_rounds(run.log), _after),
+    "by_class": (lambda run: one_round_rounds(run.log), _by_class),
+    "classes": (lambda run: _evaluated(run).tolist(), _over_rounds),
+    "cohorts": (lambda run: cohort_rounds(run.log), _cohorts),
+}
