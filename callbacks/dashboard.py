@@ -147,10 +147,12 @@ def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
 
 def _of_learning(values: dict[str, float | bool | str]) -> dict[str, float | bool | str]:
     """Without how the run is carried out and watched; the first columns by short names of classes."""
-    first = {name: values[key] for key, name in _FIRST.items() if key in values}
-    first = {name: value.rpartition(".")[2] if isinstance(value, str) else value for name, value in first.items()}
-    rest = {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_NOT_LEARNING)}
-    return first | {key: value for key, value in rest.items() if key not in _FIRST}
+    kept = {key: value for key, value in values.items() if key in _LEARNING or not key.startswith(_NOT_LEARNING)}
+    for key, name in _FIRST.items():
+        if key in kept:
+            value = kept.pop(key)
+            kept[name] = value.rpartition(".")[2] if isinstance(value, str) else value
+    return kept
 
 
 def _charts(names: Collection[str]) -> dict[str, dict[str, list]]:

@@ -36,7 +36,7 @@ def test_a_method_answers_that_it_has_nothing_to_show():
 @pytest.mark.parametrize("callback", [PseudoDataFisher(), LossIncrease(fedavg=True)])
 def test_any_method_with_pseudo_data_may_have_what_looks_at_them(callback):
     callback.setup(None, Rehearsing(CNN2), "fit")
-    with pytest.raises(ValueError, match="model is FederatedModule, but .* only|but only"):
+    with pytest.raises(ValueError, match="model is FederatedModule, but .*only"):
         callback.setup(None, FederatedModule(CNN2), "fit")
 
 
