@@ -106,10 +106,10 @@ def heatmap(
     axes.grid(False)
     norm = PowerNorm(gamma, vmin=low, vmax=1.0)
     image = axes.imshow(matrix, cmap=colors, norm=norm, aspect="auto", interpolation="nearest")
-    axes.set_title(wrapped(title, _width(axes)))
+    axes.set_title(wrapped(title, width_of(axes)))
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
-    cell = (_width(axes) - _ems(_BESIDE)) / max(len(columns), 1)
+    cell = (width_of(axes) - _ems(_BESIDE)) / max(len(columns), 1)
     _label_columns(axes.xaxis, columns, cell)
     _label(axes.yaxis, rows, _NAMES)
     if matrix.size <= _CELLS_WITH_NUMBERS and cell >= _NUMBER_WIDTH:
@@ -127,12 +127,12 @@ def _ems(count: float) -> float:
     return count * rcParams["font.size"] / 72
 
 
-def _width(axes: Axes) -> float:
+def width_of(axes: Axes) -> float:
     """Inches of a panel with its labels."""
     place, width = axes.get_subplotspec(), axes.figure.bbox.width / axes.figure.dpi
     if place is None:
         return width
-    ratios = np.asarray(place.get_gridspec().get_width_ratios(), float)
+    ratios = np.asarray(place.get_gridspec().get_width_ratios(), dtype=np.float64)
     return float(width * ratios[place.colspan.start] / ratios.sum())
 
 
@@ -149,7 +149,7 @@ def _label_columns(axis: Axis, names: Sequence[str], cell: float) -> None:
 def _label(axis: Axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:
     """Write names, in which a dollar is a dollar; of more than ``most`` some, and of long ones both ends."""
     step = max(1, -(-len(names) // most))
-    half = int(_LONGEST_NAME * 72 * _width(axis.axes) / (_CHARACTER * _NUMBER_SIZE)) // 2
+    half = int(_LONGEST_NAME * 72 * width_of(axis.axes) / (_CHARACTER * _NUMBER_SIZE)) // 2
     short = [name if len(name) <= 2 * half else f"{name[: half - 1]}…{name[-half:]}" for name in names[::step]]
     axis.set_ticks(range(0, len(names), step), short, rotation=90 if rotate else 0, parse_math=False)
 

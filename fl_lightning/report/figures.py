@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks import figures
-from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, wrapped
+from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, width_of, wrapped
 from fl_lightning.functional import client_forgetting
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
@@ -72,13 +72,12 @@ class Palette:
 def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
     """A panel for each condition, in which ``draw`` draws every group; one legend below."""
     figure, grid = _grid(min(len(shown), _MOST_PANELS))
-    _, columns = _shape_of(grid)
-    width = figure.get_figwidth() / columns
+    width = width_of(grid[0])
     for axes, (condition, groups) in zip(grid, shown.items(), strict=False):
         for group in groups:
             draw(axes, group)
         axes.set(title=wrapped(condition, width), xlabel=xlabel)
-    for axes in grid[::columns]:
+    for axes in grid[:: round(figure.get_figwidth() / width)]:  # the left column
         axes.set_ylabel(wrapped(ylabel, _SHAPE * width))
     legend_below(figure, grid)
     return figure
@@ -199,13 +198,6 @@ def draw_one_round(groups: Sequence[Group], round: int) -> Figure:
     return figure
 
 
-def _shape_of(grid: list[Axes]) -> tuple[int, int]:
-    """Rows and columns of panels."""
-    layout = grid[0].get_gridspec()
-    assert layout is not None
-    return layout.nrows, layout.ncols
-
-
 def _clients(group: Group, name: str, round: int) -> list[int]:
     return group.runs[0].log.tensors[f"clients/{name}"][round].astype(int).tolist()
 
@@ -213,8 +205,8 @@ def _clients(group: Group, name: str, round: int) -> list[int]:
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
     """Panels with the same axes for curves."""
     figure, grid = panels(count, 1, sharex=True, sharey=True)
-    rows, columns = _shape_of(grid)
-    figure.set_figheight(rows * (_SHAPE * figure.get_figwidth() / columns + _AROUND))
+    width = width_of(grid[0])
+    figure.set_figheight(figure.get_figheight() * (_SHAPE * width + _AROUND))  # of one inch for each row
     for axes in grid:
         axes.tick_params(labelbottom=True)  # which sharing leaves to the lowest row
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
