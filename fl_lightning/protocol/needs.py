@@ -25,7 +25,7 @@ class DataNeeds:
 
 @dataclass(frozen=True)
 class Needs:
-    """Declared by a method as ``needs``; an engine uses nothing else about the method.
+    """Declared by a method as ``needs``: with the hooks that the method overrides, all that an engine asks about it.
 
     Args:
         client_weights: clients keep all their weights between visits; clients that do not receive continue from these.
