@@ -47,6 +47,7 @@ class EnteredSweep:
                 choices = [axis for axis in settings.axes if isinstance(axis, Choices)]
                 runs = [Run(point, seed) for seed in settings.seeds for point in grid(choices)]
                 self.study.queue(run for run in runs if run not in left_out)
+                self.study.withdraw(left_out)  # queued before they were known to be done elsewhere
             if settings.retry_failed:
                 self.study.queue_failed()
 

@@ -11,7 +11,7 @@ of hosts.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ with needing_extra("sweep", "fl-lightning sweep"):
     from sqlalchemy.exc import DatabaseError
 
 _WAIT = 60  # seconds to wait for another worker that uses the database
+_WITHDRAWN = "withdrawn"  # attribute of an attempt that was never made
 _UNPRUNED = 5  # runs that must have ended before others are compared with them
 
 Stands = Literal["waiting", "running", "done", "pruned", "failed"]
@@ -120,6 +121,14 @@ class SweepStudy:
                 if run.name not in known:
                     self._enqueue(run)
 
+    def withdraw(self, runs: Collection[Run]) -> None:
+        """Take runs off the queue, as if they had never been in it."""
+        with self.lock:
+            for trial in self._trials(TrialState.WAITING):
+                if _run(trial.user_attrs) in runs:
+                    self._storage.set_trial_user_attr(trial._trial_id, _WITHDRAWN, True)
+                    self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+
     def queue_failed(self) -> None:
         """Queue failed runs again."""
         with self.lock:
@@ -176,6 +185,8 @@ class SweepStudy:
     def _attempts(self) -> dict[str, list[FrozenTrial]]:
         attempts: dict[str, list[FrozenTrial]] = {}
         for trial in self._trials():
+            if _WITHDRAWN in trial.user_attrs:
+                continue
             attempts.setdefault(trial.user_attrs["run"], []).append(trial)
         return attempts
 

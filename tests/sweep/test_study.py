@@ -36,6 +36,19 @@ def test_runs_are_claimed_in_order_and_once(tmp_path):
     assert second.claim() is None
 
 
+def test_what_was_done_elsewhere_is_taken_off_the_queue(tmp_path):
+    """Only what waits: a run that has begun goes on. If it is queued again, it is new."""
+    study = SweepStudy(tmp_path)
+    study.queue(RUNS)
+    claim = study.claim()
+    study.withdraw(RUNS[:2])
+    assert [record.run for record in study.records()] == [RUNS[0], *RUNS[2:]]
+    assert study.claim().run == RUNS[2]
+    study.finish(claim, {})
+    study.queue(RUNS)
+    assert [(record.run, record.stands) for record in study.records()][-1] == (RUNS[1], "waiting")
+
+
 def test_a_grid_that_grew_gets_the_missing_runs(tmp_path):
     study = SweepStudy(tmp_path)
     study.queue(RUNS[:2])
