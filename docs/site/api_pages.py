@@ -14,6 +14,7 @@ from method_pages import documented_methods
 _WITHOUT_LIST = (
     *(
         "fl_lightning.models.federated_net",
+        "fl_lightning.forgetting",
         "fl_lightning.metrics",
         "fl_lightning.export",
         "fl_lightning.functional.random_streams",
