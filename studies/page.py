@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
@@ -18,7 +19,7 @@ from studies.results_file import COLLAPSED_IS, Result
 from studies.table import Group, all_runs, compared, compared_within, groups, label, tag
 
 PAGE = "report.md"
-_WIDTH, _RESOLUTION = 5.5, 150  # of the figure: inches, and dots an inch
+_INCHES, _RESOLUTION = 5.5, 150  # width of the figure, and dots an inch
 _WIDTH = 128
 _JOINT = "\N{NO-BREAK SPACE}"  # where a line does not end
 
@@ -29,7 +30,7 @@ def write_page(study: Study, results: Sequence[Result], folder: Path) -> None:
     with atomic_write(folder / PAGE) as path:
         path.write_text(page(study, results), encoding="utf-8")
     if any(result.ended == "done" for result in results):
-        with atomic_write(folder / "figure.png") as path, drawing_style(_WIDTH):
+        with atomic_write(folder / "figure.png") as path, drawing_style(_INCHES):
             draw(study, groups(results)).savefig(path, format="png", dpi=_RESOLUTION)
 
 
@@ -59,11 +60,12 @@ def draw(study: Study, found: Sequence[Group]) -> Figure:
     """The first measure of every setting: its runs as points, their mean, and its interval."""
     measure, heading = next(iter(study.measures.items()))
     shown = [group for group in found if group.by_seed(measure)]
-    figure = Figure(figsize=(_WIDTH, 0.8 + 0.2 * max(len(shown), 1)), layout="constrained")
+    figure = Figure(figsize=(_INCHES, 0.8 + 0.2 * max(len(shown), 1)), layout="constrained")
     axes = figure.subplots()
     for row, group in enumerate(shown):
         values, of_all = list(group.by_seed(measure).values()), group.over_all(measure)
-        axes.plot(of_all.interval, [row, row], color="C0")
+        interval = np.clip(of_all.interval, 0, 1) if "accuracy" in measure else of_all.interval
+        axes.plot(interval, [row, row], color="C0")
         axes.plot(values, [row] * len(values), "o", color="C0", alpha=0.4)
         axes.plot([of_all.mean], [row], "|", color="C0", ms=10)
     axes.set(xlabel=heading, yticks=range(len(shown)), yticklabels=[label(study, group) for group in shown])

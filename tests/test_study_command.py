@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fork_server import FORKED_RUNS
 from options import NO_PICTURES
+from PIL import Image
 from scipy import stats
 
 import fl_lightning
@@ -258,7 +259,8 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
     assert re.search(r"small: 1 of 2 runs done, 1 remain, about \d+\.\d s with 1 at once", out)
     page = (tmp_path / "results" / "small" / "report.md").read_text()
     assert "Of 2 runs 2 are done." in " ".join(page.split())
-    assert (tmp_path / "results" / "small" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    with Image.open(tmp_path / "results" / "small" / "figure.png") as figure:
+        assert figure.width == 825  # 5.5 inches
     assert not (version.with_name("version_1")).exists()
 
     (tmp_path / "results" / "small" / "report.md").unlink()
