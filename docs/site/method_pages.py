@@ -93,7 +93,7 @@ def _keys(method: type[FederatedModule]) -> str:
             named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name not in ("self", "net")
             is_new = name not in common or parameter.default != common[name].default
             if named and is_new and name not in [row[0] for row in rows]:
-                default = "" if parameter.default is parameter.empty else f"`{parameter.default}`"
+                default = "" if parameter.default is parameter.empty else _shown(parameter.default)
                 rows.append([name, default, described.get(name, "")])
     text = table(["key", "default", "what"], ([f"`--{option}.{name}`", *rest] for name, *rest in rows)) + "\n" if rows else ""
     rest = "The others are those that [all methods](../api/fl_lightning.md) have."
@@ -202,3 +202,10 @@ def _table_rows(page: Path) -> Iterator[tuple[list[str], list[str], str]]:
             head = cells
         elif not set("".join(cells)) <= set("-: "):
             yield head, cells, section
+
+
+def _shown(default: object) -> str:
+    """A default as text; of a function its name, if it has one."""
+    if not inspect.isfunction(default):
+        return f"`{default}`"
+    return "a function" if default.__name__ == "<lambda>" else f"`{default.__name__}`"

@@ -510,7 +510,7 @@ def test_too_many_natural_clients_are_named(num_clients):
     [
         (4, 0, "^classes_per_client is 0, must be between 1 and 5: so many classes there are"),
         (4, 6, "^classes_per_client is 6, must be between 1 and 5: so many classes there are"),
-        (2, 2, "^num_clients is 2: at 2 a client, some of the 5 classes belong to nobody"),
+        (2, 2, "^num_clients is 2: at 2 a client, some of the 5 classes have no client"),
     ],
 )
 @pytest.mark.parametrize("partition", [class_partition, power_law_partition])

@@ -132,7 +132,7 @@ def _deal_classes(
     if num_clients * k < num_classes:
         raise ArgumentError(
             "num_clients",
-            f"is {num_clients}: at {k} a client, some of the {num_classes} classes belong to nobody: "
+            f"is {num_clients}: at {k} a client, some of the {num_classes} classes have no client: "
             "raise num_clients or classes_per_client",
         )
     num_laps = -(-num_clients * k // num_classes)

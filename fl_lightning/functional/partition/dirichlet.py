@@ -30,7 +30,7 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
     Example::
 
         >>> parts = dirichlet_partition([0] * 5 + [1] * 5, num_clients=3, alpha=0.5, seed=0)
-        >>> [len(part) for part in parts]  # one sample belongs to nobody
+        >>> [len(part) for part in parts]  # one sample is left over
         [3, 3, 3]
     """
     labels = checked_labels(labels, num_clients)
