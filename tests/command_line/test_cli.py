@@ -65,7 +65,7 @@ SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
         (["--model", "FedAvgg"], "did you mean FedAvg?"),
         (["--model.net", "CNN2d"], "did you mean CNN2?"),
         (["--model.net", "ResNet18"], "model.net ResNet18 needs images of at least 17x17"),
-        (["--model.loss", "TCE"], "there are CrossEntropy, "),
+        (["--model.loss", "TCE"], "there are CalibratedCrossEntropy, CrossEntropy, "),
         (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is no option here"),
         (["--data.alpha", "1"], "data.alpha is no option here"),
         (["--seed_everything", "true"], "seed_everything is true: "),

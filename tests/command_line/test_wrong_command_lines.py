@@ -142,7 +142,7 @@ OTHERS = [
     (["--model.net=" + "[" * 60], "model.net", "deeper than 50 levels"),
     (["--model.loss", "a." * 50_000 + "a"], "model.loss", "is not an import path: it has 50,000 dots"),
     *(([option, "a" * 100_000], option.removeprefix("--"), "aaa...") for option in ("--model.loss", "--model.local_steps")),
-    (["--model.loss", "."], "model.loss is .", "there are CrossEntropy"),
+    (["--model.loss", "."], "model.loss is .", "there are CalibratedCrossEntropy, CrossEntropy"),
     *(
         (["--model.loss", "torch.nn.CrossEntropyLoss", f"--model.loss.{option}"], f"model.loss.{key}", says)
         for option, key, says in (
