@@ -1,7 +1,7 @@
 """The pictures: heatmaps and bars, drawn without any global state of matplotlib but its settings.
 
-A figure has the width of ``figure.figsize``, and the height that its rows of text need at the font size. Text is never shrunk:
- ``fl-lightning figures`` sets the width of a paper's column, TensorBoard gets matplotlib's defaults.
+A figure has the width of ``figure.figsize``, and the height that its rows of text need at the font size. Text is never shrunk.
+``fl-lightning figures`` sets the width of a paper's column; TensorBoard gets matplotlib's defaults.
 """
 
 import textwrap

@@ -60,7 +60,7 @@ class RoundHooks:
         """The parts of both.
 
         Raises:
-            ValueError: if they have a name in common, of which one would silently replace the other.
+            ValueError: if both have a name, as one would silently replace the other.
         """
         for name in of_method.keys() & of_learner.keys():
             method, learner = type(self.method).__name__, type(self.tasks).__name__
