@@ -337,7 +337,7 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
         raise ValueError(f"the clients of {type(method).__name__} keep separate models: a checkpoint has no single net")
     if isinstance(method.net, UnbuiltNet):
         inputs = recorded_inputs(checkpoint)
-        method.make_net(tuple(inputs.net_shape), len(inputs.classes))
+        method.make_net(inputs.input_shape, len(inputs.classes))
     method.configure_model()
     if not method.has_global_model:
         raise ValueError(

@@ -1,16 +1,16 @@
 """Serves clients their training samples: batches of local steps, whole passes, and each sample once."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice, repeat, tee
 
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fl_lightning.data.batch_plan import Step, Visits, joined
 from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import BatchSizes, PresentShards
-from fl_lightning.protocol import Batch, PlannedStep
+from fl_lightning.protocol import Batch, NetInputs, PlannedStep
 
 _READ_TOGETHER = 1 << 24  # approximate limit of input values: 64 MiB
 
@@ -87,7 +87,7 @@ class ShardBatches:
         for step, read in zip(plan, stored, strict=False):
             count = len(step.indices)
             samples = self.shards.train[step.indices].to(device)
-            inputs = None if read is None else read[0].chunk(count)
+            inputs = None if read is None else _chunks(read[0], count, dim=0)
             positions = (step.indices - starts[:count]).to(device) if starts is not None else None
             real, counters = (None if part is None else part.to(device) for part in (step.real, step.draw_counters))
             columns = (samples, counters, None if keys is None else keys[:count], real, positions)
@@ -98,7 +98,7 @@ class ShardBatches:
         """The batch of a planned step: nothing in it depends on the host."""
         inputs, targets = step.inputs, self.samples.train.targets[step.samples]
         if inputs is None:
-            inputs = self.samples.train.inputs[step.samples.reshape(-1)]
+            inputs = self.samples.train.rows(step.samples)
         prepared = self._prepared(inputs, targets, step.key, step.counters)
         return _first(Batch(prepared, targets, step.real, step.positions))
 
@@ -139,12 +139,12 @@ class ShardBatches:
             others = (None if other is None else other.to(preparation.device) for other in others)
             yield from _apart(Batch(inputs, targets, *others), count)
 
-    def _prepared(self, inputs: Tensor, targets: Tensor, keys: Tensor | None, counters: Tensor) -> Tensor:
+    def _prepared(self, inputs: NetInputs, targets: Tensor, keys: Tensor | None, counters: Tensor) -> NetInputs:
         """Stored inputs (M * B, ...) of M clients as a net takes them, (M, B, ...), augmented if there are keys, (M,)."""
         preparation = self.samples.preparation
         if keys is not None:
             inputs = preparation.augmented(inputs, keys, counters)
-        return preparation.normalise(inputs).reshape(*targets.shape, *preparation.input_shape)
+        return tree_map(lambda part: part.reshape(*targets.shape, *part.shape[1:]), preparation.normalise(inputs))
 
     def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
         """On a GPU, where every operation costs a launch, groups of a client's steps of one shape; otherwise single steps."""
@@ -152,7 +152,7 @@ class ShardBatches:
             yield from ([step] for step in planned)
             return
         for (clients, samples), alike in groupby(planned, key=lambda step: step.indices.shape):
-            values = samples * math.prod(self.samples.preparation.input_shape)
+            values = samples * self.samples.preparation.sample_values
             most = max(_READ_TOGETHER // max(values, 1), 1) if clients == 1 else 1
             while steps := list(islice(alike, most)):
                 yield steps
@@ -162,10 +162,15 @@ def _apart(batch: Batch, count: int) -> Iterator[Batch]:
     """The batches of this many steps that were read together."""
     if count == 1:
         return iter([batch])
-    parts = (None if part is None else part.chunk(count, dim=1) for part in batch)
-    return map(Batch._make, zip(*([None] * count if part is None else part for part in parts), strict=True))
+    return map(Batch._make, zip(*([None] * count if part is None else _chunks(part, count, 1) for part in batch), strict=True))
+
+
+def _chunks(inputs: NetInputs, count: int, dim: int) -> list[NetInputs]:
+    """Equal parts along a dimension."""
+    leaves, structure = tree_flatten(inputs)
+    return [tree_unflatten(parts, structure) for parts in zip(*(leaf.chunk(count, dim) for leaf in leaves), strict=True)]
 
 
 def _first(stacked: Batch) -> Batch:
     real, indices = (None if part is None else part[0] for part in (stacked.real, stacked.sample_indices))
-    return Batch(stacked.inputs[0], stacked.targets[0], real, indices)
+    return Batch(tree_map(lambda part: part[0], stacked.inputs), stacked.targets[0], real, indices)

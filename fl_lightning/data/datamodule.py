@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -27,7 +28,7 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
-from fl_lightning.protocol import EvaluationName
+from fl_lightning.protocol import EvaluationName, NetInputs
 
 
 class FederatedDataModule(LightningDataModule):
@@ -139,7 +140,7 @@ class FederatedDataModule(LightningDataModule):
         else:
             private, self._public = self.split.private_and_public(dataset)
             self.shards = self.split.shards(dataset, private, self.val_fraction, self.test_fraction)
-        self.preparation = Preparation(dataset.train.inputs, self.augment, self.mean, self.std)
+        self.preparation = Preparation(dataset.train, self.augment, self.mean, self.std)
         self._samples = PreparedSamples(dataset, self.preparation, self.storage, self.num_workers)
         self.present_shards = PresentShards(self.shards, 1 if self._streams is None else self._streams.num_tasks)
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
@@ -194,11 +195,12 @@ class FederatedDataModule(LightningDataModule):
         return self.samples.dataset.classes
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the net takes it: (channels, height, width) for images."""
+    def input_shape(self) -> Any:
+        """Shape of one sample as the net takes it: (channels, height, width) for images; a dict or tuple of shapes if a net
+        takes several tensors."""
         return self.samples.preparation.input_shape
 
-    def first_inputs(self, count: int) -> Tensor:
+    def first_inputs(self, count: int) -> NetInputs:
         """A few training inputs as the net takes them in evaluation."""
         return self.samples.first_inputs(count)
 

@@ -1,25 +1,29 @@
 """A federation from data in memory: arrays, data frames or torch's datasets, and the client of each sample."""
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
+from fl_lightning.data.samples import Samples
 from fl_lightning.data.sources.arrays import Arrays
+from fl_lightning.protocol import NetInputs
+
+_LABELS = ("labels", "label", "targets")
 
 Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
 
 
-def from_arrays(
-    inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike, clients: Clients, **settings: Any
-) -> FederatedDataModule:
+def from_arrays(inputs: NetInputs, targets: Tensor | ArrayLike, clients: Clients, **settings: Any) -> FederatedDataModule:
     """A data module from tensors, NumPy arrays or data frames and index lists, in one line.
 
     ``from_arrays(x, y, clients=[[0, 1], [2, 3, 4]], cohorts=[[0], [0, 1]], batch_size=None)`` trains client 0 in round 1 and
@@ -27,7 +31,7 @@ def from_arrays(
 
     Args:
         inputs: (n, ...) training inputs, as :class:`Arrays` takes them.
-        targets: (n,) class indices.
+        targets: (n,) class indices, or names of classes.
         clients: sample indices of each client; or these by the clients' names, in the order of clients 0, 1, ...; or (n,) the
             client of every sample, as numbers or names, which are sorted for clients 0, 1, ...
         settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and arguments of
@@ -47,23 +51,65 @@ def from_arrays(
 
 
 def from_dataset(
-    train: TorchDataset, clients: Clients, test: TorchDataset | None = None, **settings: Any
+    train: TorchDataset,
+    clients: Clients,
+    test: TorchDataset | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    **settings: Any,
 ) -> FederatedDataModule:
-    """A data module from torch's datasets with pairs of an input and its class; all are read into memory.
+    """A data module from torch's or Hugging Face's datasets with pairs of an input and its class; all are read into memory.
 
     Args:
-        train: a ``TensorDataset`` of inputs and targets, or any dataset of known length whose samples are such pairs.
+        train: a ``TensorDataset`` of inputs and targets, or any dataset of known length with samples that are such pairs, or
+            dicts of the net's arguments and the class, as ``labels`` or ``label``.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
+        collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
+            all samples, so that texts are padded to the longest. By default samples have one shape.
         settings: ``classes`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: if a sample is not a pair of an array and a number, or inputs differ in shape; and as :func:`from_arrays`.
+        ValueError: if a sample is neither a pair of an array and a number nor a dict with both, or inputs differ in shape;
+            and as :func:`from_arrays`.
     """
-    inputs, targets = _stacked("train", train)
+    parts = {"train": train} if test is None else {"train": train, "test": test}
+    if collate is not None or _has_several_inputs(train):
+        read = _collated(parts, collate or default_collate)
+    else:
+        read = [_stacked(name, part) for name, part in parts.items()]
     if test is not None:
-        settings["test_inputs"], settings["test_targets"] = _stacked("test", test)
-    return from_arrays(inputs, targets, clients, **settings)
+        settings["test_inputs"], settings["test_targets"] = read[1]
+    return from_arrays(*read[0], clients, **settings)
+
+
+def _has_several_inputs(samples: TorchDataset) -> bool:
+    """Whether a sample is a dict, or a pair of one and its class."""
+    if not isinstance(samples, Sized) or len(samples) == 0:
+        return False
+    sample = samples[0]
+    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping))
+
+
+def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Tensor]]:
+    """Inputs and targets of each dataset, from one batch of all samples."""
+    sizes = [len(_sized(name, part)) for name, part in parts.items()]
+    rows = [part[i] for part, size in zip(parts.values(), sizes, strict=True) for i in range(size)]
+    try:
+        batch = collate(rows)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of any function
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"samples do not make a batch ({reason}): give from_dataset a collate that pads them") from error
+    if isinstance(batch, Mapping):
+        name = next((name for name in _LABELS if name in batch), None)
+        if name is None:
+            raise ValueError(f"samples have {', '.join(map(str, batch))}, but no class: name it {' or '.join(_LABELS)}")
+        inputs, targets = {str(key): part for key, part in batch.items() if key != name}, batch[name]
+    else:
+        inputs, targets = batch
+    all_samples = Samples(tree_map(torch.as_tensor, inputs), torch.as_tensor(targets))
+    bounds = [0, *accumulate(sizes)]
+    parts_of = [slice(*ends) for ends in pairwise(bounds)]
+    return [(all_samples.rows(rows), all_samples.targets[rows]) for rows in parts_of]
 
 
 def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
@@ -91,15 +137,19 @@ def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
     return [part.tolist() for part in np.split(order, np.cumsum(np.bincount(client))[:-1])]
 
 
+def _sized(name: str, samples: TorchDataset) -> Sized:
+    if not isinstance(samples, Sized):
+        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a dataset with indices")
+    return samples
+
+
 def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
     """Inputs (n, ...) and targets (n,) of a dataset."""
     if isinstance(samples, TensorDataset):
         if len(samples.tensors) != 2:
             raise ValueError(f"{name} is a TensorDataset of {len(samples.tensors)} tensors, must have two: inputs and targets")
         return samples.tensors
-    if not isinstance(samples, Sized):
-        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a dataset with indices")
-    pairs = [_pair(name, i, samples[i]) for i in range(len(samples))]
+    pairs = [_pair(name, i, samples[i]) for i in range(len(_sized(name, samples)))]
     shapes = {tuple(inputs.shape) for inputs, _ in pairs}
     if len(shapes) != 1:
         given = f"inputs of the shapes {sorted(shapes)}, must be of one" if shapes else "no sample"
@@ -109,7 +159,9 @@ def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
 
 def _pair(name: str, i: int, sample: object) -> tuple[Tensor, Tensor]:
     if not isinstance(sample, tuple | list) or len(sample) != 2:
-        raise ValueError(f"{name}[{i}] is {type(sample).__name__}, must be a pair of an input and its class: select the two")
+        raise ValueError(
+            f"{name}[{i}] is {type(sample).__name__}, must be a pair of an input and its class, or a dict: select the two"
+        )
     try:
         inputs, target = map(torch.as_tensor, sample)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from fl_lightning.protocol import Batch
+from fl_lightning.protocol import Batch, NetInputs
 
 
 class EvaluationInputs:
@@ -21,7 +21,7 @@ class EvaluationInputs:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def split(self, size: int) -> Iterator[Tensor]:
+    def split(self, size: int) -> Iterator[NetInputs]:
         """All inputs in order, ``size`` at a time, the rest in the last part; as ``Tensor.split``."""
         return (batch.inputs for batch in self._read(self._indices.split(size)))
 

@@ -3,24 +3,26 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.loaders import EvaluationInputs
-from fl_lightning.data.samples import Dataset, Part, are_whole, type_name
+from fl_lightning.data.samples import Dataset, Part, Samples, are_whole, shapes, type_names
 from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.storage import Storage, place_samples
 from fl_lightning.functional.random_streams import random_bits
-from fl_lightning.protocol import Batch
+from fl_lightning.protocol import Batch, NetInputs
 
 
 class Preparation:
     """Stored samples as a net takes them, on its device and in its precision, which :meth:`to` sets.
 
     Args:
-        stored: (n, ...) training inputs.
+        stored: training samples.
         augment: changes to images, in order; in evaluation without randomness.
         mean, std: one value per channel, in [0, 1] for images; None: measured on ``stored``, if those are images.
 
@@ -29,20 +31,25 @@ class Preparation:
     """
 
     def __init__(
-        self, stored: Tensor, augment: Sequence[Augmentation], mean: Sequence[float] | None, std: Sequence[float] | None
+        self, stored: Samples, augment: Sequence[Augmentation], mean: Sequence[float] | None, std: Sequence[float] | None
     ) -> None:
-        if augment and stored.ndim != 4:
-            shape = tuple(stored.shape[1:])
+        inputs = stored.inputs
+        if augment and not (isinstance(inputs, Tensor) and inputs.ndim == 4):
+            shape = shapes(inputs)
             raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
-        if mean is not None and are_whole(stored):
+        if mean is not None and (are_whole(inputs) or not isinstance(inputs, Tensor)):
+            kind = "whole numbers that are no images" if are_whole(inputs) else "several tensors a sample"
             raise ValueError(
-                f"data.mean is {list(mean)}, but data.source gives whole numbers that are no images: leave "
-                "data.mean and data.std out, or give floats"
+                f"data.mean is {list(mean)}, but data.source gives {kind}: leave data.mean and data.std out, or give floats"
             )
         self.augment = tuple(augment)
-        self._example = stored[:1]
-        self.statistics = channel_statistics(stored, self._without_chance, mean, std)  # None: inputs are used as they are
-        self.input_shape = tuple(self._without_chance(self._example).shape[1:])  # of one sample as the net takes it
+        self._example = stored.rows(slice(1))
+        self.statistics = None  # inputs are used as they are
+        if isinstance(inputs, Tensor):
+            self.statistics = channel_statistics(inputs, self._without_chance, mean, std)
+        prepared = self._without_chance(self._example)
+        self.input_shape = shapes(prepared)  # of one sample as the net takes it
+        self.sample_values = sum(part.numel() for part in tree_leaves(prepared))
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -67,15 +74,15 @@ class Preparation:
             images = augmentation(images, values)
         return images
 
-    def for_evaluation(self, inputs: Tensor) -> Tensor:
+    def for_evaluation(self, inputs: NetInputs) -> NetInputs:
         """Inputs in the shape of those for training, without randomness."""
         return self.normalise(self._without_chance(inputs))
 
-    def normalise(self, inputs: Tensor) -> Tensor:
+    def normalise(self, inputs: NetInputs) -> NetInputs:
         """Augmented inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers unchanged."""
-        return normalise(inputs, self._scale, self.dtype)
+        return tree_map(lambda part: normalise(part, self._scale, self.dtype), inputs)
 
-    def _without_chance(self, images: Tensor) -> Tensor:
+    def _without_chance(self, images: NetInputs) -> NetInputs:
         for augmentation in self.augment:
             images = augmentation.evaluate(images)
         return images
@@ -120,14 +127,16 @@ class PreparedSamples:
         samples = self.train if part == "train" else self.test
         return samples.targets[indices.to(samples.device)]
 
-    def first_inputs(self, count: int) -> Tensor:
+    def first_inputs(self, count: int) -> NetInputs:
         """A few training inputs as the net takes them in evaluation."""
-        first = self.dataset.train.inputs[:count].clone()  # not a view, which would hold the memory of all
-        return self.preparation.for_evaluation(first.to(self.preparation.device))
+        device = self.preparation.device
+        # Not a view, which would hold the memory of all.
+        first = tree_map(lambda part: part.clone().to(device), self.dataset.train.rows(slice(count)))
+        return self.preparation.for_evaluation(first)
 
     @property
     def inputs_are_whole(self) -> bool:
-        """Whether the net's inputs are whole numbers, such as token ids, which have no gradients."""
+        """Whether some of the net's inputs are whole numbers, such as token ids, which have no gradients."""
         return are_whole(self.dataset.train.inputs)
 
     @property
@@ -135,7 +144,15 @@ class PreparedSamples:
         """The facts for the use of a trained net: the form of stored samples, their statistics and the classes."""
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
-        return InputRecord(list(stored.shape[1:]), list(shape), type_name(stored), mean, std, list(self.dataset.classes))
+        parts = map(_plain, (shapes(stored), shape, type_names(stored)))
+        return InputRecord(*parts, mean, std, list(self.dataset.classes))
+
+
+def _plain(value: Any) -> Any:
+    """A shape, a type, or a dict or tuple of some, with lists in the place of tuples."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """Datasets and samples, the form of data between a source and a client."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fl_lightning.protocol import NetInputs
 
 Part = Literal["train", "test"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -17,16 +20,25 @@ _SAMPLES_AT_ONCE = 4096
 class Samples:
     """Inputs (n, ...) as stored, and targets (n,).
 
-    Their type determines the kind of inputs: uint8 are images (n, channels, height, width), which are scaled to [0, 1] and
-    normalised; other whole numbers, such as token ids, reach the net unchanged; floats and truth values become the net's
-    floats.
+    Inputs are a tensor or, for a net with several arguments, a dict or tuple of tensors with n rows each: the arguments by
+    name or in order. Their type determines the kind of inputs: uint8 are images (n, channels, height, width), which are
+    scaled to [0, 1] and normalised; other whole numbers, such as token ids, reach the net unchanged; floats and truth values
+    become the net's floats. Images that are one of several tensors are given as floats.
     """
 
-    inputs: Tensor
+    inputs: NetInputs
     targets: Tensor
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def rows(self, indices: Tensor | slice) -> NetInputs:
+        """Inputs of some samples."""
+        return tree_map(lambda part: part[indices], self.inputs)
+
+    def none(self) -> "Samples":
+        """No samples, of the same kind."""
+        return Samples(self.rows(slice(0)), self.targets[:0])
 
 
 @dataclass(frozen=True)
@@ -51,10 +63,13 @@ class Dataset:
     def __post_init__(self) -> None:
         _check_class_names(self.classes)
         for part, samples in (("training", self.train), ("test", self.test)):
-            _check_lengths(part, samples)
+            _check_targets(part, samples.targets)
             _check_labels(part, samples.targets, len(self.classes))
-            _check_inputs(part, samples.inputs)
-        _check_parts_match(self.train.inputs, self.test.inputs)
+            for inputs in tree_leaves(samples.inputs):
+                _check_length(part, inputs, samples.targets)
+                _check_inputs(part, inputs)
+            _check_several(part, samples.inputs)
+        _check_parts_match(self.train, self.test)
         if len(self.train) == 0:
             raise ValueError("data.source gives no training sample: give some")
         if self.owners is not None and self.owners.shape != self.train.targets.shape:
@@ -67,14 +82,19 @@ class Dataset:
             )
 
 
-def are_whole(inputs: Tensor) -> bool:
-    """Whether inputs are whole numbers that reach the net unchanged: neither images nor truth values."""
-    return inputs.dtype in _WHOLE
+def are_whole(inputs: NetInputs) -> bool:
+    """Whether some inputs are whole numbers that reach the net unchanged: neither images nor truth values."""
+    return any(part.dtype in _WHOLE for part in tree_leaves(inputs))
 
 
-def type_name(tensor: Tensor) -> str:
-    """The type of a tensor's values, such as ``int64``."""
-    return str(tensor.dtype).removeprefix("torch.")
+def type_names(inputs: NetInputs) -> Any:
+    """The type of the values, such as ``int64``; a dict or tuple of such for several tensors."""
+    return tree_map(lambda part: str(part.dtype).removeprefix("torch."), inputs)
+
+
+def shapes(inputs: NetInputs) -> Any:
+    """The shape of one sample; a dict or tuple of such for several tensors."""
+    return tree_map(lambda part: tuple(part.shape[1:]), inputs)
 
 
 def numbered_classes(train: Samples, test: Samples) -> tuple[str, ...]:
@@ -110,20 +130,20 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _check_lengths(part: str, samples: Samples) -> None:
-    if samples.inputs.ndim == 0:
-        raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
-    if samples.targets.ndim != 1:
+def _check_targets(part: str, targets: Tensor) -> None:
+    if targets.ndim != 1:
         raise ValueError(
-            f"data.source gives {part} targets of shape {tuple(samples.targets.shape)}, must be (samples,): "
+            f"data.source gives {part} targets of shape {tuple(targets.shape)}, must be (samples,): "
             "multi-label tasks and segmentation are not supported, so write it as single-label classification, with the index "
             "of one class for each sample"
         )
-    if len(samples.inputs) != len(samples.targets):
-        raise ValueError(
-            f"data.source gives {len(samples.inputs)} {part} inputs and {len(samples.targets)} targets: "
-            "give one target a sample"
-        )
+
+
+def _check_length(part: str, inputs: Tensor, targets: Tensor) -> None:
+    if inputs.ndim == 0:
+        raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
+    if len(inputs) != len(targets):
+        raise ValueError(f"data.source gives {len(inputs)} {part} inputs and {len(targets)} targets: give one target a sample")
 
 
 def _check_labels(part: str, targets: Tensor, num_classes: int) -> None:
@@ -144,7 +164,7 @@ def _check_inputs(part: str, inputs: Tensor) -> None:
         )
     if inputs.dtype not in (*_FLOATS, *_WHOLE, torch.uint8, torch.bool):
         raise ValueError(
-            f"data.source gives {part} inputs of type {type_name(inputs)}, must be floats, uint8 images or signed whole "
+            f"data.source gives {part} inputs of type {type_names(inputs)}, must be floats, uint8 images or signed whole "
             "numbers: convert them"
         )
     if 0 in shape[1:]:
@@ -166,14 +186,31 @@ def _check_finite(part: str, inputs: Tensor) -> None:
         )
 
 
-def _check_parts_match(train: Tensor, test: Tensor) -> None:
+def _check_several(part: str, inputs: NetInputs) -> None:
+    """Refuse a dict or tuple that a net cannot be called with."""
+    if isinstance(inputs, Tensor):
+        return
+    if len(tree_leaves(inputs)) == 0:
+        raise ValueError(f"data.source gives {part} inputs without a tensor: give at least one")
+    names = inputs if isinstance(inputs, dict) else range(len(inputs))
+    for name in names:
+        if not isinstance(inputs[name], Tensor):
+            raise ValueError(f"data.source gives {part} inputs with {name!r} of several tensors: give one tensor a name")
+        if inputs[name].dtype == torch.uint8:
+            raise ValueError(
+                f"data.source gives {part} inputs with uint8 images as {name!r} beside other tensors: give them as floats, "
+                "normalised"
+            )
+
+
+def _check_parts_match(train: Samples, test: Samples) -> None:
     """Raise a ValueError if the parts differ in shape or kind: both get the same changes for the same net."""
     if len(test) == 0:
         return
-    if train.shape[1:] != test.shape[1:]:
-        shapes = (tuple(part.shape[1:]) for part in (train, test))
-        raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*shapes))
-    kinds = [(part.dtype == torch.uint8, are_whole(part)) for part in (train, test)]
+    given = shapes(train.inputs), shapes(test.inputs)
+    if given[0] != given[1]:
+        raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*given))
+    kinds = [[(one.dtype == torch.uint8, are_whole(one)) for one in tree_leaves(part.inputs)] for part in (train, test)]
     if kinds[0] != kinds[1]:
-        types = map(type_name, (train, test))
+        types = type_names(train.inputs), type_names(test.inputs)
         raise ValueError("data.source gives training inputs of type {} and test inputs of {}: convert one".format(*types))

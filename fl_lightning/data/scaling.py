@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_each
 from fl_lightning.data.samples import are_whole
+from fl_lightning.protocol import NetInputs
 
 
 class ChannelStatistics(NamedTuple):
@@ -35,12 +37,17 @@ class InputRecord(NamedTuple):
     ``mean`` and ``std`` have one value per channel, or one for all, in [0, 1] for images; None if inputs are used unchanged.
     """
 
-    shape: list[int]  # of one sample as stored, before ``data.augment``
-    net_shape: list[int]  # of one sample as the net takes it
-    dtype: str  # as stored: uint8 for images
+    shape: Any  # of one sample as stored, before ``data.augment``; a dict or tuple of shapes if a net takes several tensors
+    net_shape: Any  # of one sample as the net takes it
+    dtype: Any  # as stored: uint8 for images
     mean: list[float] | None
     std: list[float] | None
     classes: list[str]  # in label order
+
+    @property
+    def input_shape(self) -> Any:
+        """``net_shape`` as :attr:`fl_lightning.FederatedDataModule.input_shape` gives it."""
+        return _shape(self.net_shape)
 
     @property
     def statistics(self) -> ChannelStatistics | None:
@@ -49,9 +56,15 @@ class InputRecord(NamedTuple):
             return None
         return ChannelStatistics(*(torch.tensor(part, dtype=torch.float64) for part in (self.mean, self.std)))
 
-    def examples(self, count: int) -> Tensor:
+    def examples(self, count: int) -> NetInputs:
         """(count, ...) inputs of zeros, in the shape and dtype of stored ones."""
-        return torch.zeros(count, *self.shape, dtype=getattr(torch, self.dtype))
+        return tree_map(lambda dtype, shape: torch.zeros(count, *shape, dtype=getattr(torch, dtype)), self.dtype, self.shape)
+
+
+def _shape(stored: Any) -> Any:
+    if isinstance(stored, dict):
+        return {name: _shape(shape) for name, shape in stored.items()}
+    return tuple(_shape(part) if isinstance(part, list) else part for part in stored)
 
 
 def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:

@@ -9,9 +9,11 @@ from typing import Literal
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.checks import machine_memory
 from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.protocol import NetInputs
 
 Storage = Literal["auto", "device", "stream"]
 
@@ -27,7 +29,7 @@ class StoredSamples:
     """
 
     def __init__(self, samples: Samples, device: torch.device, streamed: bool, num_workers: int) -> None:
-        self.inputs = samples.inputs if streamed else samples.inputs.to(device)
+        self.inputs = samples.inputs if streamed else tree_map(lambda part: part.to(device), samples.inputs)
         self.targets, self.device, self.streamed = samples.targets.to(device), device, streamed
         self._ahead = 2 * num_workers  # batches
         self._readers = ThreadPoolExecutor(num_workers, "reader") if streamed and num_workers > 0 else None
@@ -35,7 +37,7 @@ class StoredSamples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[NetInputs, Tensor]]:
         """For each tensor of n indices, on the device: inputs (n, ...) as stored, and targets in the shape of the indices.
 
         For streamed inputs, all indices are read before the first inputs are returned; otherwise one tensor at a time.
@@ -43,30 +45,36 @@ class StoredSamples:
         if not self.streamed:
             for indices in batches:
                 indices = indices.to(self.device)
-                yield self.inputs[indices.reshape(-1)], self.targets[indices]
+                yield self.rows(indices), self.targets[indices]
             return
         batches = [indices.cpu() for indices in batches]
         for indices, inputs in zip(batches, self._streamed_rows(batches), strict=True):
-            yield inputs.to(self.device, non_blocking=True), self.targets[indices.to(self.device)]
+            placed = tree_map(lambda part: part.to(self.device, non_blocking=True), inputs)
+            yield placed, self.targets[indices.to(self.device)]
 
-    def _streamed_rows(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+    def rows(self, indices: Tensor) -> NetInputs:
+        """Inputs (n, ...) as stored and where they are stored, of n indices of any shape there."""
+        flat = indices.reshape(-1)
+        return tree_map(lambda part: part[flat], self.inputs)
+
+    def _streamed_rows(self, batches: Sequence[Tensor]) -> Iterator[NetInputs]:
         """Inputs of each batch in order, some read ahead."""
         if self._readers is None:
-            yield from map(self._rows, batches)
+            yield from map(self._pinned, batches)
             return
-        reads = (self._readers.submit(self._rows, indices) for indices in batches)
+        reads = (self._readers.submit(self._pinned, indices) for indices in batches)
         ahead = deque(islice(reads, self._ahead))
         while ahead:
             rows = ahead.popleft().result()
             ahead.extend(islice(reads, 1))
             yield rows
 
-    def _rows(self, indices: Tensor) -> Tensor:
-        rows = self.inputs[indices.reshape(-1)]
+    def _pinned(self, indices: Tensor) -> NetInputs:
+        rows = self.rows(indices)
         if self.device.type != "cuda":
             return rows
         with torch.cuda.device(self.device):  # for this thread: pinning would use memory of the first GPU
-            return rows.pin_memory()
+            return tree_map(Tensor.pin_memory, rows)
 
 
 def place_samples(
@@ -78,7 +86,7 @@ def place_samples(
         storage: ``auto`` streams samples that do not fit on the device.
         announce: whether to print it if so.
     """
-    num_bytes = sum(part.inputs.nbytes for part in (dataset.train, dataset.test))
+    num_bytes = sum(tensor.nbytes for part in (dataset.train, dataset.test) for tensor in tree_leaves(part.inputs))
     streamed = storage == "stream" or (storage == "auto" and not fits(num_bytes, device))
     if streamed and storage == "auto" and announce:
         rank_zero_only(print)(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.federated_split import FederatedSplit
@@ -157,8 +158,9 @@ class TaskStream(Tasks):
         split = [row.split([*counts]) for row, counts in zip(rows, sizes, strict=True)]
         train, test, validation = ([part[kind] for part in split] for kind in range(3))
         classes = tuple(map(str, range(max(map(len, tasks.values())))))
-        pooled = Samples(torch.cat([dataset.train.inputs, dataset.test.inputs]), label_in_task[labels])
-        nothing = Samples(pooled.inputs[:0], pooled.targets[:0])
+        inputs = tree_map(lambda *parts: torch.cat(parts), dataset.train.inputs, dataset.test.inputs)
+        pooled = Samples(inputs, label_in_task[labels])
+        nothing = pooled.none()
         shards = shards_of_parts(train, validation, pooled.targets, len(classes))
         return Streams(Dataset(pooled, nothing, classes), names, order, shards, tuple(test))
 

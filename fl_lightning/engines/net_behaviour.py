@@ -4,11 +4,13 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.protocol import NetInputs
 
 
-def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:
+def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     """Whether, in train mode, the net's output for a sample or its buffers depend on the rest of the batch.
 
     Args:
@@ -17,26 +19,27 @@ def mixes_samples(net: nn.Module, inputs: Tensor) -> bool:
     """
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in net.modules()):
         return True
-    changed = torch.stack([inputs[0], _another(*inputs)])
+    changed = tree_map(lambda part: torch.stack([part[0], _another(*part)]), inputs)
     first, second = _forward(net, inputs), _forward(net, changed)
     return not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def draws(net: nn.Module, inputs: Tensor) -> bool:
+def draws(net: nn.Module, inputs: NetInputs) -> bool:
     """Whether, in train mode, the net draws from a global generator, as dropout does.
 
     Args:
         net: in train mode.
         inputs: (2, ...), two samples.
     """
-    state = torch.cuda.get_rng_state if inputs.is_cuda else torch.get_rng_state
-    with _always_the_same_draws(inputs.device):
+    device = _device(inputs)
+    state = torch.cuda.get_rng_state if device.type == "cuda" else torch.get_rng_state
+    with _always_the_same_draws(device):
         before = state()
         _outputs_and_buffers(net, inputs)
         return not torch.equal(state(), before)
 
 
-def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
+def activation_bytes(net: nn.Module, inputs: NetInputs) -> int:
     """Bytes per sample that a forward pass keeps for the backward pass, in addition to the weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in net.parameters()}
     kept: dict[int, int] = {}
@@ -47,9 +50,9 @@ def activation_bytes(net: nn.Module, inputs: Tensor) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with _always_the_same_draws(inputs.device), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with _always_the_same_draws(_device(inputs)), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = net(inputs)
-    return sum(kept.values()) // len(inputs) + outputs[0].numel() * outputs.element_size()
+    return sum(kept.values()) // len(outputs) + outputs[0].numel() * outputs.element_size()
 
 
 def _another(first: Tensor, second: Tensor) -> Tensor:
@@ -60,14 +63,14 @@ def _another(first: Tensor, second: Tensor) -> Tensor:
     return torch.zeros_like(second) if torch.equal(first, second) else first  # indices of an embedding have a largest
 
 
-def _forward(net: nn.Module, inputs: Tensor) -> list[Tensor]:
+def _forward(net: nn.Module, inputs: NetInputs) -> list[Tensor]:
     """The first sample's outputs and the buffers after it; each run starts with the same buffers and draws."""
-    with _always_the_same_draws(inputs.device):
+    with _always_the_same_draws(_device(inputs)):
         return _outputs_and_buffers(net, inputs)
 
 
 @torch.no_grad()
-def _outputs_and_buffers(net: nn.Module, inputs: Tensor) -> list[Tensor]:
+def _outputs_and_buffers(net: nn.Module, inputs: NetInputs) -> list[Tensor]:
     """The first sample's outputs and the buffers after it, which are restored."""
     before = [buffer.clone() for buffer in net.buffers()]
     outputs = net(inputs)[0]
@@ -75,6 +78,10 @@ def _outputs_and_buffers(net: nn.Module, inputs: Tensor) -> list[Tensor]:
     for buffer, old in zip(net.buffers(), before, strict=True):
         buffer.copy_(old)
     return [outputs, *after]
+
+
+def _device(inputs: NetInputs) -> torch.device:
+    return tree_leaves(inputs)[0].device
 
 
 def _always_the_same_draws(device: torch.device) -> AbstractContextManager[None]:

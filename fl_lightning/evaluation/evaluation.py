@@ -17,7 +17,7 @@ from fl_lightning.functional.transfers import to_device
 from fl_lightning.metrics import ClassScores, PersonalScores, Scores
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import EvaluationName
+from fl_lightning.protocol import EvaluationName, NetInputs
 from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.state.client_states import ClientStates
 
@@ -70,7 +70,7 @@ class Evaluation(Callback):
         trainer.training = True
 
     @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
-    def count(self, name: EvaluationName, inputs: Tensor, targets: Tensor) -> None:
+    def count(self, name: EvaluationName, inputs: NetInputs, targets: Tensor) -> None:
         """Count a batch of a part, if there is a global model."""
         if self._method.has_global_model:
             self._counts[name].update(self._method.net(inputs), targets)
@@ -228,8 +228,8 @@ class PersonalModels:
         return counts
 
 
-def _in_fast_layout(inputs: Tensor) -> Tensor:
+def _in_fast_layout(inputs: NetInputs) -> NetInputs:
     """The same values; images on a CPU with their channels last, because convolutions of few samples are faster so."""
-    if inputs.ndim == 4 and inputs.device.type == "cpu":
+    if isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.device.type == "cpu":
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs

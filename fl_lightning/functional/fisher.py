@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import grad, vmap
 from torch.nn.grad import conv2d_weight
+from torch.utils._pytree import tree_map
 
 from fl_lightning.functional.stateless import call_with, tensor_slots
 
 _GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: enough to fill a call
 # CPU libraries of convolutions process channels by eight; other numbers leave part of that idle.
 _CHANNELS_AT_A_TIME = 8
+_Inputs = Any  # a tensor (B, ...), or a dict or tuple of such
 _Loss = Callable[[Tensor, Tensor], Tensor]
 _Layers = dict[str, nn.Linear | nn.Conv2d]
 
 
-def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Inputs, Tensor]]) -> dict[str, Tensor]:
     """Diagonal of the empirical Fisher information: the mean over samples of the squared gradient of a sample's loss.
 
     Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels instead of
@@ -30,7 +32,7 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
     Args:
         net: the net with the trainable weights.
         loss: maps logits (B, C) and targets to one value per sample, (B,).
-        batches: inputs (B, ...) and targets, (B,) or, for soft labels, (B, C).
+        batches: inputs (B, ...), or a dict or tuple of such, and targets, (B,) or, for soft labels, (B, C).
 
     Returns:
         By name of the trainable weight, in its shape, in the order of ``net.named_parameters()``.
@@ -52,7 +54,7 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[Tensor
     with torch.autocast(next(net.parameters()).device.type, enabled=False):
         for inputs, targets in batches:
             if layers is None:
-                layers = _called_once(net, _plain_layers(net), inputs[:1])
+                layers = _called_once(net, _plain_layers(net), _rows(inputs, slice(1)))
             squares = _squares_of_layers(net, layers, loss, inputs, targets)
             squares |= _squares_of_samples(net, names - squares.keys(), loss, inputs, targets)
             fisher = {name: fisher[name] + squares[name] if fisher else squares[name] for name in names}
@@ -102,7 +104,11 @@ def _recorded(layers: _Layers) -> Iterator[dict[str, list[_Call]]]:
             handle.remove()
 
 
-def _called_once(net: nn.Module, layers: _Layers, one: Tensor) -> _Layers:
+def _rows(inputs: _Inputs, some: int | slice) -> _Inputs:
+    return tree_map(lambda tensor: tensor[some], inputs)
+
+
+def _called_once(net: nn.Module, layers: _Layers, one: _Inputs) -> _Layers:
     """The layers that a single sample, (1, ...), passes once and as a single row.
 
     If it is several rows, such as tokens, the same number of samples would look like one row per sample.
@@ -112,7 +118,7 @@ def _called_once(net: nn.Module, layers: _Layers, one: Tensor) -> _Layers:
     return {name: layers[name] for name, made in calls.items() if [len(call.received) for call in made] == [1]}
 
 
-def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: _Inputs, targets: Tensor) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of these layers' weights, from one backward pass.
 
     Layers that are called several times, not on one row per sample, or without effect are left out, and so are layers that
@@ -125,7 +131,7 @@ def _squares_of_layers(net: nn.Module, layers: _Layers, loss: _Loss, inputs: Ten
         name: call[0]
         for name, call in calls.items()
         if len(call) == 1
-        and len(call[0].received) == len(inputs)
+        and len(call[0].received) == len(targets)
         and all(uses[id(weight)] == 1 for weight in layers[name].parameters() if weight.requires_grad)
     }
     if not once:
@@ -202,7 +208,7 @@ def _at_positions(layer: nn.Linear | nn.Conv2d, values: Tensor) -> Tensor:
 
 
 def _squares_of_samples(
-    net: nn.Module, names: Iterable[str], loss: _Loss, inputs: Tensor, targets: Tensor
+    net: nn.Module, names: Iterable[str], loss: _Loss, inputs: _Inputs, targets: Tensor
 ) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of any weights, from a gradient for each sample."""
     tensors = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
@@ -211,18 +217,20 @@ def _squares_of_samples(
         return {}
     slots = tensor_slots(net)
 
-    def loss_of_one(weights: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        return loss(call_with(net, slots, {**weights, **tensors}, (sample[None],)), target[None])[0]
+    def loss_of_one(weights: dict[str, Tensor], sample: Any, target: Tensor) -> Tensor:
+        batch = tree_map(lambda part: part[None], sample)
+        return loss(call_with(net, slots, {**weights, **tensors}, (batch,)), target[None])[0]
 
     squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     if any(isinstance(layer, nn.RNNBase) for layer in net.modules()):  # in which torch.vmap fails at what they do in place
-        for sample, target in zip(inputs, targets, strict=True):
-            for name, gradient in grad(loss_of_one)(weights, sample, target).items():
+        for row, target in enumerate(targets):
+            for name, gradient in grad(loss_of_one)(weights, _rows(inputs, row), target).items():
                 squares[name] += gradient.square()
         return squares
     gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)
-    for part in zip(inputs.split(at_a_time), targets.split(at_a_time), strict=True):
-        for name, gradients in gradients_of(weights, *part).items():
+    for first in range(0, len(targets), at_a_time):
+        part = slice(first, first + at_a_time)
+        for name, gradients in gradients_of(weights, _rows(inputs, part), targets[part]).items():
             squares[name] += gradients.square().sum(dim=0)
     return squares

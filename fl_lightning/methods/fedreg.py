@@ -88,11 +88,15 @@ class FedReg(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.federation is not None and not self.data.first_inputs(1).is_floating_point():
-            raise ValueError(
-                "data.source gives whole numbers that are not images and have no gradients, but FedReg makes its pseudo data "
-                "with gradients: use another method, or give floats"
-            )
+        if self.federation is not None:
+            inputs = self.data.first_inputs(1)
+            if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+                kind = "whole numbers that are not images and have no gradients"
+                kind = kind if isinstance(inputs, Tensor) else "several tensors a sample"
+                raise ValueError(
+                    f"data.source gives {kind}, but FedReg makes its pseudo data with gradients: use another method, or give "
+                    "one tensor of floats"
+                )
         for name, layer in self.net.named_modules():
             if (
                 isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)

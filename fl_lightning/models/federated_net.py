@@ -14,6 +14,7 @@ from fl_lightning.checks import check_choice
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Network, TorchvisionModel
+from fl_lightning.models.foreign_net import accept_foreign
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
@@ -47,13 +48,13 @@ class UnbuiltNet(nn.Module):
         build: makes the net from ``(input_shape, num_classes)``.
     """
 
-    def __init__(self, build: Callable[[tuple[int, ...], int], nn.Module]) -> None:
+    def __init__(self, build: Callable[[Any, int], nn.Module]) -> None:
         super().__init__()
         of_torchvision = inspect.isfunction(build) and build.__module__.startswith("torchvision.models.")
         # torchvision's functions take no shape.
         self._build = partial(TorchvisionModel, name=build.__name__) if of_torchvision else build
 
-    def built(self, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    def built(self, input_shape: Any, num_classes: int, seed: int) -> nn.Module:
         """The net, with initial weights from the seed.
 
         Raises:
@@ -64,7 +65,7 @@ class UnbuiltNet(nn.Module):
                 return self._build(input_shape, num_classes)
             except (RuntimeError, TypeError, OverflowError) as error:
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                raise ValueError(f"model.net cannot be built for inputs of shape {tuple(input_shape)}: {reason}") from error
+                raise ValueError(f"model.net cannot be built for inputs of shape {input_shape}: {reason}") from error
 
 
 class ServerStates(nn.ModuleDict):
@@ -121,7 +122,7 @@ class FederatedNet(nn.Module):
         self.constant_names: frozenset[str] = frozenset()
         self._local_statistics: frozenset[str] = frozenset()
 
-    def make_net(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+    def make_net(self, input_shape: Any, num_classes: int) -> None:
         """Build the net, if it was not given, with initial weights from the seed.
 
         Raises:
@@ -136,6 +137,8 @@ class FederatedNet(nn.Module):
         Args:
             is_drawn_anew: whether a weight, by name, changes even if it is not trained.
         """
+        if not isinstance(self.net, Network):
+            accept_foreign(self.net)
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)

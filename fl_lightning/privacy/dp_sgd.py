@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
@@ -23,7 +24,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.protocol import Batch, Client
+from fl_lightning.protocol import Batch, Client, NetInputs
 from fl_lightning.protocol.client import Gradients, Losses, Penalty
 from fl_lightning.protocol.protection import Protection
 
@@ -233,7 +234,7 @@ def _silent_hooks() -> Iterator[None]:
         yield
 
 
-def _try_layers(net: nn.Module, inputs: Tensor) -> None:
+def _try_layers(net: nn.Module, inputs: NetInputs) -> None:
     """Compare Opacus's norms with those of plain gradients, on two samples, to refuse before training what it cannot handle.
 
     Opacus gives no error for samples that see each other, or for weights that are used again outside their layer.
@@ -243,7 +244,7 @@ def _try_layers(net: nn.Module, inputs: Tensor) -> None:
     """
     net = copy.deepcopy(net).train()
     weights = [weight for weight in net.parameters() if weight.requires_grad]
-    draws = torch.Generator(inputs.device).manual_seed(0)
+    draws = torch.Generator(tree_leaves(inputs)[0].device).manual_seed(0)
     with torch.no_grad():
         for weight in weights:  # a layer that starts at zero would hide those before it
             weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype, device=weight.device), alpha=0.01)

@@ -1,6 +1,6 @@
 """The messages between server and clients, and the client itself."""
 
-from fl_lightning.protocol.batch import Batch, PlannedStep
+from fl_lightning.protocol.batch import Batch, NetInputs, PlannedStep
 from fl_lightning.protocol.client import Client, Objective, Visit
 from fl_lightning.protocol.client_state import ClientState, LearnedTask, SparseTensor
 from fl_lightning.protocol.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
@@ -27,6 +27,7 @@ __all__ = [
     "LearnedTask",
     "Learner",
     "Needs",
+    "NetInputs",
     "Objective",
     "Packed",
     "PlannedStep",

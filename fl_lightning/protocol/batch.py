@@ -1,8 +1,11 @@
 """The batch of one local step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
+
+NetInputs = Any
+"""What a net is called with: a tensor (B, ...), or a dict or tuple of such tensors, its arguments by name or in order."""
 
 
 class Batch(NamedTuple):
@@ -11,7 +14,7 @@ class Batch(NamedTuple):
     When batches of several sizes are stacked, the shorter ones are padded with samples that do not count.
     """
 
-    inputs: Tensor
+    inputs: NetInputs
     targets: Tensor
     real: Tensor | None = None  # (B,), false for padding samples; None: all count
     sample_indices: Tensor | None = None  # (B,), of the samples in their client's shard; None unless the method asks for them
@@ -31,4 +34,4 @@ class PlannedStep(NamedTuple):
     key: Tensor | None = None  # (1,), of the client's draws of augmentation; None: nothing is augmented
     real: Tensor | None = None  # (1, B), as of batches
     positions: Tensor | None = None  # (1, B), of the samples in their client's shard; None unless the method asks for them
-    inputs: Tensor | None = None  # (B, ...) as stored, of streamed samples; None: they are on the device
+    inputs: NetInputs | None = None  # (B, ...) as stored, of streamed samples; None: they are on the device

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.protocol.batch import NetInputs
 from fl_lightning.protocol.upload import Reduction
 
 _FAR = 1e6  # times what is usual
@@ -21,7 +22,7 @@ class Inputs(Protocol):
         """Number of samples."""
         ...
 
-    def split(self, size: int, /) -> Iterable[Tensor]:
+    def split(self, size: int, /) -> Iterable[NetInputs]:
         """All inputs in order, ``size`` at a time, the rest in the last part."""
         ...
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from fl_lightning.protocol.batch import Batch, PlannedStep
+from fl_lightning.protocol.batch import Batch, NetInputs, PlannedStep
 from fl_lightning.protocol.cohort import Inputs
 
 EvaluationName = Literal["val", "test"]
@@ -29,8 +29,8 @@ class Site(Protocol):
         ...
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the net takes it."""
+    def input_shape(self) -> Any:
+        """Shape of one sample as the net takes it, (...); a dict or tuple of shapes if the net takes several tensors."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Site(Protocol):
         """Batches of one pass over a client's training samples."""
         ...
 
-    def first_inputs(self, count: int) -> Tensor:
+    def first_inputs(self, count: int) -> NetInputs:
         """A few training inputs as the net takes them in evaluation."""
         ...
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import type_name
+from fl_lightning.data.samples import type_names
 from fl_lightning.data.tasks import Tasks
-from fl_lightning.protocol import Needs
+from fl_lightning.protocol import Needs, NetInputs
 
 
 def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
@@ -25,23 +26,21 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
             f"data.source has the single class {data.classes[0]!r}, and nothing to tell it from: check data.root "
             "and the labels, or name all classes"
         )
-    inputs = data.first_inputs(1).to(weight.device)
-    if inputs.is_floating_point():
-        inputs = inputs.to(weight.dtype)
+    inputs = data.first_inputs(1)
+    placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     try:
-        outputs = _outputs(net, inputs)
+        outputs = _outputs(net, placed)
     except torch.OutOfMemoryError:  # no error of the net
         raise
     except (RuntimeError, AssertionError, IndexError, TypeError) as error:
         given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
         if data.samples.inputs_are_whole:
-            given, cure = f"{given} and type {type_name(inputs)}", f"{cure}, or give floats"
+            given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
         raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
     if not isinstance(outputs, Tensor):
-        logits = ", such as its logits" if hasattr(outputs, "logits") else ""
         raise ValueError(
-            f"model.net gives {type(outputs).__name__}, must be a tensor of logits (samples, classes): wrap it in a net "
-            f"whose forward returns the tensor{logits}"
+            f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
+            "that begins with them: wrap it in a net whose forward returns the tensor"
         )
     if outputs.ndim > 2:
         raise ValueError(
@@ -56,7 +55,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
 
 
 @torch.no_grad()
-def _outputs(net: nn.Module, inputs: Tensor) -> object:
+def _outputs(net: nn.Module, inputs: NetInputs) -> object:
     """The net's output in evaluation mode, of any kind; its mode is restored."""
     training = net.training
     net.eval()

@@ -96,7 +96,7 @@ ARCHIVES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "inputs without a dimension": ({"inputs": np.float32(1)}, r"inputs of shape \(\)"),
     "samples without a value": ({"inputs": INPUTS[:, :0]}, r"shape \(4, 0\)"),
     "no sample": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "no training sample"),
-    "labels that are not numbers": ({"targets": np.array(["a", "b", "a", "b"])}, "targets of type <U1"),
+    "labels that are bytes": ({"targets": np.array([b"a", b"b", b"a", b"b"])}, "targets of type |S1"),
     "labels with a fraction": ({"targets": np.array([0.0, 0.5, 1, 0])}, "targets of type float64"),
     "a label that is not a number": ({"targets": np.array([0, np.nan, 1, 0])}, "targets of type float64"),
     "a negative label": ({"targets": changed(TARGETS, -1)}, "training label -1"),

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from fl_lightning.data import from_arrays, from_dataset
+from fl_lightning.data import CenterCrop, from_arrays, from_dataset
 
 
 def shards(data):
@@ -150,7 +150,8 @@ class Endless(IterableDataset):
     [
         (TensorDataset(X), "train is a TensorDataset of 1 tensors, must have two"),
         (TensorDataset(X, X, Y), "train is a TensorDataset of 3 tensors"),
-        (Pairs({"input_ids": X[0], "label": 0}), r"train\[0\] is dict, must be a pair"),
+        (Pairs({"input_ids": X[0], "class": 0}), "samples have input_ids, class, but no class: name it labels or label"),
+        (Pairs({"input_ids": X[0], "label": 0}, {"input_ids": X[0, :1], "label": 0}), "samples do not make a batch .*collate"),
         (Pairs((X[0], X[0], 1)), r"train\[0\] is tuple, must be a pair"),
         (Pairs((Image.new("L", (2, 2)), 1)), r"train\[0\] is a pair of Image and int, .*PILToTensor"),
         (Pairs((X[0], 0), ({"input_ids": X[0]}, 1)), r"train\[1\] is a pair of dict and int"),
@@ -167,13 +168,62 @@ def test_data_sets_of_other_samples_are_refused(dataset, message):
     assert "\n" not in str(caught.value)
 
 
-def test_several_inputs_are_refused():
-    """A net is given one tensor, whatever a tokenizer makes."""
-    tokens = {"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.ones(2, 3).long()}
-    with pytest.raises(ValueError, match=r"data\.source has inputs of type dict, must be one array .*join the parts"):
-        from_arrays(tokens, torch.tensor([0, 1]), [[0, 1]])
-    with pytest.raises(ValueError, match=r"data\.source has test_inputs of type dict"):
-        from_arrays(X[:2], torch.tensor([0, 1]), [[0, 1]], test_inputs=tokens, test_targets=torch.tensor([0, 1]))
+TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.ones(2, 3).long()}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"inputs": {}}, "training inputs without a tensor"),
+        ({"inputs": {"ids": TOKENS}}, "inputs 'ids'"),
+        ({"inputs": {**TOKENS, "pixels": torch.zeros(2, 1, 2, 2).byte()}}, "uint8 images as 'pixels' beside other tensors"),
+        ({"inputs": {**TOKENS, "more": torch.zeros(3, 1)}}, "3 training inputs and 2 targets"),
+        ({"test_inputs": TOKENS["input_ids"]}, r"training inputs of shape \{'input_ids': \(3,\).* and test inputs of \(3,\)"),
+        ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
+        ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
+        ({"inputs": (torch.zeros(2, 3), torch.zeros(2)), "mean": [0.5], "std": [1.0]}, "several tensors a sample"),
+        ({"augment": [CenterCrop(2)]}, "data.augment is for images"),
+    ],
+)
+def test_tensors_that_do_not_go_together_are_refused(arrays, message):
+    """Several inputs a sample: in one line, before training."""
+    arrays = {"inputs": TOKENS, **arrays}
+    if "test_inputs" in arrays:
+        arrays["test_targets"] = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=message) as caught:
+        from_arrays(arrays.pop("inputs"), torch.tensor([0, 1]), [[0, 1]], **arrays).setup()
+    assert "\n" not in str(caught.value)
+
+
+def padded(samples):
+    """A batch as a collate function of Hugging Face makes it, with the class as ``labels``."""
+    ids = [torch.tensor(sample["input_ids"]) for sample in samples]
+    return {
+        "input_ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True),
+        "attention_mask": torch.nn.utils.rnn.pad_sequence([torch.ones_like(one) for one in ids], batch_first=True),
+        "labels": torch.tensor([sample["label"] for sample in samples]),
+    }
+
+
+def test_samples_that_are_dicts_become_one_batch():
+    """Training and test samples are padded together, to the longest of both; each part keeps its rows."""
+    train = Pairs({"input_ids": [4, 5], "label": 1}, {"input_ids": [6], "label": 0})
+    test = Pairs({"input_ids": [7, 8, 9], "label": 1})
+    data = from_dataset(train, [[0], [1]], test, collate=padded)
+    data.setup()
+    assert data.samples.dataset.train.inputs["input_ids"].tolist() == [[4, 5, 0], [6, 0, 0]]
+    assert data.samples.dataset.test.inputs["input_ids"].tolist() == [[7, 8, 9]]
+    assert data.samples.dataset.train.targets.tolist() == [1, 0]
+    assert data.input_shape == {"input_ids": (3,), "attention_mask": (3,)}
+    batch = next(iter(data.client_batches().batches(1, 1, 1)))
+    assert batch.inputs["attention_mask"].tolist() == [[1, 0, 0]]
+
+
+def test_pairs_of_dicts_become_one_batch():
+    """The class is the second of the pair."""
+    data = from_dataset(Pairs(({"a": X[0], "b": X[1]}, 0), ({"a": X[2], "b": X[3]}, 1)), [[0, 1]])
+    data.setup()
+    assert torch.equal(data.samples.dataset.train.inputs["b"], torch.stack([X[1], X[3]]))
 
 
 @pytest.mark.parametrize(

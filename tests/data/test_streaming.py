@@ -232,8 +232,8 @@ def test_passes_may_take_turns(stream):
 
 def test_so_many_batches_are_read_ahead(stream, monkeypatch):
     """Two for each of two workers, besides the one that is asked for; without workers none."""
-    begun, rows_of = [], StoredSamples._rows
-    monkeypatch.setattr(StoredSamples, "_rows", lambda samples, indices: begun.append(1) or rows_of(samples, indices))
+    begun, rows_of = [], StoredSamples._pinned
+    monkeypatch.setattr(StoredSamples, "_pinned", lambda samples, indices: begun.append(1) or rows_of(samples, indices))
     rows = read(stream, [[i] for i in range(20)])
     next(rows)
     most = 1 if stream._readers is None else 5

@@ -5,6 +5,7 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from fl_lightning.checks import check_file, check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
+from fl_lightning.protocol import NetInputs
 
 # Names of arrays in an archive: those of Arrays, or those of Keras.
 _NAMES = {"inputs": "x_train", "targets": "y_train", "test_inputs": "x_test", "test_targets": "y_test"}
@@ -27,22 +29,23 @@ class Arrays(Source):
 
     Args:
         inputs: (n, ...) uint8 images (n, channels, height, width), floats of any shape, or whole numbers of any shape, such as
-            token ids, which reach the net as they are (:class:`~fl_lightning.data.Samples`).
-        targets: (n,) class indices.
+            token ids, which reach the net as they are (:class:`~fl_lightning.data.Samples`). For a net with several arguments,
+            a dict of such arrays by name, as a tokenizer returns it, or a tuple of arrays.
+        targets: (n,) class indices, or names of classes, which are numbered in the order of ``classes``.
         test_inputs, test_targets: the same for the test set; None: there is no test set.
-        classes: names in label order; by default "0", "1", ... up to the largest label.
+        classes: names in label order; by default "0", "1", ... up to the largest label, or the names in ``targets``, sorted.
         owners: (n,) natural client of every training sample, whole numbers from 0 without a gap.
 
     Raises:
-        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are not numbers, or targets are not whole
-            numbers; and as :class:`~fl_lightning.data.Dataset`.
+        ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are not numbers, or targets are neither
+            whole numbers nor names of classes; and as :class:`~fl_lightning.data.Dataset`.
     """
 
     def __init__(
         self,
-        inputs: Tensor | ArrayLike,
+        inputs: NetInputs,
         targets: Tensor | ArrayLike,
-        test_inputs: Tensor | ArrayLike | None = None,
+        test_inputs: NetInputs | None = None,
         test_targets: Tensor | ArrayLike | None = None,
         classes: Sequence[str] | None = None,
         owners: Tensor | ArrayLike | None = None,
@@ -50,11 +53,13 @@ class Arrays(Source):
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
-        train = Samples(_numbers("inputs", inputs), _whole_numbers("targets", targets))
+        if classes is None and _are_names(targets):
+            classes = sorted(set(np.asarray(targets).tolist()))
+        train = Samples(_tensors("inputs", inputs), _labels("targets", targets, classes))
         if test_inputs is None or test_targets is None:
-            test = Samples(train.inputs[:0], train.targets[:0])
+            test = train.none()
         else:
-            test = Samples(_numbers("test_inputs", test_inputs), _whole_numbers("test_targets", test_targets))
+            test = Samples(_tensors("test_inputs", test_inputs), _labels("test_targets", test_targets, classes))
         names = tuple(map(str, classes)) if classes is not None else numbered_classes(train, test)
         held_by = None if owners is None else _whole_numbers("owners", owners)
         self._dataset = Dataset(train, test, names, held_by)
@@ -168,13 +173,34 @@ def _channels_first(inputs: np.ndarray) -> np.ndarray:
     return inputs
 
 
+def _tensors(name: str, values: Any) -> NetInputs:
+    """A tensor, or a dict or tuple of tensors, of what NumPy accepts as arrays."""
+    if isinstance(values, Mapping):
+        return {str(key): _numbers(f"{name} {key!r}", part) for key, part in values.items()}
+    if isinstance(values, tuple) and all(isinstance(part, Tensor | np.ndarray) and part.ndim > 0 for part in values):
+        return tuple(_numbers(f"{name} {position}", part) for position, part in enumerate(values))
+    return _numbers(name, values)
+
+
+def _are_names(targets: Any) -> bool:
+    if isinstance(targets, Tensor) or np.ndim(targets) == 0:
+        return False
+    return isinstance(next(iter(targets), None), str)
+
+
+def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
+    """(n,) class indices of targets, which may be names of classes."""
+    if not _are_names(targets):
+        return _whole_numbers(name, targets)
+    number = {str(known): position for position, known in enumerate(classes or ())}
+    names = np.asarray(targets).tolist()
+    if unknown := [label for label in names if label not in number]:
+        raise ValueError(f"data.source has {name} {unknown[0]!r}, which is no class: the classes are {', '.join(number)}")
+    return torch.tensor([number[label] for label in names], dtype=torch.int64)
+
+
 def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     """A tensor of values that NumPy accepts as an array, or of a data frame."""
-    if isinstance(values, Mapping):
-        raise ValueError(
-            f"data.source has {name} of type {type(values).__name__}, must be one array with a row for each sample: "
-            "a net is given one tensor, so join the parts"
-        )
     tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(name, values)
     if tensor.ndim == 0:
         raise ValueError(f"data.source has {name} of shape (), must be (samples, ...): give each sample a row")

@@ -89,7 +89,7 @@ class HuggingFace(Source):
         mode = mode_of(self._row(parts[0], 0)[image], f"data.source {self.name}: column {image}")
         samples = [self._decode_part(part, image, label, mode) for part in parts]
         if len(samples) == 1:
-            samples.append(Samples(samples[0].inputs[:0], samples[0].targets[:0]))
+            samples.append(samples[0].none())
         classes = names or numbered_classes(*samples)
         train, test = samples
         return Dataset(train, test, tuple(classes), None if client is None else self._owners(parts[0], client))

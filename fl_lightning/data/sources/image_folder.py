@@ -72,7 +72,7 @@ class ImageFolder(Source):
         mode = mode_of(open_image(train.paths[0], train.names[0]), train.names[0])
         parts = [self._decode_part(part, label_of, mode) for part in (train, test) if part.paths]
         if len(parts) == 1:
-            parts.append(Samples(parts[0].inputs[:0], parts[0].targets[:0]))
+            parts.append(parts[0].none())
         return Dataset(*parts, classes=images.classes, owners=_owners(train.clients))
 
     def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str) -> Samples:

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import herding, reservoir
 from fl_lightning.functional.random_streams import numpy_stream, random_bits, stream_seed
-from fl_lightning.protocol import Batch, Client, Needs
+from fl_lightning.protocol import Batch, Client, Needs, NetInputs
 from fl_lightning.tasks.classes.learner import ClassLearner, SoftmaxOver
 
 Selection = Literal["reservoir", "balanced", "herding"]
@@ -102,7 +103,7 @@ class Replay(ClassLearner):
         memory = client.carry["remembered"]
         draws, count = memory["draws"], len(batch.targets)
         chosen = random_bits(memory["key"], client.step * len(draws) + draws) % len(memory["targets"])
-        inputs = torch.cat([batch.inputs, memory["inputs"][chosen]])
+        inputs = tree_map(lambda new, old: torch.cat([new, old[chosen]]), batch.inputs, memory["inputs"])
         targets = torch.cat([batch.targets, memory["targets"][chosen]])
         count_too = None if batch.real is None else torch.cat([batch.real, torch.ones_like(draws, dtype=torch.bool)])
         losses = self.sample_losses(net, Batch(inputs, targets, count_too), memory["label_counts"], client)
@@ -174,10 +175,11 @@ class Replay(ClassLearner):
     def features(self, client: Client, indices: Tensor) -> Tensor:
         """Features (n, d) of training samples in the model that a client received; without autocast."""
         inputs = self._samples(indices)[0]
-        with torch.autocast(inputs.device.type, enabled=False):  # its rounding would choose among samples that tie
+        with torch.autocast(client.label_counts.device.type, enabled=False):  # its rounding would choose among samples that tie
             return client.evaluate(client.received_state, lambda net: net.get_submodule("features")(inputs))
 
-    def _samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def _samples(self, indices: Tensor) -> tuple[NetInputs, Tensor]:
         """Training samples as in evaluation, and their targets."""
         inputs, targets = self.data.evaluation.samples_at(indices.cpu())
-        return torch.cat([*inputs.split(self.data.eval_batch_size)]), targets
+        parts = inputs.split(self.data.eval_batch_size)
+        return tree_map(lambda *tensors: torch.cat(tensors), *parts), targets

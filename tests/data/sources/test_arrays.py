@@ -70,11 +70,22 @@ def test_train_and_test_samples_have_one_shape():
         Arrays(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]), torch.zeros(2, 1, 9, 9), torch.tensor([0, 1])).load(Path())
 
 
-@pytest.mark.parametrize("targets", [torch.tensor([0.0, 1.0]), np.array(["cat", "dog"]), torch.eye(2).int()])
+@pytest.mark.parametrize("targets", [torch.tensor([0.0, 1.0]), torch.eye(2).int()])
 def test_targets_must_be_whole_numbers_one_a_sample(targets):
-    """Floats would be cut off, names have no order, rows of zeros and ones are no indices: refused."""
+    """Floats would be cut off, rows of zeros and ones are no indices: refused."""
     with pytest.raises(ValueError, match=r"data\.source .*targets"):
         Arrays(torch.zeros(2, 1), targets).load(Path())
+
+
+@pytest.mark.parametrize("targets", [["dog", "cat", "dog"], np.array(["dog", "cat", "dog"])])
+def test_names_of_classes_are_numbered(targets):
+    """In sorted order, or in that of ``classes``; a name that is not there is refused."""
+    dataset = Arrays(torch.zeros(3, 1), targets, torch.zeros(1, 1), ["cat"]).load(Path())
+    assert (dataset.classes, dataset.train.targets.tolist(), dataset.test.targets.tolist()) == (("cat", "dog"), [1, 0, 1], [0])
+    dataset = Arrays(torch.zeros(3, 1), targets, classes=["dog", "cow", "cat"]).load(Path())
+    assert dataset.train.targets.tolist() == [0, 2, 0]
+    with pytest.raises(ValueError, match="data.source has test_targets 'cow', which is no class: the classes are cat, dog"):
+        Arrays(torch.zeros(3, 1), targets, torch.zeros(1, 1), ["cow"])
 
 
 def test_arrays_take_numpy_arrays_and_owners():
@@ -181,7 +192,10 @@ ARCHIVE = {"inputs": np.zeros((2, 3)), "targets": np.array([0, 1])}
         ({"targets": np.array([0])}, "has no array inputs"),
         ({**ARCHIVE, "weights": np.zeros(2)}, "has an array weights: an archive may hold inputs, targets"),
         ({**ARCHIVE, "x_train": np.zeros((2, 3))}, "which has both inputs and x_train: leave one out"),
-        ({**ARCHIVE, "targets": np.array(["cat", "dog"])}, "has targets of type <U3, must be whole numbers from 0"),
+        (
+            {**ARCHIVE, "targets": np.array(["cat", "dog"]), "classes": np.array(["cat"])},
+            "has targets 'dog', which is no class",
+        ),
         ({**ARCHIVE, "targets": np.array([0.0, 1.0])}, "has targets of type float64, .*classes 0 to C - 1, regression is not"),
         ({**ARCHIVE, "targets": np.eye(2, dtype=int)}, r"training targets of shape \(2, 2\), .*multi-label.*write it as"),
         ({**ARCHIVE, "targets": np.eye(2)}, r"training targets of shape \(2, 2\), .*multi-label.*write it as"),

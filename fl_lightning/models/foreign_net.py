@@ -1,0 +1,49 @@
+"""Nets written for another trainer: they take several arguments, and give their logits in an object or a tuple."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def accept_foreign(net: nn.Module) -> None:
+    """Have ``net(inputs)`` take a dict of keyword arguments or a tuple of arguments, and return the logits alone.
+
+    Logits are the tensor that the net returns, the ``logits`` of an object, as Hugging Face's nets return it, or the first of a
+    tuple. Hooks do this, so the net keeps its class and the names of its weights.
+    """
+    if _spread not in net._forward_pre_hooks.values():
+        net.register_forward_pre_hook(_spread, with_kwargs=True)
+        net.register_forward_hook(_logits)
+
+
+def _spread(net: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if keywords or len(arguments) != 1:
+        return arguments, keywords
+    if isinstance(arguments[0], dict):
+        return (), _with_whole_mask(net, arguments[0])
+    return (arguments[0], keywords) if isinstance(arguments[0], tuple) else (arguments, keywords)
+
+
+def _with_whole_mask(net: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
+    """Under ``vmap``, the arguments of an encoder of Hugging Face with its padding mask (B, L) as one for all queries.
+
+    There transformers asks whether the mask hides anything, which ``vmap`` cannot answer; it takes (B, 1, L, L) as it is.
+    """
+    mask = named.get("attention_mask")
+    if mask is None or mask.ndim != 2 or not torch._C._functorch.is_batchedtensor(mask):
+        return named
+    if any(getattr(layer, "is_causal", False) for layer in net.modules()):
+        return named
+    dtype = next(weight.dtype for weight in net.parameters() if weight.is_floating_point())
+    hidden = torch.zeros_like(mask, dtype=dtype).masked_fill(mask == 0, torch.finfo(dtype).min)
+    return {**named, "attention_mask": hidden[:, None, None, :].expand(-1, -1, mask.shape[1], -1)}
+
+
+def _logits(net: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return outputs
+    logits = getattr(outputs, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    return outputs[0] if isinstance(outputs, tuple) and len(outputs) > 0 and isinstance(outputs[0], Tensor) else outputs
