@@ -204,7 +204,8 @@ def _print_table(results: dict[str, Any]) -> None:
         for what in privacy["not_covered"]:
             table.add_row("not covered by epsilon", what)
     if (origin := results["initial_weights"]) is not None:
-        table.add_row("initial weights", f"of {origin['file']}, after its round {origin['round']}")
+        after = "" if origin["round"] is None else f", after its round {origin['round']}"
+        table.add_row("initial weights", f"of {origin['file']}{after}")
     table.add_row("bytes sent", f"{decimal(results['bytes_down'])} down, {decimal(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")

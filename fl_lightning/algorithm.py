@@ -16,13 +16,16 @@ from fl_lightning.checks import check_choice, check_patterns, check_range
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
+from fl_lightning.models import Adapter
 from fl_lightning.models.federated_net import (
     BatchNormBuffers,
     FederatedNet,
     Net,
     UnbuiltNet,
+    freeze_net,
     global_tensors,
     keep_initial_model,
+    kept_buffers,
 )
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.protocol import (
@@ -62,6 +65,10 @@ class LocalTraining(FederatedNet):
             ones, and they are averaged.
         seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
+        adapter: small trained layers beside the frozen ones, such as :class:`fl_lightning.models.LoRA`.
+        trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
+            By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``.
+        personal: name patterns of weights and buffers that stay with the client; by default those of the method.
 
     Raises:
         ValueError: if a value is out of range, or ``tasks`` does not combine with the method.
@@ -94,8 +101,11 @@ class LocalTraining(FederatedNet):
         batch_norm_buffers: BatchNormBuffers = "averaged",
         seed: int = 0,
         tasks: Learner | None = None,
+        adapter: Adapter | None = None,
+        trained: Sequence[str] | None = None,
+        personal: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(net, batch_norm_buffers, seed)
+        super().__init__(net, batch_norm_buffers, seed, adapter, trained, personal)
         self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
@@ -155,7 +165,7 @@ class LocalTraining(FederatedNet):
         weight = self.update_weight(client)
         return {
             "weights": Weighted({k: v for k, v in self.trained_weights(net).items() if not self.is_personal(k)}, weight),
-            "buffers": Weighted({k: v for k, v in net.named_buffers() if not self.is_personal(k)}, weight),
+            "buffers": Weighted({k: v for k, v in kept_buffers(self, net).items() if not self.is_personal(k)}, weight),
         }
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
@@ -288,6 +298,7 @@ class FederatedAlgorithm(LocalTraining):
             self.make_net(self.data.input_shape, len(self.data.classes))
         if not self.trained_names:
             with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
+                freeze_net(self)
                 self.adapt_net()
                 self.tasks.adapt_net(self.net)
         self.settle_net(self.tasks.is_drawn_anew)

@@ -63,7 +63,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         client_state: where client states are stored between visits: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         initial_weights: path of a checkpoint; a new run starts with the weights and buffers of its global net, and with nothing
-            else of that run. By default the net is drawn, or as given.
+            else of that run. Or a file with the net's state dict, by torch or as safetensors. By default the net is drawn, or
+            as given.
         common: arguments of :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:

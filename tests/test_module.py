@@ -446,8 +446,11 @@ class Structured(nn.Module):
 @pytest.mark.parametrize(
     ("wrap", "message"),
     [
-        (Logits, r"model\.net gives Logits, must be a tensor of logits .*: wrap it in a net whose .* such as its logits"),
-        (lambda logits: (logits, None), r"model\.net gives tuple, must be a tensor of logits"),
+        (
+            lambda logits: [logits],
+            r"model\.net gives list, must be logits \(samples, classes\), an object with logits or a tuple",
+        ),
+        (lambda logits: (None, logits), r"model\.net gives tuple, must be logits"),
         (lambda logits: logits[:, None], r"model\.net gives outputs of shape \(1, 3\).*segmentation is not supported"),
     ],
     ids=["Hugging Face", "tuple", "sequence"],

@@ -17,6 +17,7 @@ _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "model": (FederatedModule, (methods, tasks)),
     "model.tasks": (Learner, (tasks,)),
     "model.net": (nn.Module, (models,)),
+    "model.adapter": (models.Adapter, (models,)),
     "model.loss": (losses.Loss, (losses,)),
     "model.optimizer": (torch.optim.Optimizer, (torch.optim,)),
     "model.server_optimizer": (torch.optim.Optimizer, (torch.optim, optimizers)),

@@ -34,6 +34,7 @@ _INSTEAD = {  # of values that are not supported
 }
 # The error of the type, among several, whose class is given: the key of its option, if known, and the message.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
+_NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel"}  # by library, for model.net LIBRARY.NAME
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
 _LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
 
@@ -51,6 +52,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
             replaced, or a number is NaN, infinite or beyond 64 bits.
         FileNotFoundError: if a config is neither a file nor bundled.
     """
+    arguments = [*_written_out(arguments)]
     _check_values(arguments)
     given = dict(given_values(arguments))
     options = list(options_of(arguments))
@@ -63,6 +65,17 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
     for key, value in flat_values(config.as_dict()):
         _check_finite(key, value)
     return config
+
+
+def _written_out(arguments: Sequence[str]) -> Iterator[str]:
+    """A command line with ``--model.net timm.NAME`` as the class and its name."""
+    for before, word in pairwise(["", *arguments]):
+        option, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        library, _, name = value.partition(".")
+        if option == "--model.net" and library in _NETS_OF and name:
+            yield from (f"{option}=" * bool(equals) + _NETS_OF[library], "--model.net.name", name)
+        else:
+            yield word
 
 
 def _check_values(arguments: Sequence[str]) -> None:

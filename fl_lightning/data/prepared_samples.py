@@ -149,7 +149,7 @@ class PreparedSamples:
 
 
 def _plain(value: Any) -> Any:
-    """A shape, a type, or a dict or tuple of some, with lists in the place of tuples."""
+    """A shape, a type, or a dict or tuple of some, with lists instead of tuples."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return [*map(_plain, value)] if isinstance(value, tuple) else value

@@ -1,6 +1,5 @@
 """The common part of all engines: the distribution of clients, and the start and the results of a visit."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from fl_lightning.engines.update_norms import update_norm, update_norms
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
-from fl_lightning.models.federated_net import fresh_statistics
+from fl_lightning.models.federated_net import copied_net, fresh_statistics, kept_buffers
 from fl_lightning.protocol import (
     Client,
     ClientState,
@@ -57,7 +56,7 @@ class Engine(ABC):
         self.seed = method.seed if context.seed is None else context.seed
         poisson = context.protection.poisson_batches
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
-        self.net = copy.deepcopy(method.net).train()
+        self.net = copied_net(method).train()
         # Both nets only ever change in place: their tensors are looked up once.
         self.global_state = _tensors(method.net)
         self.working_state, self.sent_down = (
@@ -80,7 +79,7 @@ class Engine(ABC):
         self._kept = [name for name in self.working_state if method.needs.client_weights or name not in self._replaced]
         self._states = CohortStates(context.states, context.ranks, context.device)
         self.dtype = next(weight.dtype for weight in self.net.parameters() if weight.is_floating_point())
-        sent = {"weights": method.trained_weights(self.net), "buffers": dict(self.net.named_buffers())}
+        sent = {"weights": method.trained_weights(self.net), "buffers": kept_buffers(method, self.net)}
         # What FedAvg's ``client_result`` sends, by name of the upload.
         self._sends = {part: [name for name in tensors if not method.is_personal(name)] for part, tensors in sent.items()}
         self._row_bytes = num_bytes([self.global_state[name] for names in self._sends.values() for name in names])
@@ -88,7 +87,7 @@ class Engine(ABC):
     @cached_property
     def frozen(self) -> Scope:
         """A copy of the net for ``client.evaluate``, made at the first use."""
-        return Scope(copy.deepcopy(self.method.net).eval().requires_grad_(False))
+        return Scope(copied_net(self.method).eval().requires_grad_(False))
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:

@@ -1,6 +1,5 @@
 """The choice of the engine: the requested one, a fixed rule, or the fastest one measured."""
 
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
@@ -18,6 +17,7 @@ from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
 from fl_lightning.engines.visit_program import MOST_PROGRAMS, rates_change
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Learner, Visit
 from fl_lightning.protocol.hooks import overridden
 
@@ -201,7 +201,7 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     of_tasks = overridden(method.tasks, Learner.broadcast, Learner.begin_visit, Learner.end_visit, Learner.kept_state)
     keeps_some = keeps or of_tasks or any(map(method.is_personal, dict(method.net.named_parameters())))
     a_kind = 2 if keeps_some else 1
-    mixes = mixes_samples(copy.deepcopy(method.net).train(), data.first_inputs(2))
+    mixes = mixes_samples(copied_net(method).train(), data.first_inputs(2))
     for client in range(data.num_clients):
         steps, last = method.num_local_steps(client), data.num_train(client)
         if data.batch_size is not None:  # short batches are padded unless the net mixes samples

@@ -1,6 +1,5 @@
 """A local step as a function of tensors, for ``torch.vmap`` to stack and ``torch.compile`` to capture."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.gradients import by_transform
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import call_with, tensor_slots
+from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
 
@@ -59,7 +59,7 @@ class LocalStep:
         self.method, self.estimate, self._differentiate = method, estimate, differentiate
         self.scope = Scope(net)
         self._weight_names = [name for name, _ in net.named_parameters()]
-        self.frozen = Scope(copy.deepcopy(net).eval().requires_grad_(False))
+        self.frozen = Scope(copied_net(method).eval().requires_grad_(False))
 
     def __call__(
         self,

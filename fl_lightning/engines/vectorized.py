@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -233,7 +234,8 @@ class _Stack:
         batch_dims = Batch._make(None if part is None else 0 for part in batch)
         one_step = partial(local_step, resting=resting)
         stacked_step = torch.vmap(one_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
-        with torch.no_grad():
+        # Of torch's attention vmap knows the plain form alone: others would run client by client.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             result = stacked_step(self.weights, untrained, batch, round, step, facts)
             for name, tensor in result.untrained.items():
                 untrained[name].copy_(tensor)

@@ -1,6 +1,5 @@
 """Evaluation of the global model and of personal models."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
@@ -15,6 +14,7 @@ from fl_lightning.data.datamodule import test_is_due
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.transfers import to_device
 from fl_lightning.metrics import ClassScores, PersonalScores, Scores
+from fl_lightning.models.federated_net import copied_net
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import EvaluationName, NetInputs
@@ -183,7 +183,7 @@ class PersonalModels:
         self, method: FederatedAlgorithm, data: FederatedDataModule, states: ClientStates, rank: int, world_size: int
     ) -> None:
         self._method, self._data, self._states, self._rank, self._world_size = method, data, states, rank, world_size
-        self._net = copy.deepcopy(method.net).eval()
+        self._net = copied_net(method).eval()
         self._shared, self._held = (
             {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
             for net in (method.net, self._net)

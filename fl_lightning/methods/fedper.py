@@ -15,6 +15,8 @@ from fl_lightning.run.arguments import CommonArguments
 class FedPer(FederatedModule):
     """Clients train all layers together, send the shared ones and keep the personal ones.
 
+    The personal ones are those that ``personal`` names, by default the class layer, ``classifier.*``.
+
     Round:
         clients: F_k(body, personal head)
         server: mean of the bodies
@@ -24,18 +26,13 @@ class FedPer(FederatedModule):
         a client uses: the shared body, a personal head
         the server has: a body
 
-    Args:
-        personal: name patterns (``fnmatch``) of the weights and buffers that stay with their client; by default those of the
-            class layer, ``classifier.*``.
-
     Raises:
         ValueError: if there is no pattern; as the net is built, if one fits no name, or nothing is left to share.
     """
 
     personal: Sequence[str] = ("classifier.*",)
 
-    def __init__(self, net: Net, personal: Sequence[str] | None = None, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, net: Net, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
-        self.personal = tuple(self.personal if personal is None else personal)
         if not self.personal:
             raise ValueError("model.personal is [], which leaves clients no personal weight: use FedAvg")

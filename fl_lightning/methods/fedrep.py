@@ -6,7 +6,6 @@ visit; the authors' code gives it the mean of others' heads. Fixed weights do no
 weight decay. Running statistics belong to the body and move in both phases, as in the authors' code.
 """
 
-from collections.abc import Sequence
 from typing import Unpack
 
 from fl_lightning.checks import check_range
@@ -30,7 +29,6 @@ class FedRep(FedPer):
     Args:
         head_epochs: passes over the client's shard on the head, at least 0.
         head_steps: local steps on the head instead of epochs; by default the epochs count.
-        personal: name patterns (``fnmatch``) of the head; by default those of the class layer, ``classifier.*``.
 
     Raises:
         ValueError: if a number is negative, or there is no pattern; as the net is built, if one fits no name.
@@ -41,10 +39,9 @@ class FedRep(FedPer):
         net: Net,
         head_epochs: int = 1,
         head_steps: int | None = None,
-        personal: Sequence[str] | None = None,
         **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(net, personal, **common)
+        super().__init__(net, **common)
         check_range("model.head_epochs", head_epochs, at_least=0, hint="0 leaves the head as it began")
         if head_steps is not None:
             check_range("model.head_steps", head_steps, at_least=0, hint="null counts epochs")

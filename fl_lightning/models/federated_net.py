@@ -3,17 +3,18 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from functools import partial
+from glob import escape
 from typing import Any, Literal, Self
 
 import torch
 from torch import nn
 
-from fl_lightning.checks import check_choice
+from fl_lightning.checks import check_choice, check_patterns
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
-from fl_lightning.models import Network, TorchvisionModel
+from fl_lightning.models import Adapter, Network, TorchvisionModel
 from fl_lightning.models.foreign_net import accept_foreign
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
@@ -88,6 +89,7 @@ class FederatedNet(nn.Module):
         batch_norm_buffers: how BatchNorm running statistics are handled, as in
             :class:`fl_lightning.algorithm.FederatedAlgorithm`: where ``local``, they are personal.
         seed: of initial weights.
+        adapter, trained, personal: as in :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:
         TypeError: if ``net`` is neither a net nor builds one.
@@ -106,7 +108,15 @@ class FederatedNet(nn.Module):
         federated.__dict__["given"] = {**dict(zip(names, arguments, strict=False)), **keywords}  # Module has no __init__ yet
         return federated
 
-    def __init__(self, net: Net, batch_norm_buffers: BatchNormBuffers, seed: int) -> None:
+    def __init__(
+        self,
+        net: Net,
+        batch_norm_buffers: BatchNormBuffers,
+        seed: int,
+        adapter: Adapter | None,
+        trained: Sequence[str] | None,
+        personal: Sequence[str] | None,
+    ) -> None:
         super().__init__()
         if not callable(net):
             raise TypeError(
@@ -116,9 +126,13 @@ class FederatedNet(nn.Module):
         self.net = net if isinstance(net, nn.Module) else UnbuiltNet(net)
         check_choice("model.batch_norm_buffers", batch_norm_buffers, BatchNormBuffers)
         self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
+        self.adapter, self.trained = adapter, trained
+        if personal is not None:
+            self.personal = tuple(personal)
         self.server_states = ServerStates()
         self.trained_names: frozenset[str] = frozenset()
-        # Of weights that are never trained, hence the same at the server and all clients: they are neither sent nor stored.
+        # Of weights that are never trained, and of buffers that the net does not save, such as positions of tokens: the same at
+        # the server and all clients, they are neither sent nor stored.
         self.constant_names: frozenset[str] = frozenset()
         self._local_statistics: frozenset[str] = frozenset()
 
@@ -142,7 +156,9 @@ class FederatedNet(nn.Module):
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
-        self.constant_names = frozenset(name for name in frozen if not is_drawn_anew(name))
+        saved = self.net.state_dict().keys()
+        buffers = (name for name, _ in self.net.named_buffers() if name not in saved)
+        self.constant_names = frozenset((*(name for name in frozen if not is_drawn_anew(name)), *buffers))
         self._local_statistics = frozenset(fresh_statistics(self.net) if self.batch_norm_buffers == "local" else ())
 
     def trained_weights(self, net: nn.Module) -> State:
@@ -180,9 +196,41 @@ def keep_initial_model(method: FederatedNet, anew: bool) -> None:
         method.server_states.add(_INITIAL, {name: t.clone() for name, t in tensors if not method.is_personal(name)})
 
 
+def freeze_net(method: FederatedNet) -> None:
+    """Add the adapter to a method's built net, and leave trained what ``trained`` names.
+
+    By default, with an adapter, these are its layers and the class layer.
+
+    Raises:
+        ValueError: if a pattern fits no weight, or an adapter no layer.
+    """
+    net, trained = method.net, method.trained
+    if method.adapter is not None:
+        head = [name for name, _ in net.named_parameters() if name.startswith("classifier.")]
+        method.adapter.attach(net)
+        if trained is None:
+            trained = [*(escape(name) for name, weight in net.named_parameters() if weight.requires_grad), *head]
+    if trained is not None:
+        weights = dict(net.named_parameters())
+        check_patterns("model.trained", trained, weights)
+        for name, weight in weights.items():
+            weight.requires_grad_(any(fnmatchcase(name, pattern) for pattern in trained))
+
+
+def kept_buffers(method: FederatedNet, net: nn.Module) -> State:
+    """The buffers of a net of a method by name, without those that are constant."""
+    return {name: buffer for name, buffer in net.named_buffers() if name not in method.constant_names}
+
+
+def copied_net(method: FederatedNet) -> nn.Module:
+    """A copy of a method's net, which shares the weights that are constant: in memory they are there once."""
+    held = dict((*method.net.named_parameters(), *method.net.named_buffers()))
+    return copy.deepcopy(method.net, {id(held[name]): held[name] for name in method.constant_names})
+
+
 def global_tensors(method: FederatedNet) -> State:
     """The trained weights and the buffers of a method's net, by name; shares memory."""
-    tensors = {**method.trained_weights(method.net), **dict(method.net.named_buffers())}
+    tensors = {**method.trained_weights(method.net), **kept_buffers(method, method.net)}
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def accept_foreign(net: nn.Module) -> None:
-    """Have ``net(inputs)`` take a dict of keyword arguments or a tuple of arguments, and return the logits alone.
+    """Have ``net(inputs)`` take a dict of keyword arguments or a tuple of arguments, and return only the logits.
 
     Logits are the tensor that the net returns, the ``logits`` of an object, as Hugging Face's nets return it, or the first of a
     tuple. Hooks do this, so the net keeps its class and the names of its weights.

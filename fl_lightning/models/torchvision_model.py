@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchvision.models import SqueezeNet, get_model, list_models
 
 from fl_lightning.checks import check_file
+from fl_lightning.checks.extras import needing_extra
 from fl_lightning.models.network import Network, check_colour
 
 # Auxiliary heads would make the outputs in train mode a tuple.
@@ -72,21 +73,32 @@ class TorchvisionModel(Network):
             self.features = net
 
 
-def read_state_dict(file: str) -> dict[str, Tensor]:
-    """The state dict in a local file.
+def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tensor]:
+    """The state dict in a local file of torch, or of safetensors where it is named so. Code in a file never runs.
+
+    Args:
+        key: the option that gives the file, for messages.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it holds anything else.
     """
-    check_file("model.net.weights", file, "give a local file")
+    check_file(key, file, "give a local file")
     cure = "save the net's state_dict() with torch.save"
+    if file.endswith(".safetensors"):
+        with needing_extra("transformers", key):
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        try:
+            return load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{key} is {file}, which is no safetensors file ({error}): {cure}") from error
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything in the unpickler
-        raise ValueError(f"model.net.weights is {file}, which torch cannot read as plain weights: {cure}") from error
+        raise ValueError(f"{key} is {file}, which torch cannot read as plain weights: {cure}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"model.net.weights is {file}, which holds more than weights, or none: {cure}")
+        raise ValueError(f"{key} is {file}, which holds more than weights, or none: {cure}")
     return state
 
 

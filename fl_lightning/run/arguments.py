@@ -4,6 +4,7 @@ Defaults and help are those of :class:`fl_lightning.algorithm.LocalTraining` and
 keyword of a typed dict must not also be an argument of the function, so a method with its own default takes the others.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from lightning.pytorch.cli import LRSchedulerCallable
@@ -11,6 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.engines.engine_choice import EngineName
 from fl_lightning.losses import Loss, TorchLosses
+from fl_lightning.models import Adapter
 from fl_lightning.models.federated_net import BatchNormBuffers
 from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.privacy import Privacy
@@ -28,6 +30,9 @@ class _OfTraining(TypedDict, total=False):
     clip_local_gradients: float | None
     batch_norm_buffers: BatchNormBuffers
     seed: int
+    adapter: Adapter | None
+    trained: Sequence[str] | None
+    personal: Sequence[str] | None
 
 
 class _OfRun(TypedDict, total=False):

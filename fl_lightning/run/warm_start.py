@@ -1,29 +1,45 @@
-"""A net with the weights of a checkpoint: all of a run's state, or the start of a new run."""
+"""A net with stored weights: all of a run's state, or the start of a new run."""
 
 from typing import Any
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import check_file
 from fl_lightning.functional.aggregation import State
-from fl_lightning.state.checkpoint import part_of, read_checkpoint
+from fl_lightning.models.torchvision_model import read_state_dict
+from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
 
 _KEY = "model.initial_weights"
 
 
 def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any]:
-    """Give a method's net the weights and buffers of the global net in a checkpoint, and nothing else of the run that wrote it.
+    """Give a method's net the weights and buffers in a file: of the global net in a checkpoint, and nothing else of its run,
+    or a net's plain state dict, also as safetensors.
 
     Returns:
-        ``file`` and ``round`` of the weights.
+        ``file`` and ``round`` of the weights; None for the round of plain weights.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not a checkpoint, or of another net.
+        ValueError: if it is neither, or of another net.
     """
-    checkpoint = read_checkpoint(path, _KEY)
-    stored = method.tasks.begin_with(method.begin_with(part_of(checkpoint["state_dict"], "net")))
-    check_same_net(stored, method.net.state_dict(), _KEY, "give a checkpoint of this net")
+    stored, round = _stored_weights(path)
+    if method.adapter is not None:
+        stored = method.adapter.begin_with(stored, method.net.state_dict())
+    stored = method.tasks.begin_with(method.begin_with(stored))
+    check_same_net(stored, method.net.state_dict(), _KEY, "give weights of this net")
     method.net.load_state_dict(stored)
-    return {"file": path, "round": checkpoint["global_step"]}
+    return {"file": path, "round": round}
+
+
+def _stored_weights(path: str) -> tuple[State, int | None]:
+    """The weights and buffers of a net in a file, and the round that they come from."""
+    check_file(_KEY, path, "give a checkpoint of a run, or a net's state dict")
+    if path.endswith(".safetensors"):
+        return read_state_dict(path, _KEY), None
+    if (weights := plain_weights(path)) is not None:
+        return weights, None
+    checkpoint = read_checkpoint(path, _KEY)
+    return part_of(checkpoint["state_dict"], "net"), checkpoint["global_step"]
 
 
 def check_same_net(stored: State, present: State, key: str, cure: str) -> None:

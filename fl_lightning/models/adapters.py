@@ -1,0 +1,96 @@
+"""Adapters: small trained layers beside frozen ones."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.checks.extras import needing_extra
+from fl_lightning.functional.aggregation import State
+
+
+class Adapter(ABC):
+    """Adds trained layers to a net and freezes all its other weights."""
+
+    @abstractmethod
+    def attach(self, net: nn.Module) -> None:
+        """Change a net in place; the initial weights of what is added come from the global generators.
+
+        Raises:
+            ModuleNotFoundError: without the library that makes it.
+            ValueError: if the net has no layer for it.
+        """
+
+    @abstractmethod
+    def begin_with(self, stored: State, present: State) -> State:
+        """Initial weights of a net with this adapter, by name.
+
+        Args:
+            stored: weights of the net, with or without this adapter.
+            present: those that the net has now.
+        """
+
+
+class LoRA(Adapter):
+    """Low-rank adaptation (Hu et al., ICLR 2022) by peft: a layer of weight W computes with W + (alpha / r) B A.
+
+    Needs the extra ``transformers``.
+
+    Args:
+        r: rank, at least 1.
+        alpha: factor on the update; null is ``r``, so that the update counts once.
+        target_modules: ends of the names of the layers, such as ``[query, value]``; null is peft's choice, for nets of
+            transformers that it knows.
+        dropout: probability of an adapter's input to be dropped, in [0, 1).
+
+    Raises:
+        ValueError: if a number is out of range, or a list of names is empty.
+    """
+
+    def __init__(
+        self,
+        r: int = 8,
+        alpha: float | None = None,
+        target_modules: Sequence[str] | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        check_range("model.adapter.r", r, at_least=1)
+        check_range("model.adapter.dropout", dropout, at_least=0, below=1, hint="0 drops nothing")
+        if alpha is not None:
+            check_range("model.adapter.alpha", alpha, above=0)
+        if target_modules is not None and not target_modules:
+            raise ValueError("model.adapter.target_modules is [], which adapts no layer: name some, or give null")
+        self.r, self.alpha, self.dropout = r, alpha, dropout
+        self.target_modules = None if target_modules is None else list(target_modules)
+
+    def attach(self, net: nn.Module) -> None:
+        with needing_extra("transformers", "model.adapter LoRA"):
+            import peft
+        config = peft.LoraConfig(
+            r=self.r,
+            lora_alpha=self.r if self.alpha is None else self.alpha,  # pyright: ignore[reportArgumentType]  # any number
+            lora_dropout=self.dropout,
+            target_modules=self.target_modules,
+        )
+        adapted = net
+        if self.target_modules is None:  # peft's choice depends on the configuration of a net of transformers
+            adapted = next((layer for layer in net.modules() if hasattr(layer, "config")), net)
+        try:
+            peft.inject_adapter_in_model(config, adapted)
+        except (ValueError, TypeError) as error:
+            names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding)]
+            given = "null" if self.target_modules is None else self.target_modules
+            raise ValueError(
+                f"model.adapter.target_modules is {given}, which fits no layer of model.net {type(net).__name__}: name some of "
+                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            ) from error
+        for name, weight in net.named_parameters():
+            weight.requires_grad_("lora_" in name)
+
+    def begin_with(self, stored: State, present: State) -> State:
+        if any("lora_" in name for name in stored):
+            return stored
+        plain = {name: name.replace(".base_layer.", ".") for name in present}
+        added = {name: tensor for name, tensor in present.items() if "lora_" in name}
+        return added | {name: stored.get(plain[name], tensor) for name, tensor in present.items() if name not in added}

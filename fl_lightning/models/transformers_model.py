@@ -1,0 +1,86 @@
+"""Any sequence or image classification model of Hugging Face's transformers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from fl_lightning.checks.extras import needing_extra
+from fl_lightning.models.foreign_net import accept_foreign
+from fl_lightning.models.network import Network
+from fl_lightning.models.timm_model import one_line
+
+_HEADS = ("classifier", "score", "classification_head")  # names of the class layer in transformers' nets
+
+
+class TransformersModel(Network):
+    """A classification model of transformers with a class layer for ``num_classes``.
+
+    Its class layer is ``classifier``, everything before it ``features``. Inputs are images, token ids (B, L), or a dict of the
+    model's arguments. Needs the extra ``transformers``; ``--model.net transformers.NAME`` is short for it.
+
+    Args:
+        input_shape: (channels, height, width) of images, (L,) of token ids, or a dict of shapes by argument.
+        num_classes: at least 1.
+        name: of a model on the Hugging Face hub, such as ``google/bert_uncased_L-2_H-128_A-2``, or a local folder with
+            ``config.json`` and, as ``save_pretrained`` writes them, weights as safetensors.
+        pretrained: whether to load its weights. A class layer of another size begins anew.
+        options: values of the model's configuration, such as ``{hidden_dropout_prob: 0.0}``.
+
+    Raises:
+        ModuleNotFoundError: without the library.
+        ValueError: if the model cannot be loaded, or has no class layer of a known name.
+    """
+
+    def __init__(
+        self,
+        input_shape: Any,
+        num_classes: int,
+        name: str,
+        pretrained: bool = True,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        with needing_extra("transformers", "model.net TransformersModel"):
+            import transformers
+            import transformers.utils.logging
+        of_images = "pixel_values" in input_shape if isinstance(input_shape, dict) else len(input_shape) == 3
+        kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
+        auto = getattr(transformers, kind)
+        settings = {"num_labels": num_classes, **(options or {})}
+        try:
+            with _quiet(transformers.utils.logging):
+                config = transformers.AutoConfig.from_pretrained(name, **settings)
+                if pretrained:
+                    # Safetensors alone: a pickle can run code.
+                    net = auto.from_pretrained(name, config=config, ignore_mismatched_sizes=True, use_safetensors=True)
+                else:
+                    net = auto.from_config(config)
+        except Exception as error:  # of the hub, of the configuration, of any of its nets
+            cure = "check the name and model.net.options, or, without a network, give a local folder"
+            raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({one_line(error)}): {cure}") from error
+        head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)
+        if head is None:
+            raise ValueError(
+                f"model.net.name is {name}, whose {type(net).__name__} has none of the class layers {', '.join(_HEADS)}: give "
+                "the built net in Python"
+            )
+        self.classifier = getattr(net, head)
+        setattr(net, head, nn.Identity())
+        accept_foreign(net)
+        self.features = net.float()  # some are stored in half precision, in which clients do not train
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Without the bars and tables with which transformers tells that a class layer begins anew."""
+    level, shows_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shows_bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,240 @@
+"""Nets by name, adapters, frozen and personal weights by key, and weights from files."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg, FedPer, Trainer
+from fl_lightning.callbacks import FederatedCallback
+from fl_lightning.data import from_arrays
+from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
+
+peft, timm, transformers = (pytest.importorskip(library) for library in ("peft", "timm", "transformers"))
+
+GENERATOR = torch.Generator().manual_seed(0)
+TARGETS = torch.randint(0, 3, (60,), generator=GENERATOR)
+IDS = torch.randint(3, 30, (60, 8), generator=GENERATOR)
+IDS[:, 0] = TARGETS + 3
+MASK = (torch.arange(8) < torch.randint(4, 9, (60, 1), generator=GENERATOR)).long()
+IMAGES = torch.randn(60, 3, 16, 16, generator=GENERATOR)
+RATE, STEPS, BATCH = 0.1, 3, 5
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+INPUTS = {"bert": {"input_ids": IDS, "attention_mask": MASK}, "vit": IMAGES}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A small BERT and a small ViT, as transformers stores them."""
+    torch.manual_seed(1)
+    root = tmp_path_factory.mktemp("nets")
+    bert = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, **SMALL, **NO_DROPOUT)
+    vit = transformers.ViTConfig(image_size=16, patch_size=8, **SMALL, **NO_DROPOUT)
+    transformers.BertModel(bert).save_pretrained(root / "bert")
+    transformers.ViTModel(vit).save_pretrained(root / "vit")
+    return root
+
+
+def federation(kind, **settings):
+    parts = INPUTS[kind]
+    train, test = (
+        {name: part[rows] for name, part in parts.items()} if isinstance(parts, dict) else parts[rows]
+        for rows in (slice(40), slice(40, 60))
+    )
+    tested = {"test_inputs": test, "test_targets": TARGETS[40:]}
+    return from_arrays(train, TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH, **tested, **settings)
+
+
+class Bytes(FederatedCallback):
+    """Bytes down and up of each round."""
+
+    def __init__(self):
+        self.sent = []
+
+    def on_round_end(self, trainer, module, round, report):
+        self.sent.append((report.bytes_down, report.bytes_up))
+
+
+def fitted(method, data, rounds=2, *callbacks):
+    trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[*callbacks])
+    trainer.fit(method, datamodule=data)
+    return trainer
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=RATE)
+
+
+def looped(begun, data):
+    """FedAvg by a plain loop on the nets of transformers themselves, from these weights; what is trained at the end."""
+    data.setup()
+    net = copy.deepcopy(begun)
+    trained = [name for name, weight in net.named_parameters() if weight.requires_grad]
+    for round in (1, 2):
+        fits = []
+        for client in range(2):
+            copied = copy.deepcopy(net)
+            weights = {name: dict(copied.named_parameters())[name] for name in trained}
+            for batch in data.client_batches().batches(client, round, STEPS):
+                inputs = batch.inputs if isinstance(batch.inputs, dict) else {"pixel_values": batch.inputs}
+                hidden = next(iter(copied.features._forward_hooks), None)
+                assert hidden is not None
+                logits = copied.classifier(type(copied.features).forward(copied.features, **inputs).logits)
+                gradients = torch.autograd.grad(nn.functional.cross_entropy(logits, batch.targets), [*weights.values()])
+                for weight, gradient in zip(weights.values(), gradients):
+                    weight.data -= RATE * gradient
+            fits.append({name: weight.detach() for name, weight in weights.items()})
+        for name in trained:
+            dict(net.named_parameters())[name].data = (fits[0][name] + fits[1][name]) / 2
+    return {name: dict(net.named_parameters())[name] for name in trained}
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(r=2, alpha=4, target_modules=["query", "value", "q_proj", "v_proj"])])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_fine_tuning_is_that_of_a_plain_loop(kind, engine, adapter, folders):
+    """A net of transformers, whole or by LoRA: the same trained weights, and the frozen ones as they began."""
+    net = partial(TransformersModel, name=str(folders / kind))
+    method = FedAvg(net, adapter=adapter, engine=engine, local_steps=STEPS, optimizer=sgd)
+    data = federation(kind)
+    data.setup()
+    method.federation = data
+    method.configure_model()
+    begun = copy.deepcopy(method.net)
+    expected = looped(begun, federation(kind))
+    fitted(method, data)
+    assert set(expected) == method.trained_names
+    for name, weight in method.net.named_parameters():
+        torch.testing.assert_close(
+            weight, expected[name] if name in expected else begun.get_parameter(name), atol=1e-5, rtol=1e-4
+        )
+
+
+def test_what_is_frozen_does_not_travel_and_is_in_memory_once(folders):
+    """Down and up go adapters and the class layer alone; the working copy shares the frozen weights."""
+    net = partial(TransformersModel, name=str(folders / "bert"))
+    method = FedAvg(net, adapter=LoRA(r=2), engine="sequential", local_steps=1)
+    watched = Bytes()
+    fitted(method, federation("bert"), 1, watched)
+    sent = 4 * sum(weight.numel() for weight in method.net.parameters() if weight.requires_grad)
+    for name, weight in method.engine.net.named_parameters():
+        same = weight.data_ptr() == method.net.get_parameter(name).data_ptr()
+        assert same == (name not in method.trained_names)
+    assert watched.sent == [(2 * sent, 2 * sent)]
+    assert sent < 0.2 * 4 * sum(weight.numel() for weight in method.net.parameters())
+
+
+def test_trained_names_freeze_all_else(folders):
+    """``classifier.*`` is a linear probe; a pattern that fits nothing is refused."""
+    net = partial(TransformersModel, name=str(folders / "vit"))
+    method = FedAvg(net, trained=["classifier.*"], local_steps=1)
+    fitted(method, federation("vit"), rounds=1)
+    assert method.trained_names == {"classifier.weight", "classifier.bias"}
+    with pytest.raises(ValueError, match=r"model.trained has 'head.\*', which fits no weight of model.net"):
+        fitted(FedAvg(net, trained=["head.*"]), federation("vit"))
+
+
+def test_personal_is_a_key_of_every_method():
+    """FedAvg with a personal class layer is FedPer."""
+    nets = [FedPer(MLP, local_steps=2), FedAvg(MLP, personal=["classifier.*"], local_steps=2)]
+    for method in nets:
+        fitted(method, from_arrays(IMAGES[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH))
+    for one, other in zip(*(method.net.parameters() for method in nets)):
+        assert torch.equal(one, other)
+
+
+def test_a_timm_net_computes_what_timm_computes(tmp_path):
+    """The class layer is ``classifier``; weights come from a file."""
+    torch.manual_seed(2)
+    whole = timm.create_model("resnet10t", num_classes=3)
+    torch.save(whole.state_dict(), tmp_path / "weights.pth")
+    net = TimmModel((3, 32, 32), 3, "resnet10t", weights=str(tmp_path / "weights.pth")).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(net(images), whole.eval()(images))
+    assert isinstance(net.classifier, nn.Linear)
+    other = TimmModel((3, 32, 32), 5, "resnet10t", weights=str(tmp_path / "weights.pth"))
+    assert torch.equal(other.features.conv1[0].weight, whole.conv1[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(TimmModel, (3, 32, 32), 3, "resnet10x"), "model.net.name is resnet10x, which timm cannot build"),
+        (partial(TimmModel, (5,), 3, "resnet10t"), "model.net TimmModel needs images, the data gives shape"),
+        (partial(TimmModel, (3, 32, 32), 3, "resnet10t", weights="no.pth"), "model.net.weights is no.pth"),
+        (
+            partial(TransformersModel, (8,), 3, "./nowhere"),
+            "model.net.name is ./nowhere, which .* cannot load .*: check the name",
+        ),
+        (partial(LoRA, r=0), "model.adapter.r is 0"),
+        (partial(LoRA, target_modules=[]), r"model.adapter.target_modules is \[\]"),
+        (partial(LoRA, dropout=1.0), "model.adapter.dropout is 1.0"),
+    ],
+)
+def test_wrong_names_and_numbers_are_refused(make, message):
+    """In one line."""
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_adapters_need_layers_that_are_there(folders):
+    """The line names layers of the net."""
+    net = partial(TransformersModel, name=str(folders / "bert"))
+    with pytest.raises(ValueError, match=r"target_modules is \['w_q'\], which fits no layer .* features.bert.embeddings"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules=["w_q"])), federation("bert"))
+    with pytest.raises(ValueError, match="target_modules is null, which fits no layer of model.net MLP"):
+        fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
+
+
+@pytest.mark.parametrize("form", ["torch", "safetensors"])
+def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
+    """A state dict, in either form, without an adapter; a net with LoRA begins with the same function."""
+    torch.manual_seed(5)
+    net = TransformersModel((8,), 3, str(folders / "bert"))
+    path = str(tmp_path / f"net.{'pt' if form == 'torch' else 'safetensors'}")
+    if form == "torch":
+        torch.save(net.state_dict(), path)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(net.state_dict(), path)
+    method = FedAvg(
+        partial(TransformersModel, name=str(folders / "bert"), pretrained=False),
+        adapter=LoRA(r=2),
+        initial_weights=path,
+        local_steps=1,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+    )
+    fitted(method, federation("bert"), rounds=1)
+    assert method.began_from == {"file": path, "round": None}
+    inputs = INPUTS["bert"]
+    torch.testing.assert_close(method.net.eval()(inputs), net.eval()(inputs))
+    with pytest.raises(ValueError, match=r"model.initial_weights holds another net: .* give weights of this net"):
+        fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
+
+
+def test_initial_weights_never_run_code(tmp_path):
+    """A pickle of objects is refused, and so is a file that is no safetensors."""
+    torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
+    (tmp_path / "net.safetensors").write_bytes(b"no")
+    for name, message in (("net.pt", "holds code or objects"), ("net.safetensors", "no safetensors file")):
+        with pytest.raises(ValueError, match=rf"model.initial_weights is .*{name}.*{message}"):
+            fitted(FedAvg(MLP, initial_weights=str(tmp_path / name)), federation("vit"))
+
+
+def test_libraries_nets_on_the_command_line(main, folders):
+    """``timm.NAME`` and ``transformers.NAME`` are the classes with that name."""
+    few = "fit --config digits_wsm.yaml --trainer.max_steps 1 --trainer.logger false --trainer.enable_checkpointing false"
+    few += " --data.augment+ ToRGB --model.local_epochs null --model.local_steps 1"
+    code, out, error = main(*few.split(), "--model.net", "timm.test_resnet", "--model.trained", "[classifier.*]")
+    assert (code, error) == (0, "")
+    code, out, error = main(*few.split(), f"--model.net=transformers.{folders / 'vit'}", "--print_config")
+    assert code == 0
+    assert f"name: {folders / 'vit'}" in out
+    code, out, error = main(*few.split(), "--model.net", "timm.no_such_net")
+    assert code != 0
+    assert "model.net.name is no_such_net, which timm cannot build" in error
