@@ -16,6 +16,7 @@ from fl_lightning.callbacks.predictions import PredictionWriter
 from fl_lightning.callbacks.privacy_budget import PrivacyBudget
 from fl_lightning.callbacks.progress import RoundProgressBar
 from fl_lightning.callbacks.pseudo_data_fisher import PseudoDataFisher
+from fl_lightning.callbacks.reference_accuracy import ReferenceAccuracy
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
@@ -38,6 +39,7 @@ __all__ = [
     "PrivacyBudget",
     "PseudoDataFisher",
     "RecordLogger",
+    "ReferenceAccuracy",
     "RoundForgetting",
     "RoundProgressBar",
     "RunSummary",

@@ -192,7 +192,10 @@ def test_documented_samplers_are_keys(main):
 @pytest.mark.parametrize(
     ("key", "names"),
     [
-        ("--model.net", {*models.__all__} - {"Adapter", "LoRA", "Network", "TimmModel", "TorchvisionModel", "TransformersModel"}),
+        (
+            "--model.net",
+            {*models.__all__} - {"Adapter", "LoRA", "Network", "TimmModel", "TorchvisionModel", "TransformersModel"},
+        ),
         ("--model.adapter", {*models.__all__} & {"LoRA"}),
         ("--model.loss", {*losses.__all__} - {"Loss"}),
         ("--data.partition", {*partitions.__all__} - {"Partition"}),

@@ -34,6 +34,7 @@ from fl_lightning.data.sources.hugging_face import HuggingFace
 from fl_lightning.data.sources.image_folder import ImageFolder
 from fl_lightning.data.sources.joined import Joined
 from fl_lightning.data.sources.leaf import Leaf
+from fl_lightning.data.sources.some_classes import SomeClasses
 from fl_lightning.data.sources.source import Source
 from fl_lightning.data.sources.superclasses import Superclasses
 from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
@@ -73,6 +74,7 @@ __all__ = [
     "Resize",
     "Samples",
     "Shards",
+    "SomeClasses",
     "Source",
     "Superclasses",
     "ToRGB",

@@ -1,0 +1,127 @@
+"""ReferenceAccuracy: what training does to knowledge that the federation does not train on."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.figures import heatmap, height_of, panels
+from fl_lightning.data import EvaluationInputs
+from fl_lightning.data.prepared_samples import PreparedSamples
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
+from fl_lightning.metrics import accuracy_by_owner, loss_by_owner
+from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
+
+
+class ReferenceAccuracy(FederatedCallback):
+    """Accuracy and loss on reference sets, such as the test samples of what a pretrained net knew.
+
+    Of the global model before round 1, after the chosen rounds and after the last: ``reference/NAME/accuracy`` and
+    ``reference/NAME/loss``, mean cross entropy in nats. In the chosen rounds also of each client's model after its fit:
+    ``reference/NAME/cohort_accuracy`` is the mean over the cohort, ``forgetting/reference_NAME`` that less the accuracy of the
+    global model that the clients received (negative is forgetting), and ``reference/forgetting`` the heatmap of clients and
+    sets, in which positive is forgetting. Its numbers are the tensors ``reference/before``, (S,), and ``reference/after``,
+    (K, S).
+
+    Args:
+        sets: by name, the sources of the reference sets, of which the test samples count; their classes are among those of
+            ``data.source``.
+        root: folder of the sources, as ``data.root``.
+        every, rounds: the chosen rounds.
+
+    Raises:
+        ValueError: if there is no set, or a name is no word; as a fit starts, if a set has no test sample, another shape or a
+            class that the federation lacks, or there is no global model.
+    """
+
+    def __init__(
+        self, sets: Mapping[str, str | Source], root: str = "data", every: int = 10, rounds: list[int] | None = None
+    ) -> None:
+        super().__init__(every, rounds)
+        if not sets:
+            raise ValueError("ReferenceAccuracy.sets is empty: give a source by name")
+        for name in sets:
+            if not re.fullmatch(r"\w+", name):
+                raise ValueError(f"ReferenceAccuracy.sets has {name!r}, must be one word of letters, digits and _: rename it")
+        self.sets = {name: open_source(source) for name, source in sets.items()}
+        self.root = Path(root)
+        self._held: dict[str, tuple[EvaluationInputs, Tensor]] = {}
+
+    def wants_models(self, round: int) -> bool:
+        return self.due(round)
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        if not module.has_global_model:
+            raise ValueError(
+                f"callback ReferenceAccuracy: model is {type(module).__name__}, whose clients keep parts of the net, so that "
+                "there is no global model to ask: leave the callback out"
+            )
+        self._held = {name: self._prepared(name, source, module) for name, source in self.sets.items()}
+
+    def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if round == 1 and self.chooses:
+            self._measure(trainer, module, 0)
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if not self.due(round):
+            return
+        pairs = [
+            (self._accuracy(models.predict_received(inputs), targets), self._accuracy(models.predict(inputs), targets))
+            for inputs, targets in self._held.values()
+        ]
+        before, after = torch.stack([one for one, _ in pairs]), torch.stack([other for _, other in pairs], dim=1)
+        scalars: dict[str, Tensor] = {}
+        for column, name in enumerate(self._held):
+            scalars[f"reference/{name}/cohort_accuracy"] = after[:, column].mean()
+            scalars[f"forgetting/reference_{name}"] = (after[:, column] - before[column]).mean()
+        module.log_round(scalars, round)
+        log_tensors(trainer, {"reference/before": before, "reference/after": after}, round)
+        clients = [str(client) for client in models.clients]
+        figure, (axes,) = panels(1, height_of(len(clients)))
+        title = f"Forgetting of reference sets by each client's fit, round {round}"
+        titles = {"title": title, "row_title": "client", "column_title": "reference set"}
+        heatmap(axes, before - after, clients, list(self._held), diverging=True, **titles)
+        log_figure(trainer, "reference/forgetting", figure, round)
+
+    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
+        if self.due_or_last(round, trainer.should_stop):
+            self._measure(trainer, module, round)
+
+    def _measure(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        """The global model's accuracy and loss on every set."""
+        scalars: dict[str, Tensor] = {}
+        with trainer.precision_plugin.val_step_context():
+            for name, (inputs, targets) in self._held.items():
+                logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
+                scalars[f"reference/{name}/accuracy"] = self._accuracy(logits, targets)
+                scalars[f"reference/{name}/loss"] = loss_by_owner(logits, targets, torch.zeros_like(targets), 1)[0]
+        module.log_round(scalars, round)
+
+    @staticmethod
+    def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
+        """(...) from logits (..., n, C)."""
+        return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
+
+    def _prepared(self, name: str, source: Source, module: FederatedModule) -> tuple[EvaluationInputs, Tensor]:
+        """The test samples of a reference set as the net takes them, and their classes in the federation."""
+        dataset, data = source.load(self.root), module.data
+        what = f"ReferenceAccuracy.sets has {name}, "
+        if len(dataset.test) == 0:
+            raise ValueError(f"{what}which has no test sample: give another source")
+        strange = [known for known in dataset.classes if known not in data.classes]
+        if strange:
+            raise ValueError(f"{what}with the class {strange[0]}, which data.source lacks: its net has no output for it")
+        samples = PreparedSamples(dataset, data.preparation, "auto", 0)
+        given, taken = ((record.shape, record.dtype) for record in (samples.input_record, data.samples.input_record))
+        if given != taken:
+            raise ValueError(f"{what}with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
+        samples.to(data.preparation.device, data.preparation.dtype, announce=False)
+        label = torch.tensor([data.classes.index(known) for known in dataset.classes])
+        inputs = samples.inputs("test", torch.arange(len(dataset.test)))
+        return inputs, label[dataset.test.targets].to(data.preparation.device)

@@ -1,0 +1,56 @@
+"""A source with the samples of some of its classes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
+
+
+class SomeClasses(Source):
+    """The samples of some classes of a source; all its classes keep their labels, so that a net has an output for each.
+
+    For a net that learns some classes first and meets the others in a federation.
+
+    Args:
+        source: the source, or its name.
+        first: the first classes in label order, so many of them; or
+        names: the names of the classes.
+        without: take all other classes instead.
+
+    Raises:
+        ValueError: if both or none of ``first`` and ``names`` are given; as it loads, if there is no such class.
+    """
+
+    def __init__(
+        self, source: str | Source, first: int | None = None, names: Sequence[str] | None = None, without: bool = False
+    ) -> None:
+        if (first is None) == (names is None):
+            raise ValueError(f"data.source.first is {first} and data.source.names is {names}: give one of them")
+        self.source, self.first, self.names, self.without = open_source(source), first, names, without
+
+    def load(self, root: Path) -> Dataset:
+        dataset = self.source.load(root)
+        chosen = torch.zeros(len(dataset.classes), dtype=torch.bool)
+        chosen[self._labels(dataset.classes)] = True
+        if self.without:
+            chosen = ~chosen
+        kept = [chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test)]
+        parts = [
+            Samples(part.rows(rows), part.targets[rows]) for part, rows in zip((dataset.train, dataset.test), kept, strict=True)
+        ]
+        owners = None if dataset.owners is None else torch.unique(dataset.owners[kept[0]], return_inverse=True)[1]
+        return Dataset(*parts, dataset.classes, owners)
+
+    def _labels(self, classes: Sequence[str]) -> list[int]:
+        if self.first is not None:
+            if not 1 <= self.first < len(classes):
+                raise ValueError(f"data.source.first is {self.first}, must be between 1 and {len(classes) - 1}")
+            return list(range(self.first))
+        for name in self.names or ():
+            if name not in classes:
+                raise ValueError(f"data.source.names has {name}, which is no class: the classes are {', '.join(classes)}")
+        return [classes.index(name) for name in self.names or ()]

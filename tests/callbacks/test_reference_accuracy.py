@@ -1,0 +1,146 @@
+"""ReferenceAccuracy against models that are fitted and asked by a plain loop, and SomeClasses."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
+from fl_lightning.callbacks import FederatedCallback, ReferenceAccuracy
+from fl_lightning.data import Arrays, Digits, SomeClasses
+from fl_lightning.models import MLP
+
+OLD, NEW = SomeClasses("digits", first=5), SomeClasses("digits", first=5, without=True)
+
+
+def federation(**settings):
+    return FederatedDataModule(NEW, num_clients=4, clients_per_round=2, batch_size=16, val_fraction=0.0, **settings)
+
+
+def fitted(method, data, *callbacks, rounds=2):
+    trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[*callbacks])
+    trainer.fit(method, datamodule=data)
+    return trainer
+
+
+class Kept(FederatedCallback):
+    """The global weights before each round, and all scalars by round."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets = []
+
+    def on_round_start(self, trainer, module, round):
+        self.nets.append(copy.deepcopy(module.net))
+
+
+def asked(net, dataset, data):
+    """Accuracy and mean cross entropy on the test samples of a dataset."""
+    with torch.no_grad():
+        logits = net.eval()(data.preparation.for_evaluation(dataset.test.inputs))
+    loss = nn.functional.cross_entropy(logits.double(), dataset.test.targets)
+    return (logits.argmax(dim=1) == dataset.test.targets).double().mean(), loss
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_what_is_asked_is_what_a_loop_finds(engine, monkeypatch):
+    """The global model before and after each round, and the clients' models of round 2."""
+    logged = {}
+    data, kept = federation(), Kept()
+    method = FedAvg(MLP, engine=engine, local_steps=3, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    log = method.log_round
+    monkeypatch.setattr(method, "log_round", lambda new, round: logged.setdefault(round, {}).update(new) or log(new, round))
+    fitted(method, data, kept, ReferenceAccuracy({"old": OLD, "new": NEW}, every=2))
+    for name, source in (("old", OLD), ("new", NEW)):
+        dataset = source.load(Path())
+        for round, net in ((0, kept.nets[0]), (2, method.net)):
+            accuracy, loss = asked(net, dataset, data)
+            assert float(logged[round][f"reference/{name}/accuracy"]) == pytest.approx(float(accuracy))
+            assert float(logged[round][f"reference/{name}/loss"]) == pytest.approx(float(loss), rel=1e-5)
+        after = []
+        for client in data.cohort(2):
+            net = copy.deepcopy(kept.nets[1]).train()
+            for batch in data.client_batches().batches(client, 2, 3):
+                loss = nn.functional.cross_entropy(net(batch.inputs), batch.targets)
+                for weight, gradient in zip(net.parameters(), torch.autograd.grad(loss, [*net.parameters()])):
+                    weight.data -= 0.1 * gradient
+            after.append(asked(net, dataset, data)[0])
+        mean, before = torch.stack(after).mean(), asked(kept.nets[1], dataset, data)[0]
+        assert float(logged[2][f"reference/{name}/cohort_accuracy"]) == pytest.approx(float(mean))
+        assert float(logged[2][f"forgetting/reference_{name}"]) == pytest.approx(float(mean - before))
+    assert "reference/old/cohort_accuracy" not in logged[1]
+
+
+def test_a_run_with_it_ends_in_the_same_weights():
+    """It looks and changes nothing."""
+    with_it, without = FedAvg(MLP, local_steps=2), FedAvg(MLP, local_steps=2)
+    fitted(with_it, federation(), ReferenceAccuracy({"old": OLD}, every=1))
+    fitted(without, federation())
+    for one, other in zip(with_it.net.parameters(), without.net.parameters()):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ReferenceAccuracy({}), "ReferenceAccuracy.sets is empty"),
+        (lambda: ReferenceAccuracy({"a/b": OLD}), "ReferenceAccuracy.sets has 'a/b', must be one word"),
+        (
+            lambda: fitted(FedAvg(MLP), federation(), ReferenceAccuracy({"x": Arrays(torch.zeros(1, 1), [0])})),
+            "sets has x, which has no test sample",
+        ),
+        (
+            lambda: fitted(
+                FedAvg(MLP), federation(), ReferenceAccuracy({"x": Arrays(*[torch.zeros(2, 1), ["cat", "dog"]] * 2)})
+            ),
+            "sets has x, with the class cat, which data.source lacks",
+        ),
+        (
+            lambda: fitted(FedAvg(MLP), federation(), ReferenceAccuracy({"x": Arrays(*[torch.zeros(2, 1), [0, 1]] * 2)})),
+            r"sets has x, with samples of shape \[1\] and type float32, must be \[1, 8, 8\] and uint8",
+        ),
+        (
+            lambda: fitted(FedPer(MLP), federation(), ReferenceAccuracy({"old": OLD})),
+            "model is FedPer, whose clients keep parts",
+        ),
+        (lambda: SomeClasses("digits"), "data.source.first is None and data.source.names is None: give one"),
+        (lambda: SomeClasses("digits", first=10).load(Path()), "data.source.first is 10, must be between 1 and 9"),
+        (lambda: SomeClasses("digits", names=["cat"]).load(Path()), "data.source.names has cat, which is no class"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(make, message):
+    """In one line, before round 1."""
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_some_classes_keep_their_labels():
+    """Both halves together are the whole source; owners are counted anew."""
+    whole, halves = Digits().load(Path()), [source.load(Path()) for source in (OLD, NEW)]
+    assert [half.classes for half in halves] == [whole.classes] * 2
+    assert halves[0].train.targets.max() == 4
+    assert halves[1].train.targets.min() == 5
+    assert sum(len(half.train) for half in halves) == len(whole.train)
+    held = whole.train.targets == 7
+    named = SomeClasses("digits", names=["7"]).load(Path())
+    assert torch.equal(named.train.inputs, whole.train.inputs[held])
+    owned = Arrays(torch.zeros(4, 1), [0, 1, 2, 1], owners=[0, 1, 2, 3])
+    assert SomeClasses(owned, names=["1"]).load(Path()).owners.tolist() == [0, 1]
+
+
+def test_it_is_an_option_of_the_command_line(main, tmp_path):
+    """Its sets come from a config; the numbers are in the record, the heatmap is drawn."""
+    (tmp_path / "old.yaml").write_text(
+        "trainer:\n  callbacks:\n  - class_path: ReferenceAccuracy\n    init_args:\n      every: 1\n      sets:\n"
+        "        old: {class_path: SomeClasses, init_args: {source: digits, first: 5}}\n"
+    )
+    few = "fit --config digits_wsm.yaml --config old.yaml --trainer.max_steps 2".split()
+    some = "--data.source SomeClasses --data.source.source digits --data.source.first 5 --data.source.without true".split()
+    code, _, error = main(*few, *some)
+    assert code == 0, error
+    record = next(tmp_path.rglob("record.jsonl")).read_text()
+    assert "reference/old/accuracy" in record
+    assert "forgetting/reference_old" in record
