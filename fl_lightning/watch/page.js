@@ -74,7 +74,8 @@ function standing(run) {
 
 function newestValues(run) {
   const tags = Object.keys(state.data.charts).filter((tag) => tag in run.curves);
-  return tags.slice(0, 4).map((tag) => `${state.data.charts[tag].title} ${number(run.curves[tag].values.at(-1))}`).join(", ");
+  const values = tags.slice(0, 4).map((tag) => `${state.data.charts[tag].title} ${number(run.curves[tag].values.at(-1))}`);
+  return values.length > 0 ? `last ${values.join(", ")}` : "";
 }
 
 function chooseNewRuns() {
