@@ -55,6 +55,21 @@ def test_methods_without_a_config_run_by_the_command_of_their_page(command_line)
             assert run.returncode == 0, f"{name}: {run.stderr}"
 
 
+def test_the_readmes_methods_lead_to_their_pages():
+    """On the site; in the repository, to their files."""
+    from assembly import _with_pages
+    from method_pages import documented_methods
+
+    rows = (ROOT / "README.md").read_text().split("## Methods")[1].split("## Results")[0]
+    named = re.findall(r"\[([\w-]+)\]\(([^)]+)\) \(", _with_pages(rows, {"docs/api/fl_lightning.losses.md"}))
+    own = {target: name for name, target in named if target.startswith("docs/methods/")}
+    assert len(named) == rows.count(" (") - 1  # that of the table's head
+    assert set(own) <= {f"docs/methods/{name}.md" for name in documented_methods()}
+    assert {"FedProx", "EWC", "iCaRL"} <= set(own.values())
+    others = {name: target for name, target in named if target not in own}
+    assert others == {"TCE": "docs/papers/tce.md", "WSM": "docs/papers/wsm.md", "FedLC": "docs/api/fl_lightning.losses.md"}
+
+
 def test_equations_of_methods_are_formulas():
     """On every page, between dollars, which a browser sets; what is left as code is no equation."""
     from method_pages import method_pages
