@@ -83,6 +83,29 @@ def test_equations_of_methods_are_formulas():
     assert [path for path, text in texts.items() if re.search(r"`[^`]*(<-|sum_|\|\|)[^`]*`", text)] == []
 
 
+@pytest.mark.parametrize(
+    ("plain", "expected"),
+    [
+        ("F_k(w) + mu/2 * ||w - w_t||^2", r"F_{k}(w)+\mu/2\,\Vert w-w_{t}\Vert^{2}"),
+        ("1/(T-1) sum_{i<T} max_{i<=t<T} (a_{t,i} - a_{T,i})", r"1/(T-1)\sum_{i<T}\max_{i\le t<T}(a_{t,i}-a_{T,i})"),
+        ("logsumexp_{c in C_k} f_c - tau n_y^(-1/4)", r"\operatorname{logsumexp}_{c\in C_{k}}f_{c}-\tau n_{y}^{-1/4}"),
+        ("1 - <g, g*> / ||g||", r"1-\langle g,g^{\ast}\rangle/\Vert g\Vert"),
+    ],
+)
+def test_a_formula_of_a_docstring_is_set(plain, expected):
+    from formulas import with_formulas
+
+    shown = with_formulas(f"The term ``{plain}``.", "${}$")
+    assert shown.replace(" ", "") == f"Theterm${expected}$.".replace(" ", "")
+
+
+@pytest.mark.parametrize("code", ["weights[k]", "label_counts", "every=100", "torch.nn.Linear", "N * k", "F_ki"])
+def test_code_in_a_docstring_is_no_formula(code):
+    from formulas import with_formulas
+
+    assert with_formulas(f"As ``{code}`` is.") == f"As ``{code}`` is."
+
+
 def test_every_config_callback_and_public_name_is_listed():
     from api_pages import api_pages
     from lists_of_code import callbacks_page, configs_pages
@@ -90,8 +113,11 @@ def test_every_config_callback_and_public_name_is_listed():
     import fl_lightning
     from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 
-    configs = "".join(configs_pages().values())
+    papers = [path.read_text() for path in (ROOT / "docs" / "papers").glob("*.md")]
+    configs = "".join([*configs_pages(ROOT).values(), *papers])
     assert [name for name in {**bundled_files(), **bundled_rows()} if f"`{name}`" not in configs] == []
+    assert "| [TCE paper](papers/tce.md) |" in configs  # which has no second page
+    assert "| `digits_classes_fedprox.yaml` | FedProx | [FedProx](../methods/FedProx.md)" in configs
     callbacks = callbacks_page()["docs/callbacks.md"]
     classes = [name for name in fl_lightning.callbacks.__all__ if isinstance(getattr(fl_lightning.callbacks, name), type)]
     assert [name for name in classes if f"## {name}\n" not in callbacks] == []

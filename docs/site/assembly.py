@@ -13,7 +13,7 @@ import yaml
 
 import fl_lightning
 from api_pages import api_pages
-from lists_of_code import callbacks_page, configs_pages, tags_page
+from lists_of_code import callbacks_page, configs_pages, tags_page, with_files_of_configs
 from method_pages import documented_methods, method_pages
 from pictures import draw
 
@@ -36,13 +36,15 @@ def assemble(root: Path, source: Path) -> None:
         shutil.copy(root / page, source / page)
     shutil.copy(root / "docs" / "site" / "index.md", source / "index.md")
     draw(source / "docs" / "images")
-    written = {**method_pages(root), **api_pages(), **configs_pages(), **callbacks_page(), **tags_page()}
+    written = {**method_pages(root), **api_pages(), **configs_pages(root), **callbacks_page(), **tags_page()}
     for page, text in written.items():
         (source / page).parent.mkdir(parents=True, exist_ok=True)
         (source / page).write_text(text, encoding="utf-8")
     methods, readme = source / "docs" / "methods.md", source / "README.md"
     methods.write_text(_linked_rows(methods.read_text(encoding="utf-8"), written), encoding="utf-8")
     readme.write_text(_with_pages(readme.read_text(encoding="utf-8"), written), encoding="utf-8")
+    for path in (page for folder in ("papers", "configs", "methods") for page in (source / "docs" / folder).glob("*.md")):
+        path.write_text(with_files_of_configs(path.read_text(encoding="utf-8"), "../../"), encoding="utf-8")
     for path in source.rglob("*.md"):
         path.write_text(_with_files(path, root / path.relative_to(source), root), encoding="utf-8")
     _add_contents(source, "index.md", yaml.safe_load((root / "docs" / "site" / "contents.yaml").read_text(encoding="utf-8")))

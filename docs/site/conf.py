@@ -11,6 +11,8 @@ import fl_lightning
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from formulas import with_formulas
+
 project = "fl-lightning"
 author = "The fl-lightning authors"
 release = fl_lightning.__version__
@@ -80,6 +82,12 @@ def _link_to_edit(app: Sphinx, page: str, template: str, context: dict[str, Any]
         context["theme_use_edit_page_button"] = False
 
 
+def _set_formulas(app: Sphinx, what: str, name: str, documented: object, options: object, lines: list[str]) -> None:
+    """In docstrings, which have them in plain text."""
+    lines[:] = with_formulas("\n".join(lines)).split("\n")
+
+
 def setup(app: Sphinx) -> None:
     """What Sphinx calls at its start."""
+    app.connect("autodoc-process-docstring", _set_formulas)
     app.connect("html-page-context", _link_to_edit, priority=900)  # after the theme
