@@ -142,9 +142,15 @@ def test_every_name_that_a_page_imports_has_an_api_page():
 
 def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (SITE / "index.md").read_text(), re.DOTALL)
+    """The table below it has its numbers, to two digits."""
+    page = (SITE / "index.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})
-    assert "FedProx, CrossEntropy, 20 rounds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for loss, title in (("cross entropy", "FedAvg, CrossEntropy"), ("WSM", "FedAvg, ReweightedSoftmax")):
+        table = printed.partition(title)[2]
+        rows = [re.search(rf"│ {name} +│ (\d\.\d+)", table)[1] for name in ("test accuracy", "client forgetting F_ki, last")]
+        assert f"| {loss} | {' | '.join(f'{float(value):.2f}' for value in rows)} |" in page
 
 
 HOSTS = {"semver.org", "github.com", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
