@@ -4,6 +4,7 @@ The pages of the repository are taken as they are, so that their links lead to t
 """
 
 import inspect
+import os
 import re
 import shutil
 from collections.abc import Container
@@ -75,7 +76,8 @@ def _with_files(path: Path, original: Path, root: Path) -> str:
     """The text of a page; another file of the repository is copied for download, a folder becomes just its name."""
 
     def keep(link: re.Match[str]) -> str:
-        target, there = path.parent / link[2], original.parent / link[2]
+        # A page that is written has no folder in the repository, from which a path could go up.
+        target, there = path.parent / link[2], Path(os.path.normpath(original.parent / link[2]))
         if not target.exists() and there.is_file() and there.resolve().is_relative_to(root):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(there, target)
