@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: packages that lie at the top level, the commit, and addresses.
 
 ``FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME python -m build`` names the repository on the package index, where the
-README's relative links and pictures would lead nowhere; a build without it leaves them out.
+README's relative links and pictures would lead nowhere; a build without it leaves them out, and its log lists them.
 """
 
 import os
@@ -18,11 +18,14 @@ TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "con
 def description(readme: str, repository: str, commit: str | None) -> str:
     """The README with whole addresses in place of relative ones: of pictures as they are, of pages as they are shown.
 
-    Without the repository's address, a relative link is reduced to its text, and a picture is left out.
+    Without the repository's address, a relative link is reduced to its text and a picture left out, which it prints.
     """
     if not repository:
-        text = re.sub(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", readme)
-        return re.sub(r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
+        text, pictures = re.subn(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", readme)
+        text, links = re.subn(r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
+        cure = "set FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME to keep them"
+        print(f"README.md on the package index: {pictures} pictures left out, {links} links reduced to their text: {cure}")
+        return text
     pictures = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/{commit}/", readme)
     return re.sub(r"(\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)  # also of a picture that is a link
 

@@ -37,9 +37,9 @@ class Dashboard(FederatedCallback):
     which positive is forgetting. Single rounds are noisy, and round 1 would set the scale. Custom Scalars puts accuracy,
     forgetting, the classes' accuracy and bytes of all runs side by side; a chart is there once the run has logged something for
     it. HParams has a row for each run: the settings of what is learned and how, those that differ first, each time with method,
-    loss, net, rate and alpha at the front; and the last value of every scalar, the final readings of test and validation
-    accuracy, ``final/test_accuracy_best`` and the like, among them. Other loggers get the whole config as hyper-parameters. A
-    run that goes on from a checkpoint in its folder writes no second beginning.
+    loss, net, rate and alpha at the front; and the last value of every scalar, among them ``final/test_accuracy`` and
+    ``final/val_accuracy``, by which runs are compared. Other loggers get the whole config as hyper-parameters. A run that goes
+    on from a checkpoint in its folder writes no second beginning.
 
     Args:
         config: the run's config, as the command line gives it; by default none.
@@ -109,12 +109,8 @@ class Dashboard(FederatedCallback):
         if not trainer.is_global_zero or summary is None:
             return
         results = summary.results(trainer, module)
-        metrics = {
-            f"final/{name}_{reading}": value
-            for name in ("test_accuracy", "val_accuracy")
-            for reading, value in results[name].items()
-            if not reading.endswith("_round")
-        }
+        readings = {name: results[name] for name in ("test_accuracy", "val_accuracy") if results[name]}
+        metrics = {f"final/{name}": of["last_rounds_mean"] for name, of in readings.items()}
         for logger in trainer.loggers:
             if metrics:
                 logger.log_metrics(metrics, step=trainer.global_step)

@@ -26,14 +26,15 @@ from fl_lightning.functional import ClientForgettingScores
 # M. Petroff's ten (arXiv 2107.02270): told apart by readers who see colours differently, on white and on black.
 TEN_COLORS: list[str] = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
 _NUMBER_SIZE = 7  # points: the least that is read in print
-_NUMBER_WIDTH = 0.19  # inches of "-.22" in that size
+_NUMBER_WIDTH = 0.22  # inches of "-.22" in that size, with a gap
+_WIDE_CELL = 0.26  # of numbers next to which there is room for a colour bar
 _CELLS_WITH_NUMBERS = 300  # with more, drawing them takes long
 _NAMES = 30  # labels of a vertical axis,
 _COLUMN_NAMES = 16  # and of a horizontal one
 _LONGEST_NAME = 0.4  # of the width of a panel: a longer one would leave no space for the picture
 _CHARACTER = 0.65  # width of a character as a part of its font size
 _PANEL = 24  # least width of one of two panels side by side, as multiples of the font size
-_BESIDE = 11  # width of what is next to a heatmap, its labels and its colour bar, in the same unit
+_LABELS, _BAR = 6.2, 3  # width of what is next to a heatmap, its labels and its colour bar, in the same unit
 _CLIENTS_WITH_DOTS = 200
 _BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
 _COLUMNS = 400  # of that heatmap
@@ -97,8 +98,8 @@ def heatmap(
 ) -> None:
     """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or forgetting in [-1, 1] with 0 white and 1 red.
 
-    NaN is left grey. Long axes show some of their labels, and cells their numbers where these fit. With ``gamma`` below 1
-    small values take more of the colours.
+    NaN is left grey. Long axes show some of their labels. Cells show their numbers where these fit; else, and where both have
+    room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours.
     """
     matrix = values.detach().cpu().double().numpy()
     colors, low = ("RdBu_r", -1.0) if diverging else ("viridis", 0.0)
@@ -109,17 +110,20 @@ def heatmap(
     axes.set_title(wrapped(title, width_of(axes)))
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
-    cell = (width_of(axes) - _ems(_BESIDE)) / max(len(columns), 1)
-    _label_columns(axes.xaxis, columns, cell)
+    cell, beside_a_bar = ((width_of(axes) - _ems(taken)) / max(len(columns), 1) for taken in (_LABELS, _LABELS + _BAR))
+    in_cells = matrix.size <= _CELLS_WITH_NUMBERS and cell >= _NUMBER_WIDTH
+    with_bar = not in_cells or beside_a_bar >= _WIDE_CELL
+    _label_columns(axes.xaxis, columns, beside_a_bar if with_bar else cell)
     _label(axes.yaxis, rows, _NAMES)
-    if matrix.size <= _CELLS_WITH_NUMBERS and cell >= _NUMBER_WIDTH:
+    if in_cells:
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
                 color, shown = "white" if dark else "black", f"{value:z.2f}".replace("0.", ".", 1).replace("1.00", "1.0")
                 number = axes.text(column, row, shown, ha="center", va="center", fontsize=_NUMBER_SIZE, color=color)
                 number.set_in_layout(False)  # it is within its cell, and to ask for its size is slow
-    axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
+    if with_bar:
+        axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
 
 
 def _ems(count: float) -> float:
@@ -180,8 +184,8 @@ def draw_client_forgetting(
     draw = partial(heatmap, row_title="model of client", column_title="data of client")
     above = f"{label}: " if label else ""
     if before.ndim == 1:
-        rows = ["received", *names]
-        draw(axes[0], torch.cat([before[None], after]), rows, names, title=f"{above}accuracy as received and after the fit")
+        rows = ["before", *names]
+        draw(axes[0], torch.cat([before[None], after]), rows, names, title=f"{above}accuracy before and after the fit")
         axes[0].axhline(0.5, color="white", linewidth=2)
     else:
         draw(axes[0], before, names, names, title=f"{above}accuracy before the fit")

@@ -17,8 +17,8 @@ from fl_lightning.functional.tasks import average_forgetting, backward_transfer,
 
 Matrix = Literal["classes", "clients", "tasks"]
 """What a definition is computed from: ``classes`` (T, C), the accuracy of the global model on each class after each evaluated
-round, from round 1; ``clients`` (K, K), F_ki of one round, the change in accuracy by the fit of the client of the row on the
-data of the client of the column; ``tasks`` (T, T), the accuracy after each task (row) on each (column)."""
+round, from round 1; ``clients`` (K, K), the change in accuracy by the fit of the client of the row on the data of the client of
+the column in one round, -F_ki; ``tasks`` (T, T), the accuracy after each task (row) on each (column)."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Definition:
         title: what tables call it.
         source: paper and equation, or library.
         matrix: what it is computed from.
-        formula: TeX, with the letters of :data:`Matrix`'s papers.
-        score: from the matrix to a scalar.
-        sign: 1 where positive is forgetting, -1 where negative is.
+        formula: TeX of what is shown, with the letters of the paper and the sign by which positive is forgetting.
+        score: from the matrix to a scalar, with the sign of its source.
+        sign: that of its source: 1 where positive is forgetting, -1 where negative is.
         low, high: its range, in accuracy.
     """
 
@@ -79,7 +79,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "client forgetting F_k, worst",
         "Legate, Caccia, Belilovsky, section 2",
         "clients",
-        r"\min_k \frac{1}{K - 1} \sum_{i \ne k} F_{ki}",
+        r"\max_k \frac{1}{K - 1} \sum_{i \ne k} F_{ki}",
         _client_worst,
         sign=-1,
         low=-1,
@@ -112,10 +112,10 @@ DEFINITIONS: Mapping[str, Definition] = {
         high=1,
     ),
     "gem": Definition(
-        "backward transfer",
+        "loss by backward transfer",
         "Lopez-Paz, Ranzato, NeurIPS 2017",
         "tasks",
-        r"\frac{1}{T - 1} \sum_{i < T} (a_{T,i} - a_{i,i})",
+        r"\frac{1}{T - 1} \sum_{i < T} (a_{i,i} - a_{T,i})",
         backward_transfer,
         sign=-1,
         low=-1,

@@ -21,6 +21,7 @@ from studies.table import Group, all_runs, compared, compared_within, groups, la
 PAGE = "report.md"
 _INCHES, _RESOLUTION = 5.5, 150  # width of the figure, and dots an inch
 _WIDTH = 128
+_CODE_WIDTH = 88  # which a page of the site shows whole
 _JOINT = "\N{NO-BREAK SPACE}"  # where a line does not end
 
 
@@ -109,7 +110,7 @@ def _command(sweep: Sweep) -> str:
     """As it is typed, on several lines, an option and its value on one; each sweep of several has a folder."""
     folder = f" --out {shlex.quote(sweep.name)}" if sweep.name else ""
     options = f"fl-lightning sweep {sweep.arguments}{folder}".split(" --")
-    text = textwrap.fill(" --".join(option.replace(" ", _JOINT) for option in options), _WIDTH - 8, break_on_hyphens=False)
+    text = textwrap.fill(" --".join(option.replace(" ", _JOINT) for option in options), _CODE_WIDTH - 6, break_on_hyphens=False)
     return text.replace(_JOINT, " ").replace("\n", " \\\n    ")
 
 

@@ -98,8 +98,11 @@ def test_the_index_shows_the_readme_with_whole_addresses(setup):
     assert setup["description"](kept, "https://example.org/a/b", "c0ffee") == kept
 
 
-def test_an_index_without_an_address_gets_no_dead_link(setup):
+def test_an_index_without_an_address_gets_no_dead_link(setup, capsys):
+    """What is lost is in the build's log."""
     text = setup["description"]((ROOT / "README.md").read_text(), "", None)
+    pictures, links = map(int, re.findall(r"(\d+) (?:pictures|links)", capsys.readouterr().out))
+    assert (pictures, links > 30) == (4, True)
     assert re.findall(r"\]\((?!\w+:|#)", text) == []
     assert "Start, keys, tutorials, reading the heatmaps" in text
     kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"

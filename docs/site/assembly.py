@@ -3,6 +3,8 @@
 The pages of the repository are taken as they are, so that their links lead to the same files in the repository and on the site.
 """
 
+import inspect
+import os
 import re
 import shutil
 from collections.abc import Container
@@ -10,9 +12,10 @@ from pathlib import Path
 
 import yaml
 
+import fl_lightning
 from api_pages import api_pages
-from lists_of_code import callbacks_page, configs_pages, tags_page
-from method_pages import method_pages
+from lists_of_code import callbacks_page, configs_pages, tags_page, with_files_of_configs
+from method_pages import documented_methods, method_pages
 from pictures import draw
 
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
@@ -34,12 +37,15 @@ def assemble(root: Path, source: Path) -> None:
         shutil.copy(root / page, source / page)
     shutil.copy(root / "docs" / "site" / "index.md", source / "index.md")
     draw(source / "docs" / "images")
-    written = {**method_pages(root), **api_pages(), **configs_pages(), **callbacks_page(), **tags_page()}
+    written = {**method_pages(root), **api_pages(), **configs_pages(root), **callbacks_page(), **tags_page()}
     for page, text in written.items():
         (source / page).parent.mkdir(parents=True, exist_ok=True)
         (source / page).write_text(text, encoding="utf-8")
-    methods = source / "docs" / "methods.md"
+    methods, readme = source / "docs" / "methods.md", source / "README.md"
     methods.write_text(_linked_rows(methods.read_text(encoding="utf-8"), written), encoding="utf-8")
+    readme.write_text(_with_pages(readme.read_text(encoding="utf-8"), written), encoding="utf-8")
+    for path in (page for folder in ("papers", "configs", "methods") for page in (source / "docs" / folder).glob("*.md")):
+        path.write_text(with_files_of_configs(path.read_text(encoding="utf-8"), "../../"), encoding="utf-8")
     for path in source.rglob("*.md"):
         path.write_text(_with_files(path, root / path.relative_to(source), root), encoding="utf-8")
     _add_contents(source, "index.md", yaml.safe_load((root / "docs" / "site" / "contents.yaml").read_text(encoding="utf-8")))
@@ -54,11 +60,24 @@ def _linked_rows(text: str, pages: Container[str]) -> str:
     return re.sub(r"\| `(\w+)` \|", link, text)
 
 
+def _with_pages(text: str, pages: Container[str]) -> str:
+    """The README, whose links to files of the package lead to the pages on what is in them."""
+    package = Path(fl_lightning.__file__).parents[1]
+    files = {inspect.getsourcefile(method): f"docs/methods/{name}.md" for name, method in documented_methods().items()}
+
+    def page(link: re.Match[str]) -> str:
+        api = f"docs/api/{link[1].replace('/', '.')}.md"
+        return f"]({files.get(str(package / f'{link[1]}.py')) or (api if api in pages else link[0][2:-1])})"
+
+    return re.sub(r"\]\((fl_lightning/[\w/]+)\.py\)", page, text)
+
+
 def _with_files(path: Path, original: Path, root: Path) -> str:
     """The text of a page; another file of the repository is copied for download, a folder becomes just its name."""
 
     def keep(link: re.Match[str]) -> str:
-        target, there = path.parent / link[2], original.parent / link[2]
+        # A page that is written has no folder in the repository, from which a path could go up.
+        target, there = path.parent / link[2], Path(os.path.normpath(original.parent / link[2]))
         if not target.exists() and there.is_file() and there.resolve().is_relative_to(root):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(there, target)

@@ -1,6 +1,7 @@
 """Sphinx: Markdown by MyST, docstrings by autodoc, formulas by KaTeX, all of it without the internet."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from sphinx.application import Sphinx
 import fl_lightning
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from formulas import with_formulas
 
 project = "fl-lightning"
 author = "The fl-lightning authors"
@@ -48,7 +51,6 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = ["Round"]
 python_display_short_literal_types = True
 python_maximum_signature_line_length = 88
 
@@ -80,6 +82,13 @@ def _link_to_edit(app: Sphinx, page: str, template: str, context: dict[str, Any]
         context["theme_use_edit_page_button"] = False
 
 
+def _prepare(app: Sphinx, what: str, name: str, documented: object, options: object, lines: list[str]) -> None:
+    """Set the formulas of a docstring; leave out the section Round, which is a row of a method's page."""
+    text = re.sub(r"^Round:\n(?: +\S.*\n?)+", "", "\n".join(lines), flags=re.MULTILINE)
+    lines[:] = with_formulas(text).split("\n")
+
+
 def setup(app: Sphinx) -> None:
     """What Sphinx calls at its start."""
+    app.connect("autodoc-process-docstring", _prepare, priority=400)  # before napoleon
     app.connect("html-page-context", _link_to_edit, priority=900)  # after the theme

@@ -4,36 +4,56 @@ import inspect
 import re
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 
 from fl_lightning import callbacks
 from fl_lightning.callbacks.tags import DESCRIPTIONS
 from fl_lightning.config_files.bundled import bundled_files, bundled_rows
 from markdown_from_docstrings import described_arguments, first_sentence, table
+from method_pages import configs_by_method, documented_methods, page_of_paper
 
 
-def configs_pages() -> dict[str, str]:
-    """docs/configs.md, and below it a page a paper, with every row under its table, and one for the settings of methods."""
+def configs_pages(root: Path) -> dict[str, str]:
+    """docs/configs.md; and below it a page for each setting that is of no paper's page, and one for the settings of methods."""
     pages, papers = {}, []
     for paper, of_paper in groupby(bundled_rows().values(), lambda row: row.paper):
         short, _, title = paper.partition(": ")
-        text, rows_of_paper = [f"# Configs: {short}\n\n{title[0].upper()}{title[1:]}.\n"], list(of_paper)
-        for setting, of_setting in groupby(rows_of_paper, lambda row: row.table):
-            rows = [[f"`{row.name}`", row.text] for row in of_setting]
-            text.append(f"## {setting}\n\n{table(['config', 'row'], rows)}")
-        name = re.sub(r"\W+", "_", short).strip("_").lower()
-        pages[f"docs/configs/{name}.md"] = "\n".join(text)
-        papers.append([f"[{short}](configs/{name}.md)", title, str(len(rows_of_paper))])
+        page, rows_of_paper = page_of_paper(paper, root), list(of_paper)
+        if page.startswith("configs/"):
+            text = [f"# Configs: {short}\n\n{title[0].upper()}{title[1:]}.\n"]
+            for setting, of_setting in groupby(rows_of_paper, lambda row: row.table):
+                rows = [[f"`{row.name}`", row.text, _methods_of(row.name)] for row in of_setting]
+                text.append(f"## {setting}\n\n{table(['config', 'row', 'method'], rows)}")
+            pages[f"docs/{page}"] = "\n".join(text)
+        papers.append([f"[{short}]({page})", title, str(len(rows_of_paper))])
     methods = [(name, path.read_text(encoding="utf-8")) for name, path in bundled_files().items() if name not in bundled_rows()]
-    rows = [[f"`{name}`", content.partition("\n")[0].removeprefix("# ")] for name, content in methods]
+    rows = [[f"`{name}`", content.partition("\n")[0].removeprefix("# "), _methods_of(name)] for name, content in methods]
     what = "Settings to combine with any row"
-    pages["docs/configs/methods.md"] = f"# Configs: methods\n\n{what}.\n\n{table(['config', 'what'], rows)}"
+    pages["docs/configs/methods.md"] = f"# Configs: methods\n\n{what}.\n\n{table(['config', 'what', 'method'], rows)}"
     papers.append(["[Methods](configs/methods.md)", what.lower(), str(len(rows))])
     pages["docs/configs.md"] = (
-        "# Configs by paper\n\n`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. Settings of a method "
-        "come after any row: `--config mnist_tasks_fedavg.yaml --config tasks_ewc.yaml`. [Configs](data.md#configs) explains "
-        f"how your own config builds on them.\n\n{table(['paper', 'what', 'configs'], papers)}"
+        "# Configs by paper\n\n`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. A paper's page has its "
+        "rows with the paper's numbers and ours. Settings of a method come after any row: `--config mnist_tasks_fedavg.yaml "
+        "--config tasks_ewc.yaml`. [Configs](data.md#configs) explains how your own config builds on them.\n\n"
+        f"{table(['paper', 'what', 'configs'], papers)}"
     )
     return pages
+
+
+def _methods_of(name: str) -> str:
+    """Links to the pages of the method and the learner that a config names."""
+    found = [method for method, configs in configs_by_method().items() if name in configs and method in documented_methods()]
+    return ", ".join(f"[{method}](../methods/{method}.md)" for method in found)
+
+
+def with_files_of_configs(text: str, above: str) -> str:
+    """A page, in whose tables a config that begins a row is linked to its file; ``above`` leads to the repository's folder."""
+
+    def link(row: re.Match[str]) -> str:
+        path = bundled_files().get(row[1])
+        return row[0] if path is None else f"| [`{row[1]}`]({above}configs/{path.parent.name}/{row[1]}) |"
+
+    return re.sub(r"^\| `([\w.]+\.yaml)` \|", link, text, flags=re.MULTILINE)
 
 
 def callbacks_page() -> dict[str, str]:

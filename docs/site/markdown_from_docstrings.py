@@ -7,6 +7,8 @@ from typing import Any
 
 from docstring_parser import parse
 
+from formulas import with_formulas
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; a bar within a cell is shown as it is."""
@@ -16,7 +18,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def restructured(text: str) -> str:
     """Text of a docstring, in the markup of docstrings."""
-    return f"````{{eval-rst}}\n{text}\n````\n"
+    return f"````{{eval-rst}}\n{with_formulas(text)}\n````\n"
 
 
 def first_sentence(documented: Any) -> str:
@@ -27,6 +29,7 @@ def first_sentence(documented: Any) -> str:
 
 def as_markdown(text: str) -> str:
     """A line of a docstring in Markdown."""
+    text = with_formulas(text, "${}$")
     return re.sub(r"``(.+?)``", r"`\1`", re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text))
 
 

@@ -65,7 +65,9 @@ def _rows_on(name: str, root: Path) -> Iterator[tuple[list[str], list[str]]]:
     for page in _PAGES_ON_METHODS:
         for head, row, _ in _table_rows(root / "docs" / page):
             if f"`{name}`" in row[0]:
-                yield head, [_moved(cell) for cell in row]
+                # What clients minimise is set as a formula below, or here.
+                kept = [column for column, title in enumerate(head) if title != "clients" or "$" in row[column]]
+                yield [head[column] for column in kept], [_moved(row[column]) for column in kept]
 
 
 def _paragraphs_on(name: str, root: Path) -> Iterator[str]:
@@ -101,6 +103,18 @@ def _keys(method: type[FederatedModule]) -> str:
 
 
 @cache
+def page_of_paper(paper: str, root: Path) -> str:
+    """The page below docs/ that lists every config of a paper: one of docs/papers/, else one that is written."""
+    names = [name for name, row in bundled_rows().items() if row.paper == paper]
+    for page in sorted((root / "docs" / "papers").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if all(f"`{name}`" in text for name in names):
+            return f"papers/{page.name}"
+    short = re.sub(r"\W+", "_", paper.partition(": ")[0]).strip("_").lower()
+    return f"configs/{short}.md"
+
+
+@cache
 def configs_by_method() -> dict[str, list[str]]:
     """Names of the bundled configs that name a method or a learner, its settings first and then rows, by the class."""
     found = defaultdict(list)
@@ -125,7 +139,8 @@ def _configs(name: str, method: type[FederatedModule], root: Path) -> Iterator[s
         yield f"Settings to combine with any row: {', '.join(pieces)}.\n"
     found = [rows[name] for name in names if name in rows]
     if found:
-        lines = ([f"`{row.name}`", row.paper.partition(":")[0], row.table, row.text] for row in found)
+        pages = [f"[{row.paper.partition(':')[0]}](../{page_of_paper(row.paper, root)})" for row in found]
+        lines = ([f"`{row.name}`", page, row.table, row.text] for page, row in zip(pages, found, strict=True))
         yield table(["config", "paper", "table", "row"], lines)
 
 

@@ -69,11 +69,15 @@ class Palette:
         return TEN_COLORS[self._methods.index(method) % len(TEN_COLORS)]
 
 
-def by_condition(shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str) -> Figure:
+def by_condition(
+    shown: dict[str, list[Group]], draw: Callable[[Axes, Group], None], xlabel: str, ylabel: str, *, zero_line: bool = False
+) -> Figure:
     """A panel for each condition, in which ``draw`` draws every group; one legend below."""
     figure, grid = _grid(min(len(shown), _MOST_PANELS))
     width = width_of(grid[0])
     for axes, (condition, groups) in zip(grid, shown.items(), strict=False):
+        if zero_line:
+            axes.axhline(0, color=INK, linewidth=0.6)
         for group in groups:
             draw(axes, group)
         axes.set(title=wrapped(condition, width), xlabel=xlabel)

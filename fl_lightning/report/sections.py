@@ -147,7 +147,9 @@ def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: st
     sign = " Positive is forgetting." if "forgetting" in name else ""
     caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation, and there is none with one seed."
     caption += f"{sign} {_selection(study, shown)}{figures.panels_note(shown)}"
-    return Drawing(file, f"{capitalised(label)} over rounds", caption, figures.by_condition(shown, draw, "round", label))
+    both_signs = forgetting_sign(name) < 0  # what is learned from others is below 0, what is forgotten above
+    figure = figures.by_condition(shown, draw, "round", label, zero_line=both_signs)
+    return Drawing(file, f"{capitalised(label)} over rounds", caption, figure)
 
 
 def _has(study: Study, name: str) -> bool:

@@ -74,7 +74,8 @@ function standing(run) {
 
 function newestValues(run) {
   const tags = Object.keys(state.data.charts).filter((tag) => tag in run.curves);
-  return tags.slice(0, 4).map((tag) => `${state.data.charts[tag].title} ${number(run.curves[tag].values.at(-1))}`).join(", ");
+  const values = tags.slice(0, 4).map((tag) => `${state.data.charts[tag].title} ${number(run.curves[tag].values.at(-1))}`);
+  return values.length > 0 ? `last ${values.join(", ")}` : "";
 }
 
 function chooseNewRuns() {
@@ -127,7 +128,6 @@ function choose(select) {
 
 function options(tag, runs, width) {
   const { title } = state.data.charts[tag];
-  const whole = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
   const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
   const range = (plot, low, high) => (title.includes("accuracy") ? [0, Math.min(1, high + 0.05)] : uPlot.rangeNum(low, high, 0.1, true));
   const lines = runs.map((run) => ({
@@ -141,9 +141,16 @@ function options(tag, runs, width) {
     height: CHART_HEIGHT,
     scales: { x: { time: false }, y: { range } },
     series: [{ label: "round" }, ...lines],
-    axes: [{ ...axis, label: "round", incrs: whole }, { ...axis, label: title, size: 60 }],
+    axes: [{ ...axis, label: "round", values: (plot, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick : "")) }, { ...axis, label: title, size: 60 }],
     cursor: { sync: { key: "round" } },
+    hooks: { ready: [showLast], setData: [showLast], setCursor: [showLast] },
   };
+}
+
+// In the legend, while no pointer is on the chart.
+function showLast(plot) {
+  if (plot.cursor.left >= 0) return;
+  plot.setLegend({ idxs: plot.data.map((values) => values.findLastIndex((value) => value !== null && value !== undefined)) });
 }
 
 function drawChart(tag, width) {

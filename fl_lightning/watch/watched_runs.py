@@ -167,5 +167,5 @@ def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
 
 def _chart(tag: str) -> dict[str, str]:
     text = metadata(tag, "scalars").summary_description
-    text = text.replace("Negative is forgetting", "Shown with the other sign: positive is forgetting")
+    text = text.replace("Logged with the opposite sign: negative is forgetting", "Positive is forgetting")
     return {"title": _TITLES.get(tag) or forgetting_name(tag), "text": text}

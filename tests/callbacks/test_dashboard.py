@@ -56,7 +56,7 @@ class Opened:
 
 @pytest.mark.slow
 def test_two_methods_stand_side_by_side(main, tmp_path):
-    """One layout without empty charts, one table: a row a run with what only one method has, and the final readings; resuming
+    """One layout without empty charts, one table: a row a run with what only one method has, and the final accuracies; resuming
     adds no row.
     """
     assert main(*SMALL, "--trainer.max_steps", "2")[0] == 0
@@ -85,8 +85,9 @@ def test_two_methods_stand_side_by_side(main, tmp_path):
     for row in (first, second):
         results = json.loads((tmp_path / "runs" / row.sessions[0].name / "results.json").read_text())
         values = {metric.name.tag: metric.value for metric in row.metric_values}
-        for reading in ("best", "last", "last_rounds_mean", "moving_average"):
-            assert values[f"final/test_accuracy_{reading}"] == pytest.approx(results["test_accuracy"][reading])
+        finals = {tag: value for tag, value in values.items() if tag.startswith("final/")}
+        expected = {f"final/{name}": results[name]["last_rounds_mean"] for name in ("test_accuracy", "val_accuracy")}
+        assert finals == pytest.approx(expected)
         assert values["forgetting/round"] == pytest.approx(results["newest_forgetting"]["forgetting/round"])
         assert "hp_metric" not in values
 
@@ -105,7 +106,10 @@ def test_what_matters_comes_first_and_every_tag_is_described(main, tmp_path):
     assert groups[0] == "Overview"
     assert "label_counts" not in groups
     same = {"Overview/accuracy_test": "test/accuracy", "Overview/accuracy_val": "val/accuracy"}
-    means = {"Overview/forgetting_F_t": ("forgetting/round", 1), "Overview/forgetting_F_ki": ("forgetting/client_mean", -1)}
+    means = {
+        "Overview/forgetting_F_t_mean": ("forgetting/round", 1),
+        "Overview/forgetting_F_ki_mean": ("forgetting/client_mean", -1),
+    }
     assert {tag for tag in tags["scalars"] if tag.startswith("Overview/")} == same.keys() | means.keys()
     for shown, tag in same.items():
         assert [event.value for event in events.Scalars(shown)] == [event.value for event in events.Scalars(tag)]
@@ -195,8 +199,8 @@ def test_csv_has_config_and_metrics(main, tmp_path):
     lines = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [line["step"] for line in lines if line["val/accuracy"]] == ["0", "1", "2"]
     results = json.loads((tmp_path / "runs" / "digits_tce" / "version_0" / "results.json").read_text())
-    final = [line["final/test_accuracy_best"] for line in lines if line["final/test_accuracy_best"]]
-    assert [float(value) for value in final] == [results["test_accuracy"]["best"]]
+    final = [line["final/test_accuracy"] for line in lines if line["final/test_accuracy"]]
+    assert [float(value) for value in final] == [results["test_accuracy"]["last_rounds_mean"]]
     assert yaml.safe_load((folder / "hparams.yaml").read_text())["model.net.hidden"] == 16
 
 
@@ -225,7 +229,7 @@ def test_a_logger_without_a_folder(main, tmp_path):
     assert code == 0, error
     assert (tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").exists()
     seen = (tmp_path / "seen.txt").read_text().split()
-    assert {"model.optimizer.lr", "val/accuracy", "final/test_accuracy_last"} <= set(seen)
+    assert {"model.optimizer.lr", "val/accuracy", "final/test_accuracy"} <= set(seen)
 
 
 def test_the_last_readings_are_on_disk_before_results_are(main, tmp_path, monkeypatch, read_scalars):
@@ -234,4 +238,4 @@ def test_the_last_readings_are_on_disk_before_results_are(main, tmp_path, monkey
     monkeypatch.setattr(RunSummary, "on_fit_end", lambda *_: found.update(read_scalars(tmp_path / "runs/digits_tce/version_0")))
     code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error
-    assert found["final/test_accuracy_best"].keys() == {1}
+    assert found["final/test_accuracy"].keys() == {1}

@@ -1,5 +1,7 @@
 """Pictures compared for what they must contain: values, order of rows and columns, labels."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,8 @@ from fl_lightning.callbacks.figures import (
     over_rounds,
     partition_picture,
 )
-from fl_lightning.functional import ClientForgettingScores
+from fl_lightning.functional import ClientForgettingScores, client_forgetting
+from fl_lightning.report.figures import drawing_style
 
 
 def shown(axes):
@@ -42,12 +45,29 @@ def test_client_forgetting_shows_before_after_and_forgetting_with_means(keeps_mo
     else:
         both, forgotten = figure.axes[:2]
         np.testing.assert_allclose(shown(both), [[0.5, 0.25], [0.75, 0.0], [0.25, 0.5]])
-        assert (names(both.yaxis), names(both.xaxis)) == (["received", "3", "8"], ["3", "8"])
+        assert (names(both.yaxis), names(both.xaxis)) == (["before", "3", "8"], ["3", "8"])
     np.testing.assert_allclose(shown(forgotten), [[-0.25, 0.25, 0.25], [0.25, -0.25, 0.5], [0.5, 0.25, np.nan]])
     assert names(forgotten.xaxis) == ["3", "8", "mean"]
     assert names(forgotten.yaxis) == ["3", "8", "mean"]
     assert forgotten.images[0].get_clim() == (-1, 1)
     assert "round 40" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(("clients", "numbers"), [(10, True), (11, False)])
+def test_cells_of_a_papers_column_have_numbers_or_a_colour_bar(clients, numbers):
+    """3.25 inches less 6.2 times 8 points for the labels, over 11 or 12 columns, are .23 and .21 inches a cell: -.22 takes .19
+    in 7 points. With a number in each cell there is no room for the bar."""
+    before, after = torch.rand(clients), torch.rand(clients, clients)
+    with drawing_style(3.25):
+        figure = client_forgetting_picture(before, after, client_forgetting(before, after), range(clients), round=1)
+    shown, bars = figure.axes[:2], figure.axes[2:]
+    FigureCanvasAgg(figure).draw()
+    assert [len(axes.texts) for axes in shown] == [(clients + 1) * clients, ((clients + 1) ** 2 - 1) * numbers]
+    for axes in shown if numbers else ():
+        boxes = sorted(((text.get_window_extent(), text.get_position()) for text in axes.texts), key=lambda box: box[1][::-1])
+        assert all(one.x1 < other.x0 for (one, (_, row)), (other, (_, below)) in pairwise(boxes) if row == below)
+        assert {text.get_fontsize() for text in axes.texts} == {7}
+    assert len(bars) == (0 if numbers else 1)
 
 
 def test_over_rounds_has_a_row_a_class_and_a_column_a_round():

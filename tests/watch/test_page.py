@@ -61,6 +61,8 @@ def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
     assert "<b>one" not in shown
     assert re.findall(r'aria-label="([^"]+) over rounds"', shown) == ["test accuracy", "round forgetting F_t"]
     assert shown.count('class="u-series"') == 2 * (1 + 3)  # the round, and a line a run
+    values = re.findall(r'class="u-value"[^>]*>([^<]*)<', shown)
+    assert values == ["2", "0.500", "0.500", "0.500", "2", "0.125", "0.125", "0.125"]  # the last ones
     assert shown.count("Round 2. Took part: clients 3, 8.") == 2
     assert shown.count("<rect") == 8
     assert "3, 8: 0.250" in shown
