@@ -10,7 +10,7 @@ from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client import Client, Gradients, Visit
 from fl_lightning.protocol.client_state import ClientState
 from fl_lightning.protocol.cohort import Inputs
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.hooks import follow_keywords, overridden
 from fl_lightning.protocol.needs import Needs
 from fl_lightning.protocol.shown import ClassProgress, TaskProgress
 from fl_lightning.protocol.upload import Reduction, Upload
@@ -24,6 +24,11 @@ class LocalLearning(nn.Module):
 
     method: Any
     """The method that it is part of, which has the net, the data, the seed and the loss."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            follow_keywords(cls.__init__)
 
     @property
     def data(self) -> Any:

@@ -5,7 +5,7 @@ arXiv 2003.03196. Equations 1 and 2.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, SparseTensor
 from fl_lightning.tasks.apd import APD, AdaptiveStart
 from fl_lightning.tasks.decomposition import part_name
+from fl_lightning.tasks.learner import TaskArguments
 
 Knowledge = Literal["last", "all"]
 KnowledgeBase = dict[int, dict[int, dict[str, SparseTensor]]]  # client -> position of its task -> layer -> A
@@ -56,7 +57,7 @@ class WeightedTransfer(APD):
         mask: bool = True,
         adaptive: bool = True,
         penalize_mask: bool = False,
-        **pace: Any,
+        **pace: Unpack[TaskArguments],
     ) -> None:
         super().__init__(l1, l2, decay, retroactive, adaptive_start, **pace)
         check_choice("model.tasks.knowledge", knowledge, Knowledge)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,19 @@ from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, L
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
+
+
+class TaskArguments(TypedDict, total=False):
+    """The arguments of :class:`TaskLearner` by name and type, for a subclass's ``**pace: Unpack[TaskArguments]``."""
+
+    rounds_per_task: int
+    schedule: Schedule
+    patience: int
+    rate_divisor: float
+    smallest_rate: float
+    train_unsampled: bool
+    evaluate_every: int
+    reset_adam_each_round: bool
 
 
 class TaskLearner(Learner):

@@ -8,7 +8,7 @@ round.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.tasks.classes.learner import ClassLearner
+from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
 
 _SENT = ("task_fisher", "task_anchor")  # FedCurv, with which this combines, has others
 
@@ -36,7 +36,7 @@ class ServerEWC(ClassLearner):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, penalty: float = 100.0, gamma: float = 1.0, **common: Any) -> None:
+    def __init__(self, penalty: float = 100.0, gamma: float = 1.0, **common: Unpack[ClassArguments]) -> None:
         super().__init__(**common)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 is fine-tuning")
         check_range("model.tasks.gamma", gamma, at_least=0, at_most=1, hint="1 is the sum over tasks")

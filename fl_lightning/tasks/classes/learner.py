@@ -7,7 +7,7 @@ active: a growing head with constant shapes. Departures: new rows are uniform in
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from torch import Tensor, nn
 
@@ -26,6 +26,13 @@ from fl_lightning.tasks.clock import Pace, TaskClocks
 
 SoftmaxOver = Literal["new", "seen"]
 _LEAKED = "classes that compete"  # in the carry of a client that has met some before their task
+
+
+class ClassArguments(TypedDict, total=False):
+    """The arguments of :class:`ClassLearner` by name and type, for a subclass's ``**common: Unpack[ClassArguments]``."""
+
+    rounds_per_task: int
+    softmax_over: SoftmaxOver
 
 
 class ClassLearner(Learner):
