@@ -60,7 +60,15 @@ class LocalLearning(nn.Module):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value per sample, (B,), of a method that does not replace the loss."""
-        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
+        return self.sample_losses(net, batch, client.label_counts, client)
+
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
+        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
+
+        Args:
+            label_counts: (C,), of all samples of the client.
+        """
+        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         """The loss of a net on a client's samples, (B,); ``label_counts``, (C,), are of all its samples."""

@@ -18,7 +18,7 @@ from fl_lightning.data.shards_of_tasks import ArrivedClasses
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, ClassProgress, Client, DataNeeds, Learner, Needs, Visit
+from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, Visit
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
@@ -168,17 +168,6 @@ class ClassLearner(Learner):
         return [visit for visit in visits if not is_rehearsal or self.data.num_train(visit.client) > 0]
 
     # A visit --------------------------------------------------------------------------------------------------------
-
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        return self.sample_losses(net, batch, client.label_counts, client)
-
-    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
-        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
-
-        Args:
-            label_counts: (C,), of all samples of the client.
-        """
-        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         """Among the classes that compete."""
