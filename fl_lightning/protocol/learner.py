@@ -22,8 +22,8 @@ class LocalLearning(nn.Module):
     needs: Needs = Needs()
     """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
 
-    method: Any
-    """The method that it is part of, which has the net, the data, the seed and the loss."""
+    method: Any = None
+    """The method that it is part of, None until it is, which has the net, the data, the seed and the loss."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -139,13 +139,15 @@ class Learner(LocalLearning):
     checkpoints contain them, and an undone round restores them.
     """
 
+    _has_begun = False
+
     def belong_to(self, method: nn.Module) -> None:
         """Become part of a method.
 
         Raises:
             ValueError: if the two do not combine, or the learner is part of another method.
         """
-        if "method" in vars(self):
+        if self.method is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, a part of another method already: give each its own")
         if (why := self.obstacle_to(method)) is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, but {type(method).__name__} {why}")
@@ -165,7 +167,13 @@ class Learner(LocalLearning):
         return stored
 
     def configure(self) -> None:
-        """Begin or continue, once the net is final."""
+        """Begin once the net is final, or go on in a second fit."""
+        if not self._has_begun:
+            self.begin_run()
+            self._has_begun = self.method.federation is not None  # else for use without data
+
+    def begin_run(self) -> None:
+        """Make the state of the server, such as buffers, once for all fits. There is no data if only the net is used."""
 
     def check_data(self) -> None:
         """Refuse data by name, and take over changes from a checkpoint.

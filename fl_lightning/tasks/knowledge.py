@@ -85,10 +85,9 @@ class WeightedTransfer(APD):
     def num_earlier(self) -> int:
         return super().num_earlier if self.adaptive else 0
 
-    def configure(self) -> None:
-        super().configure()
-        if not hasattr(self, "served"):
-            self.register_buffer("served", torch.full((self.data.num_clients,), -1))
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.register_buffer("served", torch.full((self.data.num_clients,), -1))
 
     def read_clocks(self) -> None:
         super().read_clocks()

@@ -109,7 +109,8 @@ class TaskLearner(Learner):
             return "gives each client a personal model, as task streams do: use one that trains a single model, such as FedAvg"
         return None
 
-    def configure(self) -> None:
+    def begin_run(self) -> None:
+        super().begin_run()
         if self.data.tasks is None:
             raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
         net = self.method.net
@@ -120,8 +121,6 @@ class TaskLearner(Learner):
             )
         if self.shares_weights:
             _check_shared(self)
-        if hasattr(self, "clocks"):  # a second fit goes on
-            return
         num_clients, num_tasks = self.data.streams.order.shape
         self.first_rate: float = self.method.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         self.clocks = TaskClocks(num_clients, num_tasks, self.pace, self.first_rate)

@@ -21,10 +21,9 @@ class DistillingLearner(ClassLearner):
         check_range("model.tasks.distillation", distillation, at_least=0, hint="0 is fine-tuning")
         self.distillation = distillation
 
-    def configure(self) -> None:
-        super().configure()
-        if "teacher" not in self.method.server_states:
-            self.method.server_states.add("teacher", frozen_copy(self.method.net))
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.method.server_states.add("teacher", frozen_copy(self.method.net))
 
     def end_task(self) -> None:
         super().end_task()

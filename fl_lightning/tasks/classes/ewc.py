@@ -46,11 +46,10 @@ class ServerEWC(ClassLearner):
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the Fisher information")
 
-    def configure(self) -> None:
-        super().configure()
-        if "task_fisher" not in self.method.server_states:
-            for kind in ("newest_task_fisher", *_SENT):
-                self.method.server_states.add(kind, shared_zeros(self.method))
+    def begin_run(self) -> None:
+        super().begin_run()
+        for kind in ("newest_task_fisher", *_SENT):
+            self.method.server_states.add(kind, shared_zeros(self.method))
 
     def broadcast(self, client: int) -> dict[str, Any]:
         return {kind: self.method.server_states.tensors(kind) for kind in _SENT} if self.task > 0 and self.penalty > 0 else {}

@@ -47,11 +47,10 @@ class ICaRL(LwF, Replay):
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the class means")
 
-    def configure(self) -> None:
-        super().configure()
-        if "class_means" not in self.method.server_states:
-            head: Any = self.method.net.get_submodule("classifier")
-            self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
+    def begin_run(self) -> None:
+        super().begin_run()
+        head: Any = self.method.net.get_submodule("classifier")
+        self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
         return {"class_sums": Weighted(self._class_sums(client), 1.0)} if "memory" in self.state_of(client) else {}

@@ -93,11 +93,14 @@ class ClassLearner(Learner):
     def is_drawn_anew(self, name: str) -> bool:
         return name in self.head.names
 
+    def begin_run(self) -> None:
+        super().begin_run()
+        num_tasks = 1 if self.method.federation is None else self.data.class_streams.num_tasks
+        self.clocks = TaskClocks(1, num_tasks, self.pace, first_rate=1.0)
+
     def configure(self) -> None:
-        has_data = self.method.federation is not None
-        if "clocks" not in self._modules:  # a second fit goes on
-            self.clocks = TaskClocks(1, self.data.class_streams.num_tasks if has_data else 1, self.pace, first_rate=1.0)
-        if has_data:
+        super().configure()
+        if self.method.federation is not None:
             _read_clock(self)
             self.head.see(self.method.net, self.arrived.num_seen)
 

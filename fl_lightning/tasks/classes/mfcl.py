@@ -94,9 +94,9 @@ class MFCL(DistillingLearner):
             )
         super().check_data()
 
-    def configure(self) -> None:
-        super().configure()
-        if "generator" in self._modules or self.method.federation is None:
+    def begin_run(self) -> None:
+        super().begin_run()
+        if self.method.federation is None:
             return
         shape, weight = self.data.input_shape, next(self.method.net.parameters())
         if len(shape) != 3:
