@@ -110,12 +110,6 @@ class LocalLearning(nn.Module):
         """Whether :meth:`begin_visit` does anything."""
         return bool(overridden(self, LocalLearning.begin_visit))
 
-    @property
-    def reads_models(self) -> bool:
-        """Whether a visit ends with an evaluation of the client's model."""
-        ends = LocalLearning.end_visit, LocalLearning.upload, LocalLearning.probe, LocalLearning.kept_state
-        return bool(overridden(self, *ends))
-
     def model_after_fit(self, tensors: State) -> State:
         """A client's weights and buffers after its fit, by name, for evaluation if clients keep no models."""
         return tensors
