@@ -5,6 +5,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -43,7 +44,7 @@ from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
-from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, read_checkpoint, without_part
+from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
@@ -267,13 +268,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             "layout": LAYOUT,
             "client_states": self.stored.saved(self.trainer),
             "settings": self._settings,
-            "began_from": self.began_from,
             "inputs": self.data.samples.input_record._asdict(),
-            "tuned_engine": self.tuned_engine,
-            "newest": self.newest,
-            "newest_rounds": self.newest_rounds,
-            "evaluated_round": self.evaluation.round,
-            "rounds_without_update": self.lost_rounds.count,
+            **{key: attrgetter(path)(self) for key, (path, _) in PROGRESS.items()},
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -287,11 +283,9 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
         if fitting or (self.federation is not None and self.keeps_models):
             self.stored.take(saved["client_states"], self.data.num_clients)
-        self.tuned_engine = saved["tuned_engine"]
-        self.newest, self.newest_rounds = saved["newest"], saved["newest_rounds"]
-        self.evaluation.round = saved["evaluated_round"]
-        self.lost_rounds = LostRounds(saved["rounds_without_update"])
-        self.began_from = saved["began_from"]
+        for key, (path, _) in PROGRESS.items():
+            owner, _, name = path.rpartition(".")
+            setattr(attrgetter(owner)(self) if owner else self, name, saved[key])
 
     def check_goes_on(self, trainer: Trainer, data: FederatedDataModule, ckpt_path: str) -> None:
         """Whether a fit from a checkpoint would continue the run that wrote it, without starting one.

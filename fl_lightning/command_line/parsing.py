@@ -35,6 +35,7 @@ _INSTEAD = {  # of values that are not supported
 # The error of the type, among several, whose class is given: the key of its option, if known, and the message.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
 _NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel"}  # by library, for model.net LIBRARY.NAME
+_NO_CLASS = r"Expected a dot import path string: \S+"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
 _LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
 
@@ -190,7 +191,8 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
         line = as_one_line(inner[2])
         return ".".join([*path, *filter(None, [inner[1]])]), line, line
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
-    return ".".join(path), as_one_line(line), as_one_line(", or ".join(of_types) if len(of_types) > 1 else line)
+    whole = ", or ".join(of_types) if len(of_types) > 1 else line
+    return ".".join(path), *(as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))
 
 
 def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Classes) -> list[str]:

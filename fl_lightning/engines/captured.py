@@ -26,7 +26,6 @@ from fl_lightning.engines.visit_program import (
     VisitProgram,
     known_of,
     likeness,
-    rates_change,
 )
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.protocol import Client, ClientState, PlannedStep, Request, Visit
@@ -81,7 +80,7 @@ class CapturedEngine(SequentialEngine):
         # Without the casts between operations half precision would end further from other engines than rounding does.
         is_half = self._is_half()
         self._local_step = torch.compile(step, fullgraph=True, options={"emulate_precision_casts": True} if is_half else None)
-        self._takes_any_rate = type(self.optimizer) in PROPORTIONAL and rates_change(method)
+        self._takes_any_rate = type(self.optimizer) in PROPORTIONAL and self.hooks.changes_rates
         device = context.device
         self._working = VisitMemory(self.working_state, Sums(device), Stream(device, parallel=False))
         self._lanes: dict[int, VisitMemory] = {}

@@ -12,14 +12,14 @@ from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.net_behaviour import mixes_samples
+from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
-from fl_lightning.engines.visit_program import MOST_PROGRAMS, rates_change
+from fl_lightning.engines.visit_program import MOST_PROGRAMS
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.federated_net import copied_net
-from fl_lightning.protocol import Learner, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Visit
 
 _Runs = Literal["sequential", "vectorized", "captured"]
 EngineName = Literal["auto", "tune", _Runs]
@@ -169,7 +169,7 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
     if context.device.type != "cuda" or optimizer not in ELEMENTWISE:
         return _by_size(method, optimizer, rounds)
     name, why = _by_size(method, optimizer, rounds)
-    if optimizer not in PROPORTIONAL and rates_change(method):
+    if optimizer not in PROPORTIONAL and RoundHooks(method).changes_rates:
         return Choice(name, f"{optimizer.__name__} needs a program for every rate, and {why}")
     if _kinds_of_visits(method) > MOST_PROGRAMS:
         return Choice(name, f"visits are of more than {MOST_PROGRAMS} kinds, and {why}")
@@ -195,11 +195,9 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
 
     One for every number of steps and of samples, and two if a client's facts or state can look different at its first visit.
     """
-    data, base = method.data, FederatedAlgorithm
+    data = method.data
     kinds: set[tuple[int, int]] = set()
-    keeps = overridden(method, base.broadcast, base.client_start, base.client_step, base.client_result, base.kept_state)
-    of_tasks = overridden(method.tasks, Learner.broadcast, Learner.begin_visit, Learner.end_visit, Learner.kept_state)
-    keeps_some = keeps or of_tasks or any(map(method.is_personal, dict(method.net.named_parameters())))
+    keeps_some = RoundHooks(method).keeps_state or any(map(method.is_personal, dict(method.net.named_parameters())))
     a_kind = 2 if keeps_some else 1
     mixes = mixes_samples(copied_net(method).train(), data.first_inputs(2))
     for client in range(data.num_clients):

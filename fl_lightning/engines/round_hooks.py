@@ -1,17 +1,20 @@
 """RoundHooks: a method's hooks as a round calls them, each combined with that of the method's learner of tasks."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, LocalTraining
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client, ClientState, Reduction, Update, Upload
+from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload
 from fl_lightning.protocol.hooks import overridden
+
+Hook = Callable[..., Any]
 
 
 class RoundHooks:
-    """The hooks that engines and servers call, in the order of a round.
+    """The hooks that engines and servers call, in the order of a round, and what engines can skip where these are FedAvg's.
 
     Args:
         method: the method.
@@ -19,17 +22,27 @@ class RoundHooks:
 
     def __init__(self, method: FederatedAlgorithm) -> None:
         self.method, self.tasks = method, method.tasks
+        ours, of_tasks = FederatedAlgorithm, Learner
 
-    @property
-    def prepares(self) -> bool:
+        def are_own(hooks: Sequence[Hook], hooks_of_tasks: Sequence[Hook] = ()) -> bool:
+            return bool(overridden(method, *hooks) or overridden(method.tasks, *hooks_of_tasks))
+
+        self.prepares = self.tasks.prepares or are_own([ours.client_start])
         """Whether :meth:`begin_visit` does anything."""
-        return self.tasks.prepares or bool(overridden(self.method, LocalTraining.client_start))
-
-    @property
-    def reads_models(self) -> bool:
+        self.reads_models = are_own(
+            [ours.client_result, ours.kept_state, ours.probe],
+            [of_tasks.end_visit, of_tasks.upload, of_tasks.probe, of_tasks.kept_state],
+        )
         """Whether a visit ends with an evaluation of the client's model, which FedAvg does not have."""
-        ours = LocalTraining
-        return self.tasks.reads_models or bool(overridden(self.method, ours.client_result, ours.kept_state, ours.probe))
+        self.has_phases = are_own([ours.resting])
+        """Whether a local step can leave weights unchanged."""
+        self.changes_rates = method.learning_rate_decay != 1 or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
+        """Whether the factor on the local optimizer's rate can differ between visits."""
+        self.keeps_state = are_own(
+            [ours.broadcast, ours.client_start, ours.client_step, ours.client_result, ours.kept_state],
+            [of_tasks.broadcast, of_tasks.begin_visit, of_tasks.end_visit, of_tasks.kept_state],
+        )
+        """Whether a client's facts or state can look different at its first visit."""
 
     def rate_factor(self, round: int, client: int) -> float:
         """Factor on the rate of a client's optimizer."""

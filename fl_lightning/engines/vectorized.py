@@ -23,7 +23,6 @@ from fl_lightning.functional.many_tensors import set_gradients
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.protocol import Batch, Client, ClientState, Request, Visit
 from fl_lightning.protocol.client_state import num_bytes
-from fl_lightning.protocol.hooks import overridden
 
 _CPU_STACK_BYTES = 512 << 20
 
@@ -67,7 +66,7 @@ class VectorizedEngine(Engine):
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares
-        self._has_phases = bool(overridden(method, FederatedAlgorithm.resting))
+        self._has_phases = self.hooks.has_phases
         self._one_by_one = self.hooks.reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Rows
 from fl_lightning.engines.cuda_graph import Stream
 from fl_lightning.engines.engine import Engine
@@ -16,16 +15,9 @@ from fl_lightning.engines.local_step import StepResult
 from fl_lightning.engines.sums import Sums
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all, set_gradients
-from fl_lightning.protocol import Client, Learner, PlannedStep
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Client, PlannedStep
 
 MOST_PROGRAMS = 32  # that are kept for each queue of work
-
-
-def rates_change(method: FederatedAlgorithm) -> bool:
-    """Whether the factor on the local optimizer's rate can differ between visits."""
-    decays = method.learning_rate_decay != 1 or overridden(method.tasks, Learner.rate_factor)
-    return bool(decays or overridden(method, FederatedAlgorithm.client_learning_rate))
 
 
 class Numbers(NamedTuple):

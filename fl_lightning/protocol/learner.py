@@ -10,7 +10,7 @@ from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client import Client, Gradients, Visit
 from fl_lightning.protocol.client_state import ClientState
 from fl_lightning.protocol.cohort import Inputs
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol.hooks import follow_keywords, overridden
 from fl_lightning.protocol.needs import Needs
 from fl_lightning.protocol.shown import ClassProgress, TaskProgress
 from fl_lightning.protocol.upload import Reduction, Upload
@@ -22,8 +22,13 @@ class LocalLearning(nn.Module):
     needs: Needs = Needs()
     """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
 
-    method: Any
-    """The method that it is part of, which has the net, the data, the seed and the loss."""
+    method: Any = None
+    """The method that it is part of, None until it is, which has the net, the data, the seed and the loss."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            follow_keywords(cls.__init__)
 
     @property
     def data(self) -> Any:
@@ -55,7 +60,15 @@ class LocalLearning(nn.Module):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value per sample, (B,), of a method that does not replace the loss."""
-        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
+        return self.sample_losses(net, batch, client.label_counts, client)
+
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
+        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
+
+        Args:
+            label_counts: (C,), of all samples of the client.
+        """
+        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         """The loss of a net on a client's samples, (B,); ``label_counts``, (C,), are of all its samples."""
@@ -97,12 +110,6 @@ class LocalLearning(nn.Module):
         """Whether :meth:`begin_visit` does anything."""
         return bool(overridden(self, LocalLearning.begin_visit))
 
-    @property
-    def reads_models(self) -> bool:
-        """Whether a visit ends with an evaluation of the client's model."""
-        ends = LocalLearning.end_visit, LocalLearning.upload, LocalLearning.probe, LocalLearning.kept_state
-        return bool(overridden(self, *ends))
-
     def model_after_fit(self, tensors: State) -> State:
         """A client's weights and buffers after its fit, by name, for evaluation if clients keep no models."""
         return tensors
@@ -126,13 +133,15 @@ class Learner(LocalLearning):
     checkpoints contain them, and an undone round restores them.
     """
 
+    _has_begun = False
+
     def belong_to(self, method: nn.Module) -> None:
         """Become part of a method.
 
         Raises:
             ValueError: if the two do not combine, or the learner is part of another method.
         """
-        if "method" in vars(self):
+        if self.method is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, a part of another method already: give each its own")
         if (why := self.obstacle_to(method)) is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, but {type(method).__name__} {why}")
@@ -152,7 +161,13 @@ class Learner(LocalLearning):
         return stored
 
     def configure(self) -> None:
-        """Begin or continue, once the net is final."""
+        """Begin once the net is final, or go on in a second fit."""
+        if not self._has_begun:
+            self.begin_run()
+            self._has_begun = self.method.federation is not None  # else for use without data
+
+    def begin_run(self) -> None:
+        """Make the state of the server, such as buffers, once for all fits. There is no data if only the net is used."""
 
     def check_data(self) -> None:
         """Refuse data by name, and take over changes from a checkpoint.

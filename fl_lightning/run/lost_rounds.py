@@ -11,14 +11,10 @@ _MOST = 10
 
 
 class LostRounds:
-    """The number of rounds in a row without effect at the server: too many updates were lost, or its step was undone.
+    """``count``, the number of rounds in a row without effect at the server: too few updates came, or its step was undone."""
 
-    Args:
-        count: number of such rounds before the first.
-    """
-
-    def __init__(self, count: int = 0) -> None:
-        self.count = count
+    def __init__(self) -> None:
+        self.count = 0
         self._last_counted: RoundReport | None = None  # of the newest round with an effect
         self._is_far_named = False
 

@@ -1,7 +1,9 @@
 """Checkpoints that are written completely or not at all, and are unchanged when they are read."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -21,14 +23,18 @@ _LAYOUT = {
 }
 # Further parts for a fit that continues; ModelCheckpoint's save_weights_only leaves them out.
 _OF_FITS = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
+PROGRESS: dict[str, tuple[str, type | UnionType]] = {
+    "newest": ("newest", dict),
+    "newest_rounds": ("newest_rounds", dict),
+    "tuned_engine": ("tuned_engine", str | None),
+    "began_from": ("began_from", dict | None),
+    "evaluated_round": ("evaluation.round", int),
+    "rounds_without_update": ("lost_rounds.count", int),
+}
+"""What a run has measured and counted: key in ``checkpoint["federated"]`` -> attribute of the method, and its type."""
 _FEDERATED = {
-    "client_states": dict,
-    "newest": dict,
-    "evaluated_round": int,
-    "rounds_without_update": int,
-    "settings": dict,
-    "inputs": dict,
-    "layout": int,
+    **{"client_states": dict, "settings": dict, "inputs": dict, "layout": int},
+    **{key: kind for key, (_, kind) in PROGRESS.items()},
 }
 LAYOUT = 3  # of a checkpoint: a changed layout gets a new number
 
@@ -160,7 +166,7 @@ def _layout(checkpoint: Any) -> Any:
     return federated.get("layout") if isinstance(federated, dict) else None
 
 
-def _first_misfit(stored: Any, layout: dict[str, type], prefix: str = "") -> str | None:
+def _first_misfit(stored: Any, layout: Mapping[str, type | UnionType], prefix: str = "") -> str | None:
     """The first difference of a container of the checkpoint from ``layout``, in words; None: there is none."""
     if not isinstance(stored, dict):
         return f"it holds a {type(stored).__name__}"

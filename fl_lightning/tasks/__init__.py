@@ -7,7 +7,7 @@ from fl_lightning.tasks.apd import APD
 from fl_lightning.tasks.classes.ewc import ServerEWC
 from fl_lightning.tasks.classes.glfc import GLFC
 from fl_lightning.tasks.classes.icarl import ICaRL
-from fl_lightning.tasks.classes.learner import ClassLearner
+from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.mfcl import MFCL
 from fl_lightning.tasks.classes.replay import Replay
@@ -15,7 +15,7 @@ from fl_lightning.tasks.ewc import EWC
 from fl_lightning.tasks.fedweit import FedWeIT
 from fl_lightning.tasks.former_names import present_form
 from fl_lightning.tasks.knowledge import WeightedTransfer
-from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 from fl_lightning.tasks.single_task import SingleTask
 from fl_lightning.tasks.stable_sgd import StableSGD
 from fl_lightning.tasks.synaptic_intelligence import SynapticIntelligence
@@ -25,6 +25,7 @@ __all__ = [
     "EWC",
     "GLFC",
     "MFCL",
+    "ClassArguments",
     "ClassLearner",
     "ClassStream",
     "DomainStream",
@@ -36,6 +37,7 @@ __all__ = [
     "SingleTask",
     "StableSGD",
     "SynapticIntelligence",
+    "TaskArguments",
     "TaskLearner",
     "TaskStream",
     "WeightedTransfer",

@@ -6,7 +6,7 @@ ICLR 2020. arXiv 1902.09432. Equation 3. Departure: no hierarchical consolidatio
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol import Client, ClientState, SparseTensor
 from fl_lightning.tasks.decomposition import decompose, over_outputs, part_name, threshold
-from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 AdaptiveStart = Literal["base", "initial"]
 
@@ -55,7 +55,7 @@ class APD(TaskLearner):
         decay: float = 1e-4,
         retroactive: bool = True,
         adaptive_start: AdaptiveStart = "base",
-        **pace: Any,
+        **pace: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**pace)
         for name, value in (("l1", l1), ("l2", l2), ("decay", decay)):

@@ -4,7 +4,7 @@ J. Kirkpatrick et al.: Overcoming catastrophic forgetting in neural networks. PN
 term for each earlier task, and the empirical Fisher information of single samples with their true labels.
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol import Client
-from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 
 class EWC(TaskLearner):
@@ -30,7 +30,7 @@ class EWC(TaskLearner):
         ValueError: if ``penalty`` is negative.
     """
 
-    def __init__(self, penalty: float = 1.0, **pace: Any) -> None:
+    def __init__(self, penalty: float = 1.0, **pace: Unpack[TaskArguments]) -> None:
         super().__init__(**pace)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 holds nothing back")
         self.penalty = penalty

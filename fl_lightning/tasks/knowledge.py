@@ -5,7 +5,7 @@ arXiv 2003.03196. Equations 1 and 2.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, SparseTensor
 from fl_lightning.tasks.apd import APD, AdaptiveStart
 from fl_lightning.tasks.decomposition import part_name
+from fl_lightning.tasks.learner import TaskArguments
 
 Knowledge = Literal["last", "all"]
 KnowledgeBase = dict[int, dict[int, dict[str, SparseTensor]]]  # client -> position of its task -> layer -> A
@@ -56,7 +57,7 @@ class WeightedTransfer(APD):
         mask: bool = True,
         adaptive: bool = True,
         penalize_mask: bool = False,
-        **pace: Any,
+        **pace: Unpack[TaskArguments],
     ) -> None:
         super().__init__(l1, l2, decay, retroactive, adaptive_start, **pace)
         check_choice("model.tasks.knowledge", knowledge, Knowledge)
@@ -84,10 +85,9 @@ class WeightedTransfer(APD):
     def num_earlier(self) -> int:
         return super().num_earlier if self.adaptive else 0
 
-    def configure(self) -> None:
-        super().configure()
-        if not hasattr(self, "served"):
-            self.register_buffer("served", torch.full((self.data.num_clients,), -1))
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.register_buffer("served", torch.full((self.data.num_clients,), -1))
 
     def read_clocks(self) -> None:
         super().read_clocks()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,19 @@ from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, L
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
+
+
+class TaskArguments(TypedDict, total=False):
+    """The arguments of :class:`TaskLearner` by name and type, for a subclass's ``**pace: Unpack[TaskArguments]``."""
+
+    rounds_per_task: int
+    schedule: Schedule
+    patience: int
+    rate_divisor: float
+    smallest_rate: float
+    train_unsampled: bool
+    evaluate_every: int
+    reset_adam_each_round: bool
 
 
 class TaskLearner(Learner):
@@ -96,7 +109,8 @@ class TaskLearner(Learner):
             return "gives each client a personal model, as task streams do: use one that trains a single model, such as FedAvg"
         return None
 
-    def configure(self) -> None:
+    def begin_run(self) -> None:
+        super().begin_run()
         if self.data.tasks is None:
             raise ValueError(f"data.tasks is null, but {type(self).__name__} learns tasks: give data.tasks a TaskStream")
         net = self.method.net
@@ -107,8 +121,6 @@ class TaskLearner(Learner):
             )
         if self.shares_weights:
             _check_shared(self)
-        if hasattr(self, "clocks"):  # a second fit goes on
-            return
         num_clients, num_tasks = self.data.streams.order.shape
         self.first_rate: float = self.method.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         self.clocks = TaskClocks(num_clients, num_tasks, self.pace, self.first_rate)

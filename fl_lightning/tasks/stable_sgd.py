@@ -5,10 +5,10 @@ NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, here an 
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from fl_lightning.checks import check_range
-from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 
 class StableSGD(TaskLearner):
@@ -26,7 +26,7 @@ class StableSGD(TaskLearner):
         ValueError: if ``task_decay`` or ``lowest_rate`` is out of range.
     """
 
-    def __init__(self, task_decay: float = 0.8, lowest_rate: float = 5e-5, **pace: Any) -> None:
+    def __init__(self, task_decay: float = 0.8, lowest_rate: float = 5e-5, **pace: Unpack[TaskArguments]) -> None:
         super().__init__(**pace)
         check_range("model.tasks.task_decay", task_decay, above=0, at_most=1, hint="the paper uses 0.8")
         check_range("model.tasks.lowest_rate", lowest_rate, at_least=0, hint="the paper uses 5e-5")

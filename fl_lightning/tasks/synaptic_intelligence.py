@@ -7,7 +7,7 @@ this counts neither as a contribution, since the gradient there is unknown, nor 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.hooks import overridden
-from fl_lightning.tasks.learner import TaskLearner
+from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 _OF_TASK = ("path", "moved")  # groups of a client's state while a task lasts
 _OF_STEP = ("path_weights", "path_gradients")  # and during a fit: of the step before
@@ -39,7 +39,7 @@ class SynapticIntelligence(TaskLearner):
         ValueError: if ``penalty`` or ``damping`` is out of range.
     """
 
-    def __init__(self, penalty: float = 1.0, damping: float = 1e-3, **pace: Any) -> None:
+    def __init__(self, penalty: float = 1.0, damping: float = 1e-3, **pace: Unpack[TaskArguments]) -> None:
         super().__init__(**pace)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 holds nothing back")
         check_range("model.tasks.damping", damping, above=0, hint="the authors' code has 0.001")

@@ -191,7 +191,7 @@ OTHERS = [
     (["--data.public_size", "1797"], "data.public_size", "is 1797, must be below 1,437: so many training samples there are"),
     (["--model.optimizer.lr", "-1e-3"], "model.optimizer.lr", "is -0.001, must be at least 0"),
     (["--data.source.path", "x.npz", "--data.source", "Npz"], "data.source.path", "give --data.source first"),
-    (["--model.net", "Linear"], "model.net is Linear", "or give a full import path"),
+    (["--model.net", "Linear"], "model.net is Linear", "no class has this name: there are CNN2"),
     (["--model.net.hidden", "[8]", "--model.net", "MLP"], "model.net.hidden", "give --model.net first"),
     (["--model.optimizer.learning_rate", "1"], "model.optimizer.learning_rate", "it has model.optimizer.lr"),
     (["--model.frobnicate", "1"], "model.frobnicate", "it has "),
@@ -339,6 +339,7 @@ def check(main: Callable, folder: Path, arguments: list[str], key: str, says: st
     assert "Traceback" not in error
     assert "jsonargparse" not in error
     assert "Parser key" not in error
+    assert "import path string" not in error  # jsonargparse's words for the name of a class
     assert sorted(path.name for path in folder.iterdir()) == before
 
 

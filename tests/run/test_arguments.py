@@ -65,7 +65,7 @@ import torch
 from fl_lightning import SCAFFOLD, CommonArguments, FedAvg, FederatedModule, FedProx, Net
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
-from fl_lightning.tasks import EWC
+from fl_lightning.tasks import APD, EWC, MFCL, ICaRL
 
 
 class Mine(FederatedModule):
@@ -77,11 +77,16 @@ FedAvg(MLP, loss=TruncatedCrossEntropy(), optimizer=torch.optim.SGD, local_steps
 FedProx(MLP, mu=0.1, loss=torch.nn.CrossEntropyLoss(), client_state="disk")
 SCAFFOLD(MLP, server_weighting="n_weighted", initial_weights=None)
 Mine(MLP, strength=2.0, local_epochs=3)
+EWC(penalty=1.0, rounds_per_task=3)
+ICaRL(memory=3, softmax_over="seen")
 FedAvg(MLP, loss=3)  # loss
 FedAvg(MLP, loss=3, nonsense=1)  # nonsense
 FedProx(MLP, engine="fast")  # engine
 SCAFFOLD(MLP, nonsense=1)  # nonsense
 Mine(MLP, local_stps=3)  # local_stps
+APD(rounds_pr_task=3)  # rounds_pr_task
+EWC(patience="long")  # patience
+MFCL(memory=3)  # memory
 """
 
 

@@ -1,9 +1,9 @@
 """The common part of learners that hold clients to the global model at the end of the previous task."""
 
-from typing import Any
+from typing import Any, Unpack
 
 from fl_lightning.checks import check_range
-from fl_lightning.tasks.classes.learner import ClassLearner, frozen_copy
+from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner, frozen_copy
 
 
 class DistillingLearner(ClassLearner):
@@ -16,15 +16,14 @@ class DistillingLearner(ClassLearner):
         ValueError: if it is out of range.
     """
 
-    def __init__(self, distillation: float, **common: Any) -> None:
+    def __init__(self, distillation: float, **common: Unpack[ClassArguments]) -> None:
         super().__init__(**common)
         check_range("model.tasks.distillation", distillation, at_least=0, hint="0 is fine-tuning")
         self.distillation = distillation
 
-    def configure(self) -> None:
-        super().configure()
-        if "teacher" not in self.method.server_states:
-            self.method.server_states.add("teacher", frozen_copy(self.method.net))
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.method.server_states.add("teacher", frozen_copy(self.method.net))
 
     def end_task(self) -> None:
         super().end_task()

@@ -8,7 +8,7 @@ round.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.tasks.classes.learner import ClassLearner
+from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
 
 _SENT = ("task_fisher", "task_anchor")  # FedCurv, with which this combines, has others
 
@@ -36,7 +36,7 @@ class ServerEWC(ClassLearner):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, penalty: float = 100.0, gamma: float = 1.0, **common: Any) -> None:
+    def __init__(self, penalty: float = 100.0, gamma: float = 1.0, **common: Unpack[ClassArguments]) -> None:
         super().__init__(**common)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 is fine-tuning")
         check_range("model.tasks.gamma", gamma, at_least=0, at_most=1, hint="1 is the sum over tasks")
@@ -46,11 +46,10 @@ class ServerEWC(ClassLearner):
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the Fisher information")
 
-    def configure(self) -> None:
-        super().configure()
-        if "task_fisher" not in self.method.server_states:
-            for kind in ("newest_task_fisher", *_SENT):
-                self.method.server_states.add(kind, shared_zeros(self.method))
+    def begin_run(self) -> None:
+        super().begin_run()
+        for kind in ("newest_task_fisher", *_SENT):
+            self.method.server_states.add(kind, shared_zeros(self.method))
 
     def broadcast(self, client: int) -> dict[str, Any]:
         return {kind: self.method.server_states.tensors(kind) for kind in _SENT} if self.task > 0 and self.penalty > 0 else {}

@@ -7,7 +7,7 @@ server chooses one by images that it inverts from clients' gradients, and no suc
 to a batch; the code adds the memory to the data.
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from fl_lightning.functional import gradient_compensation
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.tasks.classes.distilling import DistillingLearner
-from fl_lightning.tasks.classes.learner import places_among
+from fl_lightning.tasks.classes.learner import ClassArguments, places_among
 from fl_lightning.tasks.classes.replay import Replay
 
 
@@ -39,8 +39,14 @@ class GLFC(DistillingLearner, Replay):
             has no features.
     """
 
-    def __init__(self, memory: int = 100, distillation: float = 0.5, **common: Any) -> None:
-        super().__init__(distillation=distillation, memory=memory, selection="herding", **common)
+    def __init__(self, memory: int = 100, distillation: float = 0.5, **common: Unpack[ClassArguments]) -> None:
+        # Two arguments of Replay, which is later in the line of classes than the one that pyright looks at.
+        super().__init__(
+            distillation=distillation,
+            memory=memory,  # pyright: ignore[reportCallIssue]
+            selection="herding",  # pyright: ignore[reportCallIssue]
+            **common,
+        )
         check_range("model.tasks.distillation", distillation, at_most=1, hint="the paper uses 0.5")
 
     def belong_to(self, method: nn.Module) -> None:

@@ -6,7 +6,7 @@ client has its own memory. The mean of a class is that of the clients' memories,
 round with a client that remembers the class.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted, predict_in_batches
 from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.replay import Replay
 
@@ -33,18 +34,23 @@ class ICaRL(LwF, Replay):
         ValueError: if a value is out of range, or the net has no features.
     """
 
-    def __init__(self, memory: int = 100, distillation: float = 1.0, **common: Any) -> None:
-        super().__init__(distillation=distillation, memory=memory, selection="herding", **common)
+    def __init__(self, memory: int = 100, distillation: float = 1.0, **common: Unpack[ClassArguments]) -> None:
+        # Two arguments of Replay, which is later in the line of classes than the one that pyright looks at.
+        super().__init__(
+            distillation=distillation,
+            memory=memory,  # pyright: ignore[reportCallIssue]
+            selection="herding",  # pyright: ignore[reportCallIssue]
+            **common,
+        )
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the class means")
 
-    def configure(self) -> None:
-        super().configure()
-        if "class_means" not in self.method.server_states:
-            head: Any = self.method.net.get_submodule("classifier")
-            self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
+    def begin_run(self) -> None:
+        super().begin_run()
+        head: Any = self.method.net.get_submodule("classifier")
+        self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
         return {"class_sums": Weighted(self._class_sums(client), 1.0)} if "memory" in self.state_of(client) else {}

@@ -7,7 +7,7 @@ active: a growing head with constant shapes. Departures: new rows are uniform in
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from fl_lightning.data.shards_of_tasks import ArrivedClasses
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, ClassProgress, Client, DataNeeds, Learner, Needs, Visit
+from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, Visit
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
@@ -26,6 +26,13 @@ from fl_lightning.tasks.clock import Pace, TaskClocks
 
 SoftmaxOver = Literal["new", "seen"]
 _LEAKED = "classes that compete"  # in the carry of a client that has met some before their task
+
+
+class ClassArguments(TypedDict, total=False):
+    """The arguments of :class:`ClassLearner` by name and type, for a subclass's ``**common: Unpack[ClassArguments]``."""
+
+    rounds_per_task: int
+    softmax_over: SoftmaxOver
 
 
 class ClassLearner(Learner):
@@ -86,11 +93,14 @@ class ClassLearner(Learner):
     def is_drawn_anew(self, name: str) -> bool:
         return name in self.head.names
 
+    def begin_run(self) -> None:
+        super().begin_run()
+        num_tasks = 1 if self.method.federation is None else self.data.class_streams.num_tasks
+        self.clocks = TaskClocks(1, num_tasks, self.pace, first_rate=1.0)
+
     def configure(self) -> None:
-        has_data = self.method.federation is not None
-        if "clocks" not in self._modules:  # a second fit goes on
-            self.clocks = TaskClocks(1, self.data.class_streams.num_tasks if has_data else 1, self.pace, first_rate=1.0)
-        if has_data:
+        super().configure()
+        if self.method.federation is not None:
             _read_clock(self)
             self.head.see(self.method.net, self.arrived.num_seen)
 
@@ -161,17 +171,6 @@ class ClassLearner(Learner):
         return [visit for visit in visits if not is_rehearsal or self.data.num_train(visit.client) > 0]
 
     # A visit --------------------------------------------------------------------------------------------------------
-
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        return self.sample_losses(net, batch, client.label_counts, client)
-
-    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
-        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
-
-        Args:
-            label_counts: (C,), of all samples of the client.
-        """
-        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         """Among the classes that compete."""

@@ -5,7 +5,7 @@ al.: TARGET, ICCV 2023, arXiv 2303.06937, with its loss and weights. Departures:
 keep nothing.
 """
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor, nn
 
@@ -13,6 +13,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import soft_cross_entropy
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.tasks.classes.distilling import DistillingLearner
+from fl_lightning.tasks.classes.learner import ClassArguments
 
 
 class LwF(DistillingLearner):
@@ -28,7 +29,7 @@ class LwF(DistillingLearner):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, distillation: float = 3.0, temperature: float = 2.0, **common: Any) -> None:
+    def __init__(self, distillation: float = 3.0, temperature: float = 2.0, **common: Unpack[ClassArguments]) -> None:
         super().__init__(distillation=distillation, **common)
         check_range("model.tasks.temperature", temperature, above=0, hint="the paper uses 2")
         self.temperature = temperature

@@ -7,7 +7,7 @@ statistics twice. Head and body have one optimizer. Generator and teacher are se
 """
 
 import copy
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from fl_lightning.functional.random_streams import seeded_layers, torch_stream
 from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.generator import Generator, draw_noise
+from fl_lightning.tasks.classes.learner import ClassArguments
 
 _CONTENT_TEMPERATURE = 1000.0  # of the authors' code; it makes the term nearly constant
 _VARIANCE_FLOOR = 1e-8
@@ -63,7 +64,7 @@ class MFCL(DistillingLearner):
         balance_weight: float = 1.0,
         statistics_weight: float = 50.0,
         smoothness_weight: float = 1e-3,
-        **common: Any,
+        **common: Unpack[ClassArguments],
     ) -> None:
         super().__init__(distillation=distillation, **common)
         self.head_weight, self.generated, self.generator_steps = head_weight, generated, generator_steps
@@ -93,9 +94,9 @@ class MFCL(DistillingLearner):
             )
         super().check_data()
 
-    def configure(self) -> None:
-        super().configure()
-        if "generator" in self._modules or self.method.federation is None:
+    def begin_run(self) -> None:
+        super().begin_run()
+        if self.method.federation is None:
             return
         shape, weight = self.data.input_shape, next(self.method.net.parameters())
         if len(shape) != 3:

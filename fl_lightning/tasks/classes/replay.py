@@ -36,6 +36,7 @@ class Replay(ClassLearner):
             ``features`` and ``classifier``, as all bundled nets have.
         replayed: B_m, drawn with replacement; by default half of ``data.batch_size``.
         softmax_over: ``seen``, as remembered samples are of old classes.
+        rounds_per_task: R, rounds after which a task is over.
 
     Raises:
         ValueError: if a value is out of range, the memory is larger than the data of any client or, divided by classes, smaller
@@ -50,9 +51,9 @@ class Replay(ClassLearner):
         selection: Selection = "reservoir",
         replayed: int | None = None,
         softmax_over: SoftmaxOver = "seen",
-        **common: Any,
+        rounds_per_task: int = 20,
     ) -> None:
-        super().__init__(softmax_over=softmax_over, **common)
+        super().__init__(rounds_per_task, softmax_over)
         check_range("model.tasks.memory", memory, at_least=0, hint="0 is fine-tuning")
         check_choice("model.tasks.selection", selection, Selection)
         if replayed is not None:
