@@ -33,7 +33,7 @@ class Needs:
         sample_indices: a local step uses the indices of its batch's samples, ``batch.sample_indices``.
         nonzeros_alone: only values that are not 0 are sent, up and down, and counted as bytes, without their positions.
         nothing_replaced: no tensor of the server replaces a client's; a client merges what it receives into its own.
-        other_samples: ``client_loss`` calls the net with samples that are not in the batch, such as remembered ones.
+        other_samples: a sample's ``client_loss`` depends on others, such as remembered samples or the rest of the batch.
         initial_model: hooks use the initial weights and buffers, ``self.initial_model``.
         data: requirements on the data, which no engine reads.
     """

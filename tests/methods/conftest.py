@@ -213,6 +213,67 @@ class Tiny:
             optimizer.step()
         return local
 
+    def visit_along(
+        self,
+        net: nn.Module,
+        client: int,
+        round: int,
+        direction: Callable[[nn.Module, nn.Module, int, Tensor, Tensor], Sequence[Tensor]],
+    ) -> nn.Module:
+        """A client's net after its local steps from ``net``, whose optimizer gets other gradients than those of an objective.
+
+        Args:
+            direction: from the local and the received net, client, inputs and targets to a tensor for each weight.
+        """
+        local = copy.deepcopy(net).train()
+        optimizer = self.optimizer(local.parameters())
+        optimizer.param_groups[0]["lr"] = self.rate(round)
+        for inputs, targets in self.batches(client, round):
+            for weight, gradient in zip(local.parameters(), direction(local, net, client, inputs, targets), strict=True):
+                weight.grad = gradient
+            optimizer.step()
+        return local
+
+    def gradient(self, net: nn.Module, client: int, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """Of the mean loss, by the net's weights."""
+        loss = self.losses(net(inputs), targets, client).mean()
+        return [gradient.detach() for gradient in torch.autograd.grad(loss, list(net.parameters()))]
+
+    def sharp_gradient(self, net: nn.Module, client: int, inputs: Tensor, targets: Tensor, rho: float) -> list[Tensor]:
+        """The gradient at ``w + rho g / ||g||``, of a copy: running statistics of the net follow the pass at w alone."""
+        gradients = self.gradient(net, client, inputs, targets)
+        length = torch.cat([gradient.flatten() for gradient in gradients]).norm() + 1e-12  # 0 for a single class
+        above = copy.deepcopy(net)
+        with torch.no_grad():
+            for weight, gradient in zip(above.parameters(), gradients):
+                weight += rho * gradient / length
+        return self.gradient(above, client, inputs, targets)
+
+    def rounds_with_momentum(
+        self, alpha: float, gradient: Callable[[nn.Module, nn.Module, int, Tensor, Tensor], Sequence[Tensor]], uniform: bool
+    ) -> nn.Module:
+        """FedAvg along ``alpha g + (1 - alpha) D``; D is the mean of ``(x - y) / (K eta)`` over the last cohort, 0 at first.
+
+        Args:
+            gradient: from the local and the received net, client, inputs and targets to g.
+        """
+        net = self.new_net()
+        mean = [torch.zeros_like(weight) for weight in net.parameters()]
+        for round, cohort in self.rounds:
+
+            def direction(*local, mean=mean):
+                return [alpha * g + (1 - alpha) * d for g, d in zip(gradient(*local), mean, strict=True)]
+
+            locals = {client: self.visit_along(net, client, round, direction) for client in cohort}
+            sizes = {client: 1 if uniform else SIZES[client] for client in cohort}
+            mean = [torch.zeros_like(weight) for weight in net.parameters()]
+            for client, local in locals.items():
+                share, length = sizes[client] / sum(sizes.values()), self.num_steps(client) * self.rate(round)
+                for d, x, y in zip(mean, net.parameters(), local.parameters(), strict=True):
+                    d += share * (x - y).detach() / length
+            net.load_state_dict(self.mean(locals, uniform=uniform))
+        return net
+
     def steps_of_sgd(
         self, net: nn.Module, client: int, round: int, direction: Callable[[str, Tensor, Tensor], Tensor]
     ) -> nn.Module:

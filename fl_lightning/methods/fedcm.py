@@ -1,0 +1,78 @@
+"""FedCM: every local step is mixed with the mean direction of the previous round.
+
+J. Xu, S. Wang, L. Wang, A. C.-C. Yao: FedCM: Federated Learning with Client-level Momentum. arXiv 2106.10874. Algorithm 1.
+Departures: clients may take different numbers of steps, so each divides its change by its own number before the mean. The
+server's rate multiplies the mean change of the clients, so 1 is FedAvg's server.
+"""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.functional.aggregation import State
+from fl_lightning.models.federated_net import shared_zeros
+from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
+from fl_lightning.run.arguments import CommonArguments
+
+
+class FedCM(FederatedModule):
+    """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (K_k lr)``.
+
+    D is 0 in the first round, whose steps are therefore ``alpha`` times as long as FedAvg's. Weights that stay with their
+    client step along g.
+
+    Round:
+        clients: alpha g + (1 - alpha) D
+        server: mean; D the mean of (w_t - w^k)/(K_k eta)
+        more down: P
+
+    Args:
+        alpha: share of the client's own gradient, above 0 and at most 1; 1 is FedAvg.
+
+    Raises:
+        ValueError: if ``alpha`` is outside.
+    """
+
+    def __init__(self, net: Net, alpha: float = 0.1, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(net, **common)
+        check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedAvg")
+        self.alpha = alpha
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        self.server_states.add("direction", shared_zeros(self))
+
+    def broadcast(self, client: int) -> dict[str, State]:
+        return {"direction": self.server_states.tensors("direction")}
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        gradients, loss = self.own_gradients(net, batch, client)
+        direction, mixed = client.broadcast.get("direction", {}), []
+        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
+            if name in direction:
+                gradient = (self.alpha * gradient).add_(direction[name], alpha=1 - self.alpha)
+            mixed.append(gradient)
+        return mixed, loss
+
+    def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradients of the local objective, before they are mixed, and the mean loss."""
+        return super().client_gradients(net, batch, client)
+
+    def client_result(self, net: nn.Module, client: Client) -> Upload:
+        upload, length = super().client_result(net, client), client.num_steps * client.learning_rate
+        weights = self.trained_weights(net)
+        moved = {
+            name: (client.received_state[name] - weights[name].detach()) / length
+            for name in self.server_states.tensors("direction")
+        }
+        # The server has it from the models and the number of steps.
+        return {**upload, "direction": Weighted(moved, self.update_weight(client), derived=True)}
+
+    def aggregate(self, reduced: Reduction) -> Update:
+        direction = self.server_states.tensors("direction")
+        for name, mean in reduced.mean("direction").items():
+            direction[name].copy_(mean)
+        return super().aggregate(reduced)

@@ -1,0 +1,113 @@
+"""FedSAM: clients step along the gradient at nearby weights of higher loss, so that they end in flat minima.
+
+Z. Qu, X. Li, R. Duan, Y. Liu, B. Tang, Z. Lu: Generalized Federated Learning via Sharpness Aware Minimization. ICML 2022.
+arXiv 2206.02618. The local step is SAM: P. Foret, A. Kleiner, H. Mobahi, B. Neyshabur, ICLR 2021. Departures: running
+statistics of BatchNorm follow the first pass only, as in FedSOL's code; FedDecorr's code updates them in both.
+"""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.functional.aggregation import State
+from fl_lightning.module import FederatedModule, Net
+from fl_lightning.privacy import DPSGD
+from fl_lightning.protocol import Batch, Client
+from fl_lightning.run.arguments import CommonArguments
+
+_TINY = 1e-12  # keeps a gradient of zero from being divided by
+
+
+class FedSAM(FederatedModule):
+    """FedAvg whose local steps take the gradient g of the local objective at ``w + rho g(w) / ||g(w)||``.
+
+    Round:
+        clients: F_k(w + rho g(w)/|g(w)|), without the derivative of the shift
+        server: mean
+
+    Args:
+        rho: length of the ascent, at least 0; 0 is FedAvg exactly, in one pass.
+
+    Raises:
+        ValueError: if ``rho`` is negative, or ``privacy`` is ``DPSGD``.
+    """
+
+    def __init__(self, net: Net, rho: float = 0.05, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(net, **common)
+        check_range("model.rho", rho, at_least=0, hint="0 is FedAvg")
+        self.rho = rho
+
+    def check_data(self) -> None:
+        super().check_data()
+        refuse_dp_sgd(self)
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        gradients, loss = super().client_gradients(net, batch, client)
+        return sharp_gradients(self, net, batch, client, gradients, self.rho), loss
+
+
+def sharp_gradients(
+    method: FederatedModule, net: nn.Module, batch: Batch, client: Client, gradients: Sequence[Tensor], rho: float
+) -> Sequence[Tensor]:
+    """Gradients of the local objective after a step of length ``rho`` up along ``gradients``, all weights together.
+
+    Args:
+        method: the method of the objective.
+        net, batch, client: of the local step.
+        gradients: the direction, by the trainable weights, in order.
+        rho: length of the step; 0 returns ``gradients`` themselves.
+    """
+    if rho == 0:
+        return gradients
+    scale = rho / (norm_of(gradients) + _TINY)
+    shifts, statistics = [scale * gradient for gradient in gradients], dict(net.named_buffers())
+    return shifted_gradients(method, net, batch, client, shifts, statistics)[0]
+
+
+def shifted_gradients(
+    method: FederatedModule,
+    net: nn.Module,
+    batch: Batch,
+    client: Client,
+    shifts: Sequence[Tensor],
+    buffers: State | None = None,
+) -> tuple[Sequence[Tensor], Tensor]:
+    """Gradients of the local objective at the weights plus ``shifts``, and the mean loss there.
+
+    Args:
+        method: the method of the objective.
+        net, batch, client: of the local step.
+        shifts: by the trainable weights, in order.
+        buffers: the dict gets the new running statistics, and the net's do not change; None: the net's change.
+    """
+    weights = method.trained_weights(net).values()
+    return client.estimate(
+        net,
+        batch,
+        client,
+        lambda: method.client_loss(net, batch, client),
+        lambda: method.total_penalty(net, client),
+        at=[weight.detach() + shift for weight, shift in zip(weights, shifts, strict=True)],
+        buffers=buffers,
+    )
+
+
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Of all of them together, ()."""
+    return torch.stack([tensor.norm() for tensor in tensors]).norm()
+
+
+def refuse_dp_sgd(method: FederatedModule) -> None:
+    """Refuse DP-SGD for a method with two gradients a step.
+
+    Raises:
+        ValueError: naming the method.
+    """
+    if isinstance(method.privacy, DPSGD):
+        raise ValueError(
+            f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes two: use "
+            "UserLevelDP, or FedAvg"
+        )

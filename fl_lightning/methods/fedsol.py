@@ -1,0 +1,83 @@
+"""FedSOL: the local gradient is taken where the pull towards the global model has been climbed.
+
+G. Lee, M. Jeong, S. Kim, J. Oh, S.-Y. Yun: FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
+Learning. CVPR 2024. arXiv 2308.12532. The adaptive form of the authors' code. Departures: running statistics of BatchNorm
+follow the pass of the local objective, at the shifted weights; in the code they follow the pass of the distillation. The
+teacher is in evaluation mode; the code leaves the mode open.
+"""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_range
+from fl_lightning.functional.loss_reductions import at_least_float32
+from fl_lightning.methods.fedsam import norm_of, refuse_dp_sgd, shifted_gradients
+from fl_lightning.module import FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, Learner
+from fl_lightning.protocol.hooks import overridden
+from fl_lightning.run.arguments import CommonArguments
+
+_TEMPERATURE = 3.0  # of the distillation in the authors' code
+_TINY = 1e-12
+
+
+class FedSOL(FederatedModule):
+    """Local steps along the gradient of the local objective at ``w + rho L g_p / ||g_p||``.
+
+    ``g_p`` is the gradient of the distillation ``KL(received || local)`` of softmaxes at temperature 3. L scales each entry by
+    the distance of the weight from its received value, normalised over the first dimension of the tensor. At the received
+    weights L is 0, so the first step is FedAvg's.
+
+    Round:
+        clients: F_k(w + rho L g_p/|g_p|), g_p the gradient of KL(w_t || w), L from |w - w_t|
+        server: mean
+
+    Args:
+        rho: strength of the shift, at least 0; 0 is FedAvg exactly.
+
+    Raises:
+        ValueError: if ``rho`` is negative, or ``privacy`` is ``DPSGD``.
+    """
+
+    def __init__(self, net: Net, rho: float = 1.0, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(net, **common)
+        check_range("model.rho", rho, at_least=0, hint="0 is FedAvg")
+        self.rho = rho
+        # Synaptic Intelligence takes the gradients at the client's weights along its path.
+        self._is_followed = bool(overridden(self.tasks, Learner.client_gradients))
+
+    def check_data(self) -> None:
+        super().check_data()
+        refuse_dp_sgd(self)
+
+    def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+        if self.rho == 0 or self._is_followed:
+            gradients = super().client_gradients(net, batch, client)
+            if self.rho == 0:
+                return gradients
+        return shifted_gradients(self, net, batch, client, self._shifts(net, batch, client))
+
+    def _shifts(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
+        teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
+
+        def distillation() -> tuple[Tensor, Tensor]:
+            value = batch.mean(divergence(net(batch.inputs), teacher))
+            return value, value
+
+        pull, _ = client.differentiate(distillation, buffers=dict(net.named_buffers()))
+        scale, shifts = self.rho / (norm_of(pull) + _TINY), []
+        for (name, weight), gradient in zip(self.trained_weights(net).items(), pull, strict=True):
+            moved = (weight.detach() - client.received_state[name]).abs()
+            shifts.append(F.normalize(moved, dim=0) * gradient * scale)
+        return shifts
+
+
+def divergence(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """``KL(softmax(teacher / 3) || softmax(student / 3))`` of logits (B, C), a value a sample, (B,)."""
+    student, teacher = (
+        (at_least_float32(logits) / _TEMPERATURE).log_softmax(dim=-1) for logits in (student_logits, teacher_logits)
+    )
+    return (teacher.exp() * (teacher - student)).sum(dim=-1)

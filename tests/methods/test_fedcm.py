@@ -1,0 +1,35 @@
+"""FedCM against its Algorithm 1 in a plain loop."""
+
+import pytest
+from declared_by_tests import Cost
+
+from fl_lightning import FedAvg
+from fl_lightning.methods import FedCM
+
+COSTS = {"FedCM": Cost(down=(1, 1, 0), server=(0, 1, 0))}
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam"], indirect=True)
+@pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
+def test_rounds_equal_algorithm_1(tiny, weighting):
+    """Three rounds of clients with 4, 6 and 2 steps, at a rate that falls."""
+    method = tiny.train(FedCM, alpha=0.3, server_weighting=weighting)
+
+    def gradient(local, received, client, inputs, targets):
+        return tiny.gradient(local, client, inputs, targets)
+
+    net = tiny.rounds_with_momentum(0.3, gradient, uniform=weighting == "uniform")
+    tiny.assert_same(method.net, net, atol=1e-8)
+    tiny.assert_moved(net)
+
+
+def test_the_own_gradient_alone_is_fedavg(tiny):
+    """alpha = 1: ``1 g + 0 D``, bit for bit."""
+    tiny.assert_same(tiny.train(FedCM, alpha=1).net, tiny.train(FedAvg).net, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.5])
+def test_alpha_out_of_range_is_refused(tiny, alpha):
+    """One line with the key, the value and what is allowed."""
+    with pytest.raises(ValueError, match=rf"^model.alpha is {alpha}, must be above 0 and at most 1: 1 is FedAvg$"):
+        FedCM(tiny.new_net(), alpha=alpha)
