@@ -14,6 +14,7 @@ _NAMES = {
     "forgetting/from_best": "forgetting from the best F",
     "forgetting/local_mean": "local forgetting F_kt",
 }
+_REFERENCE = r"forgetting/reference_(\w+)"
 _NEGATIVE = ("forgetting/client_mean", "forgetting/client_worst", "forgetting/personal_since_visit")
 
 
@@ -21,9 +22,11 @@ def forgetting_name(scalar: str) -> str:
     """What tables call a scalar below ``forgetting/``; its tag where that has no other name."""
     if gap := re.fullmatch(r"forgetting/every_(\d+)", scalar):
         return f"forgetting over {gap[1]} rounds F_t"
+    if reference := re.fullmatch(_REFERENCE, scalar):
+        return f"forgetting of {reference[1]} by a fit"
     return _NAMES.get(scalar, scalar)
 
 
 def forgetting_sign(scalar: str) -> int:
     """-1 for a scalar that is logged negative where something is forgotten, 1 for any other: its factor in tables."""
-    return -1 if scalar in _NEGATIVE else 1
+    return -1 if scalar in _NEGATIVE or re.fullmatch(_REFERENCE, scalar) else 1

@@ -23,11 +23,11 @@ class ReferenceAccuracy(FederatedCallback):
     """Accuracy and loss on reference sets, such as the test samples of what a pretrained net knew.
 
     Of the global model before round 1, after the chosen rounds and after the last: ``reference/NAME/accuracy`` and
-    ``reference/NAME/loss``, mean cross entropy in nats. In the chosen rounds also of each client's model after its fit:
-    ``reference/NAME/cohort_accuracy`` is the mean over the cohort, ``forgetting/reference_NAME`` that less the accuracy of the
-    global model that the clients received (negative is forgetting), and ``reference/forgetting`` the heatmap of clients and
-    sets, in which positive is forgetting. Its numbers are the tensors ``reference/before``, (S,), and ``reference/after``,
-    (K, S).
+    ``reference/NAME/loss``, mean cross entropy in nats; the first accuracy is ``reference/NAME/accuracy_before`` too. In
+    the chosen rounds also of each client's model after its fit: ``reference/NAME/cohort_accuracy`` is the mean over the
+    cohort, ``forgetting/reference_NAME`` that less the accuracy of the global model that the clients received (negative is
+    forgetting), and ``reference/forgetting`` the heatmap of clients and sets, in which positive is forgetting. Its numbers
+    are the tensors ``reference/before``, (S,), and ``reference/after``, (K, S).
 
     Args:
         sets: by name, the sources of the reference sets, of which the test samples count; their classes are among those of
@@ -67,6 +67,8 @@ class ReferenceAccuracy(FederatedCallback):
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:
             self._measure(trainer, module, 0)
+            begun = {f"reference/{name}/accuracy_before": module.newest[f"reference/{name}/accuracy"] for name in self._held}
+            module.log_round(begun, 0)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):

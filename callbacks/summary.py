@@ -126,6 +126,7 @@ class RunSummary(FederatedCallback):
             "newest_forgetting": forgetting,
             "personal": {name: value for name, value in sorted(module.newest.items()) if name.startswith("personal/")},
             "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
+            "reference": {name: value for name, value in sorted(module.newest.items()) if name.startswith("reference/")},
             "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
@@ -195,6 +196,11 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in results["newest_forgetting"].items():
         table.add_row(f"{forgetting_name(name)}, last", f"{forgetting_sign(name) * value:z.4f}")
+    for name, value in results["reference"].items():
+        if name.endswith("/accuracy"):
+            table.add_row(
+                f"accuracy on {name.split('/')[1]}", f"{value:.4f}, {results['reference'][f'{name}_before']:.4f} before"
+            )
     for name, value in results["tasks"].items():
         table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:

@@ -15,6 +15,7 @@ TAGS = [
     "forgetting/round",
     "forgetting/every_25",
     "forgetting/local_mean",
+    "forgetting/reference_old",
 ]
 
 

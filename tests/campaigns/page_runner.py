@@ -30,6 +30,7 @@ _PLACEHOLDERS = {
 _PLACEHOLDERS_OF = {"docs/arriving_classes.md": {"METHOD": "lwf"}}
 # Streams of several datasets, or of classes that the digits do not have: their settings are read, and printed.
 _READ_ALONE = {"fedweit_interference.yaml"}
+_OF_AN_MLP = ("digits_wsm.yaml", "digits_first_five.yaml", "digits_other_five.yaml")
 # Of what a page shows more rarely than in every round.
 _CADENCES = ("--callbacks.round_forgetting.clients_every", "--trainer.callbacks.every")
 _EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -201,7 +202,7 @@ def shortened(arguments: list[str], shown: bool, measures: bool) -> list[str]:
     if command == "sweep" and not shown:
         rest = [*(re.sub(r"^([\w.]+=[^,]+),.*", r"\1", word) for word in rest), "--seeds", "1"]
     continues = command == "fit" and (shown or {"--ckpt_path", "--model.initial_weights"} & {*rest})
-    hidden = "[16]" if config == "digits_wsm.yaml" else "16"  # of an MLP, of a CNN
+    hidden = "[16]" if config in _OF_AN_MLP else "16"  # of an MLP, of a CNN
     net = ["--model.net.hidden", hidden] if continues else ["--model.net", "MLP", "--model.net.hidden", "[16]"]
     net = [] if {"--model.net", "mine.yaml"} & {*rest} else net
     rounds = "4" if "--ckpt_path" in rest else "12" if "1e30" in str(rest) else "3" if shown else "2" if measures else "1"
