@@ -211,6 +211,12 @@ OTHERS = [
 ]
 # Configs that build on digits_tce.yaml, or are no config at all.
 CONFIGS = [
+    (
+        "data: {source: {class_path: fl_lightning.data.Joined, init_args: {sources: "
+        "{a: {class_path: fl_lightning.data.ImageFolder, init_args: {size: -1}}}}}}",
+        "data.source.size is -1",  # our line, among those that jsonargparse gives for the types of a source
+        "must be at least 1",
+    ),
     ("data: {num_clients: 20}\ndata: {batch_size: 5}", "data", "given twice"),
     ("data: {num_clients: 20, num_clients: 10}", "num_clients", "given twice"),
     ("data: null", "data", "must hold keys"),
