@@ -5,8 +5,11 @@ from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
 from fl_lightning.callbacks.described_logger import DescribedTensorBoardLogger
+from fl_lightning.callbacks.feature_drift import FeatureDrift
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import heatmap
+from fl_lightning.callbacks.forgetting_events import ForgettingEvents
+from fl_lightning.callbacks.head_by_class import HeadByClass
 from fl_lightning.callbacks.inline_figures import InlineFigures
 from fl_lightning.callbacks.label_counts import LabelCounts
 from fl_lightning.callbacks.loss_increase import LossIncrease
@@ -17,6 +20,7 @@ from fl_lightning.callbacks.privacy_budget import PrivacyBudget
 from fl_lightning.callbacks.progress import RoundProgressBar
 from fl_lightning.callbacks.pseudo_data_fisher import PseudoDataFisher
 from fl_lightning.callbacks.reference_accuracy import ReferenceAccuracy
+from fl_lightning.callbacks.representation_similarity import RepresentationSimilarity
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
@@ -29,7 +33,10 @@ __all__ = [
     "Communication",
     "Dashboard",
     "DescribedTensorBoardLogger",
+    "FeatureDrift",
     "FederatedCallback",
+    "ForgettingEvents",
+    "HeadByClass",
     "InlineFigures",
     "LabelCounts",
     "LossIncrease",
@@ -40,6 +47,7 @@ __all__ = [
     "PseudoDataFisher",
     "RecordLogger",
     "ReferenceAccuracy",
+    "RepresentationSimilarity",
     "RoundForgetting",
     "RoundProgressBar",
     "RunSummary",

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
@@ -211,6 +212,32 @@ def client_forgetting_picture(
 def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str) -> Figure:
     """A class-by-round heatmap (Flashback, Figures 1b and 5); values (C, rounds) in [0, 1]."""
     return _one_heatmap(values, classes, [str(round) for round in rounds], title=title, row_title="class", column_title="round")
+
+
+def client_class_change(values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> Figure:
+    """A client-by-class heatmap of relative changes, white at 0; classes that a client holds have a frame.
+
+    Args:
+        values: (K, C), NaN is left grey. Colours end at -1 and 1.
+        holds: (K, C), whether a client holds a class.
+        clients: indices of the clients.
+        classes: names of the classes.
+        title: of the picture.
+    """
+    rows = [f"client {client}" for client in clients]
+    figure, (axes,) = panels(1, height_of(len(rows)))
+    how = {"row_title": "", "column_title": "class (framed: the client holds it)", "diverging": True}
+    heatmap(axes, values, rows, classes, title=title, **how)
+    for row, column in holds.cpu().nonzero().tolist():
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
+    return figure
+
+
+def similarity_by_layer(values: Tensor, clients: Sequence[int], layers: Sequence[str], round: int) -> Figure:
+    """A client-by-layer heatmap of similarities (K, layers) in [0, 1]."""
+    rows = [f"client {client}" for client in clients]
+    title = f"Linear CKA of the global model and each client's after its fit, round {round}"
+    return _one_heatmap(values, rows, layers, title=title, row_title="", column_title="layer")
 
 
 def draw_one_round(axes: Axes, values: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> None:

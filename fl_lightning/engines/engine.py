@@ -33,10 +33,9 @@ from fl_lightning.protocol import (
     Request,
     Upload,
     Visit,
-    predict_in_batches,
+    evaluate_net,
 )
 from fl_lightning.protocol.client_state import num_bytes
-from fl_lightning.protocol.cohort import Inputs
 
 
 class Engine(ABC):
@@ -224,12 +223,13 @@ class Engine(ABC):
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
     def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
-        received = partial(predict_in_batches, self.method.net, self.data.eval_batch_size)
-        predict, predict_before = (
-            None if models is None else {position: partial(_predict, self, model) for position, model in models.items()}
+        received = partial(evaluate_net, self.method.net)
+        of_models, of_models_before = (
+            None if models is None else {position: partial(_evaluate, self, model) for position, model in models.items()}
             for models in (after, before)
         )
-        return CohortModels([visit.client for visit in visits], predict or {}, received, self.context.ranks.sum, predict_before)
+        clients, batch_size = [visit.client for visit in visits], self.data.eval_batch_size
+        return CohortModels(clients, of_models or {}, received, self.context.ranks.sum, batch_size, of_models_before)
 
     def start(self, client: Client, local: State) -> Client:
         """Load the client into the working copy, with ``local`` instead of the server's tensors, and let it prepare."""
@@ -364,7 +364,7 @@ def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> li
     return split_by_work([method.expected_work(visit.client) for visit in visits], size)
 
 
-def _predict(engine: Engine, model: State, inputs: Inputs) -> Tensor:
-    """The outputs of a client's model for samples, in an engine's working copy."""
+def _evaluate(engine: Engine, model: State, function: Callable[[Any], Tensor]) -> Tensor:
+    """The result of a function of an engine's working copy, with a client's model in it."""
     engine.load(model)
-    return predict_in_batches(engine.net, engine.data.eval_batch_size, inputs)
+    return evaluate_net(engine.net, function)

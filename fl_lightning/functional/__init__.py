@@ -36,6 +36,7 @@ from fl_lightning.functional.partition.dealt_classes import class_partition, pow
 from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
 from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
 from fl_lightning.functional.partition.owners import owner_partition
+from fl_lightning.functional.similarity import linear_cka
 from fl_lightning.functional.tasks import (
     average_accuracy,
     average_forgetting,
@@ -76,6 +77,7 @@ __all__ = [
     "iid_partition",
     "intransigence",
     "label_count_weights",
+    "linear_cka",
     "mammoth_forgetting",
     "masked_cross_entropy",
     "matched_parts",

@@ -3,7 +3,7 @@
 from fl_lightning.protocol.batch import Batch, NetInputs, PlannedStep
 from fl_lightning.protocol.client import Client, Objective, Visit
 from fl_lightning.protocol.client_state import ClientState, LearnedTask, SparseTensor
-from fl_lightning.protocol.cohort import CohortFit, CohortModels, RoundReport, predict_in_batches
+from fl_lightning.protocol.cohort import CohortFit, CohortModels, RoundReport, evaluate_net, predict_in_batches
 from fl_lightning.protocol.federation import ClientBatches, EvaluationName, Federation, PublicSamples, Site
 from fl_lightning.protocol.learner import Learner
 from fl_lightning.protocol.messages import Packed, Reply, Request, pack, unpack
@@ -44,6 +44,7 @@ __all__ = [
     "Upload",
     "Visit",
     "Weighted",
+    "evaluate_net",
     "pack",
     "predict_in_batches",
     "unpack",

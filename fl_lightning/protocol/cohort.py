@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ class Inputs(Protocol):
     def split(self, size: int, /) -> Iterable[NetInputs]:
         """All inputs in order, ``size`` at a time, the rest in the last part."""
         ...
+
+
+Evaluate = Callable[[Callable[[Any], Tensor]], Tensor]  # from a function of the net to its result with one model in the net
 
 
 @dataclass(frozen=True)
@@ -73,21 +76,32 @@ class RoundReport:
 
 @dataclass(frozen=True, repr=False)
 class CohortModels:
-    """The cohort's models after their local fits, for predictions only: the models cannot be kept.
+    """The cohort's models after their local fits, for evaluation only: the models cannot be kept.
 
     Args:
         clients: indices of the clients, in the order of the results.
-        predict_one: by position in ``clients``, inputs to logits; missing for models in another process.
-        predict_received: inputs to logits (samples, classes) of the global model that the round started from.
+        evaluate_one: by position in ``clients``, of each model; missing for models in another process.
+        evaluate_received: of the global model that the round started from.
         sum_over_ranks: adds a tensor up over the processes.
-        predict_one_before: as ``predict_one``, of personal models before their fits; None: they started from the global model.
+        batch_size: samples of an evaluation step.
+        evaluate_one_before: as ``evaluate_one``, of personal models before their fits; None: all started from the global model.
     """
 
     clients: list[int]
-    predict_one: dict[int, Callable[[Inputs], Tensor]]
-    predict_received: Callable[[Inputs], Tensor]
+    evaluate_one: dict[int, Evaluate]
+    evaluate_received: Evaluate
     sum_over_ranks: Callable[[Tensor], Tensor]
-    predict_one_before: dict[int, Callable[[Inputs], Tensor]] | None = None
+    batch_size: int
+    evaluate_one_before: dict[int, Evaluate] | None = None
+
+    def evaluate(self, function: Callable[[Any], Tensor]) -> Tensor:
+        """The results (clients, ...) of a function of the net for every client's model; every process must call it.
+
+        Args:
+            function: gets the net with the model in it, in evaluation mode and without gradient, reads it and returns a tensor
+                of the same shape for each model. It must not change the net.
+        """
+        return self._evaluate_each(self.evaluate_one, function)
 
     def predict(self, inputs: Inputs) -> Tensor:
         """Logits (clients, samples, classes) of every client's model in evaluation mode; every process must call it.
@@ -96,13 +110,17 @@ class CohortModels:
             inputs: (samples, ...) as the net takes them, the same on every process: a tensor, or the result of the data
                 module's ``test_inputs``.
         """
-        return self._predict_each(self.predict_one, inputs)
+        return self.evaluate(self._logits(inputs))
+
+    def predict_received(self, inputs: Inputs) -> Tensor:
+        """Logits (samples, classes) of the global model that the round started from."""
+        return self.evaluate_received(self._logits(inputs))
 
     def predict_before(self, inputs: Inputs) -> Tensor:
-        """The same of the models before their fits: personal ones if clients keep some, else the global one, K times."""
-        if self.predict_one_before is None:
+        """As :meth:`predict`, before the fits: of personal models if clients keep some, else of the global one, K times."""
+        if self.evaluate_one_before is None:
             return self.predict_received(inputs).expand(len(self.clients), -1, -1)
-        return self._predict_each(self.predict_one_before, inputs)
+        return self._evaluate_each(self.evaluate_one_before, self._logits(inputs))
 
     def predict_personal(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
         """Logits (samples, classes) of every client's model for its client's inputs, joined; every process must call it.
@@ -111,22 +129,25 @@ class CohortModels:
             inputs: of each client.
             before: use the models before their fits.
         """
-        models = self.predict_one
+        models = self.evaluate_one
         if before:
-            models = self.predict_one_before or dict.fromkeys(self.predict_one, self.predict_received)
+            models = self.evaluate_one_before or dict.fromkeys(self.evaluate_one, self.evaluate_received)
         empty = self.predict_received(inputs[0])
         parts = [empty.new_zeros(len(part), empty.shape[1]) for part in inputs]
-        for position, predict in models.items():
+        for position, evaluate in models.items():
             if len(parts[position]) > 0:
-                parts[position] = predict(inputs[position])
+                parts[position] = evaluate(self._logits(inputs[position]))
         return self.sum_over_ranks(torch.cat(parts))
 
-    def _predict_each(self, models: dict[int, Callable[[Inputs], Tensor]], inputs: Inputs) -> Tensor:
-        received = self.predict_received(inputs)
-        logits = received.new_zeros(len(self.clients), *received.shape)
-        for position, predict in models.items():
-            logits[position] = predict(inputs)
-        return self.sum_over_ranks(logits)
+    def _logits(self, inputs: Inputs) -> Callable[[nn.Module], Tensor]:
+        return lambda net: predict_in_batches(net, self.batch_size, inputs)
+
+    def _evaluate_each(self, models: dict[int, Evaluate], function: Callable[[Any], Tensor]) -> Tensor:
+        received = self.evaluate_received(function)
+        results = received.new_zeros(len(self.clients), *received.shape)
+        for position, evaluate in models.items():
+            results[position] = evaluate(function)
+        return self.sum_over_ranks(results)
 
 
 @dataclass(frozen=True)
@@ -142,10 +163,15 @@ class CohortFit:
 
 
 @torch.no_grad()
-def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:
-    """Logits (samples, classes), in evaluation mode; the net's mode is restored."""
+def evaluate_net(net: nn.Module, function: Callable[[Any], Tensor]) -> Tensor:
+    """The result of a function of a net in evaluation mode; the net's mode is restored."""
     training = net.training
     net.eval()
-    logits = torch.cat([net(part) for part in inputs.split(batch_size)])
+    result = function(net)
     net.train(training)
-    return logits
+    return result
+
+
+def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:
+    """Logits (samples, classes), in evaluation mode; the net's mode is restored."""
+    return evaluate_net(net, lambda net: torch.cat([net(part) for part in inputs.split(batch_size)]))

@@ -1,0 +1,72 @@
+"""Probe: the base of callbacks that put the same test samples to the models of a round."""
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+
+from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.checks import check_range
+from fl_lightning.module import FederatedModule
+
+
+class Probe(FederatedCallback):
+    """A callback with a fixed set of test samples, spread evenly over the test set.
+
+    Args:
+        every, rounds: rounds in which it measures.
+        samples: how many; all if there are fewer.
+
+    Raises:
+        ValueError: if ``samples`` is below 2; before the fit, if there are no test samples or the net does not fit.
+    """
+
+    def __init__(self, every: int = 10, rounds: list[int] | None = None, samples: int = 256) -> None:
+        super().__init__(every, rounds)
+        check_range(f"{self.key}.samples", samples, at_least=2)
+        self.samples = samples
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        if not module.data.evaluation.has_test:
+            raise ValueError(
+                f"callback {type(self).__name__} measures models on test samples, and data.source has none: give it a test "
+                "set, or leave the callback out"
+            )
+
+    def wants_models(self, round: int) -> bool:
+        return self.due(round)
+
+    def probe_samples(self, module: FederatedModule) -> tuple[Tensor, Tensor]:
+        """Inputs (S, ...) as the net takes them, and targets (S,), the same at every call."""
+        evaluation = module.data.evaluation
+        count = len(evaluation.samples.test.targets)
+        indices = torch.arange(0, count * self.samples, count).div(self.samples, rounding_mode="floor").unique()
+        inputs, targets = evaluation.samples_at(indices, "test")
+        return torch.cat(list(inputs.split(module.data.eval_batch_size))), targets
+
+
+class HeadProbe(Probe):
+    """A probe of the last linear layer, the head, which has a row for each class."""
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        super().on_fit_start(trainer, module)
+        layers = [layer for layer in head_part(module.net).modules() if isinstance(layer, nn.Linear)]
+        if not layers or layers[-1].out_features != len(module.data.classes):
+            raise ValueError(
+                f"callback {type(self).__name__} needs a net whose last linear layer has a row for each class, but model.net "
+                f"is {type(module.net).__name__}: use a bundled net, or leave the callback out"
+            )
+
+
+def head_part(net: nn.Module) -> nn.Module:
+    """``net.classifier``, or the net itself if it has no such part."""
+    return getattr(net, "classifier", net)
+
+
+def head_of(net: nn.Module) -> nn.Linear:
+    """The last linear layer of a net for which :class:`HeadProbe` found one."""
+    return [layer for layer in head_part(net).modules() if isinstance(layer, nn.Linear)][-1]
+
+
+def mean_where(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of the values where a mask of the same shape is true; NaN if it is so nowhere."""
+    return values[mask].mean()

@@ -1,0 +1,66 @@
+"""RepresentationSimilarity: how much of each layer a local fit changes."""
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+
+from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
+from fl_lightning.callbacks.figures import similarity_by_layer
+from fl_lightning.callbacks.probe import Probe
+from fl_lightning.functional.similarity import centred_gram, gram_cka
+from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import CohortModels
+
+
+class RepresentationSimilarity(Probe):
+    """Linear CKA between the global model and each client's after its fit, layer by layer.
+
+    In the chosen rounds the outputs of all layers with a weight of two or more dimensions are compared on the probe's samples
+    (:func:`fl_lightning.functional.linear_cka`; Kornblith et al., ICML 2019). 1 is the same up to rotation, scale and shift.
+    ``cka/<layer>`` is the mean over the cohort, ``cka/clients`` the picture; its numbers are the tensors ``cka/clients``
+    (K, layers), in the net's order, and ``cka/cohort`` (K,).
+    """
+
+    def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
+        if not self.due(round):
+            return
+        inputs, _ = self.probe_samples(module)
+        names = layers_of(module.net)
+
+        def grams(net: nn.Module) -> Tensor:
+            return torch.stack([centred_gram(output) for output in outputs_of(net, names, inputs)])
+
+        received = models.evaluate_received(grams)  # (layers, S, S)
+
+        def compare(net: nn.Module) -> Tensor:
+            return torch.stack([gram_cka(*pair) for pair in zip(received, grams(net), strict=True)])
+
+        similarity = models.evaluate(compare)
+        module.log_round({f"cka/{name}": similarity[:, i].mean() for i, name in enumerate(names)}, round)
+        log_tensors(trainer, {"cka/clients": similarity, "cka/cohort": torch.tensor(models.clients)}, round)
+        log_figure(trainer, "cka/clients", similarity_by_layer(similarity, models.clients, names, round), round)
+
+
+def layers_of(net: nn.Module) -> list[str]:
+    """Names of the layers whose outputs are compared, in the net's order: with a weight of two or more dimensions."""
+    return [
+        name
+        for name, layer in net.named_modules()
+        if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)) and name
+    ]
+
+
+def outputs_of(net: nn.Module, names: list[str], inputs: Tensor) -> list[Tensor]:
+    """Outputs (S, ...) of some layers; of a layer that is used several times, the last."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str):
+        return lambda _, arguments, output: outputs.__setitem__(name, output)
+
+    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in names]
+    try:
+        net(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [outputs[name] for name in names]
