@@ -26,6 +26,10 @@ class LabelCounts(FederatedCallback):
     def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
 
+    @property
+    def reads_clients(self) -> bool:
+        return self.chooses
+
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.global_step == 0:
             self._draw_first_clients(trainer, module, 0)

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, joined
 from fl_lightning.checks import check_choice
@@ -21,6 +21,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_choice import EngineName, StartedEngine, choose_engine, first_visits, start_engine
+from fl_lightning.engines.flower import present_sites
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
@@ -33,9 +34,11 @@ from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import Batch, Site, Update
 from fl_lightning.protocol.protection import Protection
 from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
+from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
 from fl_lightning.run.refused_data import check_batches_of_one, check_cohorts, check_outputs, check_tasks
+from fl_lightning.run.refused_sites import refuse_what_stays
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import OptimizerAlone, ServerStep
@@ -60,7 +63,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             less the mean of the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
         lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
-            per step; ``captured``, a visit as one compiled program. ``auto`` follows a fixed rule, ``tune`` measures.
+            per step; ``captured``, a visit as one compiled program; ``flower``, at their own sites, in Flower's ServerApp.
+            ``auto`` follows a fixed rule, ``tune`` measures.
         client_state: where client states are stored between visits: ``memory``, or ``disk`` for large populations.
         privacy: differential privacy, :class:`fl_lightning.privacy.DPSGD` or ``UserLevelDP``; by default none.
         initial_weights: path of a checkpoint; a new run starts with the weights and buffers of its global net, and with nothing
@@ -245,9 +249,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     def on_train_start(self) -> None:
         if self.device.type == "cpu":
             keep_freed_memory()
-        for weight in self.net.parameters():
-            if weight.ndim == 4:
-                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        channels_last(self.net)
         self.stored.open(self.trainer, self.client_state, self.run_folder)
         self._server = ServerStep(RoundHooks(self), self.optimizers(), self.privacy, self.device)  # pyright: ignore[reportArgumentType]
         self._step_optimizer = self._server.step_optimizer
@@ -322,6 +324,13 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         return method.to(map_location)
 
 
+def channels_last(net: nn.Module) -> None:
+    """Store the weights of convolutions with their channels last, in which they are fastest; their values stay."""
+    for weight in net.parameters():
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+
+
 def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None:
     """Load the global weights of a checkpoint into a method without a trainer, in evaluation mode.
 
@@ -361,6 +370,9 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
     last = method.trainer.max_steps
     rounds = range(min(method.trainer.global_step + 1, last), last + 1)
     visits = first_visits(method, rounds)
+    if method.engine_name == "flower":
+        refuse_what_stays(method, method.trainer)
+        present_sites().meet(common_settings(method, method.data), method.data.num_clients)
     choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)
     with saying_what_to_change(f"round {rounds.start}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
         started = start_engine(method, context, method.engine_name, choice, rounds.start, visits)
@@ -387,5 +399,5 @@ def _check_settings(method: FederatedModule) -> None:
     check_choice("model.engine", method.engine_name, EngineName)
     check_choice("model.client_state", method.client_state, StorageOfStates)
     reason = _protection(method).one_by_one
-    if reason is not None and method.engine_name not in ("auto", "sequential"):
+    if reason is not None and method.engine_name in ("tune", "vectorized", "captured"):
         raise ValueError(f"model.engine is {method.engine_name}, but {reason}: set model.engine to sequential")

@@ -124,9 +124,9 @@ def test_the_citation_is_of_this_version():
 
 
 def test_all_extras_are_in_all():
-    """But what only developers need."""
+    """But what only developers need, and Flower, which pins many versions."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    apart = ("all", "bench", "docs", "test", "wandb", "mlflow")  # of trackers a user has one or none
+    apart = ("all", "bench", "docs", "test", "wandb", "mlflow", "flower")  # of trackers a user has one or none
     users = ",".join(name for name in extras if name not in apart)
     assert extras["all"] == [f"fl-lightning[{users}]"]
 

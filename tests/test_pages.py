@@ -14,6 +14,7 @@ from pages import PAGES, ROOT, Block, blocks, commands
 
 # Pages all of whose blocks another test runs; whatever page is not here runs below.
 ELSEWHERE = {
+    "docs/federations.md": "sites/test_real_federation.py::test_the_page",
     "docs/how_forgetting_is_measured.md": "test_site.py::test_pictures_show_what_the_page_says",
     "docs/start.md": "test_tutorials.py::test_start",
     "docs/tutorials/a_papers_table.md": "test_tutorials.py::test_a_papers_table",
@@ -68,9 +69,10 @@ def test_pages_that_run_elsewhere():
         text = (ROOT / "tests" / file).read_text()
         assert f"def {name}(" in text, test
         assert file == "test_site.py" or f'"{page.removeprefix("docs/")}"' in text, test
-        shown = [block for block in blocks(page) if block.language not in ("python", "yaml", "math")]
+        shown = [block for block in blocks(page) if block.language not in ("python", "yaml", "toml", "math")]
         programs = {program for block in shown for program, *_ in commands(block.script)}
-        assert programs <= {"fl-lightning", "pip", "python3", "tensorboard"}, page
+        flower = {"flower-superlink", "flower-supernode", "flwr", "ssh-keygen"}
+        assert programs <= {"fl-lightning", "pip", "python3", "tensorboard", *flower}, page
 
 
 def test_every_fence_is_found():

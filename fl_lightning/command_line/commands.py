@@ -149,6 +149,49 @@ def watch(folder: Path, *, port: int = 8642) -> None:
         server.serve_forever()
 
 
+def federation(
+    action: str,
+    folder: Path,
+    *,
+    config: str | None = None,
+    client: int | None = None,
+    site: Path | None = None,
+    data: str | None = None,
+) -> None:
+    """Prepare a federation of real sites with Flower, or run the process of a site (docs/federations.md).
+
+    init writes the app that flwr run starts, with a config in full. site serves a client with its own samples until it is
+    stopped: Flower's SuperNode at the site brings it the server's messages.
+
+    Args:
+        action: init or site.
+        folder: folder of the app.
+        config: of init, a YAML file or the name of a bundled config.
+        client: of site, the index of its client, from 0.
+        site: of site, folder for the client's states and the socket; default: site_CLIENT.
+        data: of site, a config whose data.source has this client's samples only; default: the samples that the app's config
+            gives the client.
+
+    Raises:
+        ValueError, FileNotFoundError, FileExistsError: in one line, if one of them does not fit.
+
+    Example:
+        fl-lightning federation init hospitals --config digits_tce.yaml
+    """
+    from fl_lightning.command_line.federation import run_site, write_app
+
+    needed = {"init": ("--config", config), "site": ("--client", client)}
+    if action not in needed:
+        raise ValueError(f"ACTION is {action}, must be init or site")
+    option, value = needed[action]
+    if value is None:
+        raise ValueError(f"{option} is missing: federation {action} needs it")
+    if config is not None and action == "init":
+        write_app(folder, config)
+    elif client is not None:
+        run_site(folder, site or Path(f"site_{client}"), client, data)
+
+
 def completion() -> None:
     """Print a script that completes command lines in bash and zsh.
 
@@ -164,7 +207,7 @@ def _few_words(command: Callable[..., None]) -> str:
     return line[0].lower() + line[1:]
 
 
-COMMANDS = {command.__name__: command for command in (export, check, report, figures, compare, watch, completion)}
+COMMANDS = {command.__name__: command for command in (export, check, report, figures, compare, watch, federation, completion)}
 SUBCOMMANDS = {
     "fit": "train a federation",
     "validate": "evaluate a checkpoint on the clients' validation parts",

@@ -10,6 +10,7 @@ from torch import nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.flower import FlowerEngine
 from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.net_behaviour import mixes_samples
 from fl_lightning.engines.round_hooks import RoundHooks
@@ -22,12 +23,12 @@ from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Visit
 
 _Runs = Literal["sequential", "vectorized", "captured"]
-EngineName = Literal["auto", "tune", _Runs]
-"""Of ``model.engine``; ``auto`` and ``tune`` choose one of the others."""
+EngineName = Literal["auto", "tune", _Runs, "flower"]
+"""Of ``model.engine``; ``auto`` and ``tune`` choose one that trains clients here, ``flower`` has them trained elsewhere."""
 
 _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, CapturedEngine)
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
-"""By the value of ``model.engine``."""
+"""Those that train clients here, by the value of ``model.engine``."""
 
 # Weights times samples of a local step up to which stacking is faster: benchmarks/RESULTS.md.
 _STACKABLE_WORK = 3.5e7
@@ -124,7 +125,7 @@ def _cannot_run(method: FederatedAlgorithm, choice: Choice, error: Exception) ->
 def _rehearsed(
     method: FederatedAlgorithm, context: RunContext, choice: Choice, round: int, visits: Sequence[Visit]
 ) -> StartedEngine:
-    engine = ENGINES[choice.name](method, context)
+    engine = {**ENGINES, "flower": FlowerEngine}[choice.name](method, context)
     return StartedEngine(engine, choice, engine.rehearse(round, visits[:2], max_steps=1))
 
 

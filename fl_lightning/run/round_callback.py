@@ -12,6 +12,11 @@ class RoundCallback(Callback):
     only_looks: bool = False
     """Whether the fit adds no round to the run of its checkpoint; it can then have other settings."""
 
+    @property
+    def reads_clients(self) -> bool:
+        """Whether it reads clients' samples or label counts from the data module, which has none of a real federation."""
+        return False
+
     def wants_models(self, round: int) -> bool:
         """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
         return False

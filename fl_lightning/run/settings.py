@@ -62,19 +62,12 @@ class RunSettings:
 
     def present(self, trainer: Trainer) -> Settings:
         """The settings of a trainer's run."""
-        method, data = self.method, _data(trainer)
-        settings: Settings = {"model": _name(type(method)), "trainer.precision": trainer.precision}
+        data = _data(trainer)
         # As text: 1 is one batch, 1.0 is all.
         limits = {f"trainer.{name}": str(getattr(trainer, name)) for name in _LIMITS}
-        settings |= limits
-        for key, value in self._options_of_method():
-            # A running engine holds the method, and with it itself.
-            if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
-                settings |= _described(f"model.{key}", value)
-        settings |= {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)}
-        settings |= _optimizers(method)
+        settings: Settings = {"trainer.precision": trainer.precision, **limits, **self.of_method()}
         for key, value in _options(data):
-            settings |= _described(f"data.{key}", value)
+            settings |= described(f"data.{key}", value)
         settings["data.clients_per_round"] = data.participation.size if data.cohorts is None else None
         settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
         shards = data.shards
@@ -83,6 +76,16 @@ class RunSettings:
         whole = set(limits.values()) == {"1.0"}
         may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
         return {key: value for key, value in settings.items() if key not in may_change}
+
+    def of_method(self) -> Settings:
+        """The settings of the method."""
+        method = self.method
+        settings: Settings = {"model": _name(type(method))}
+        for key, value in self._options_of_method():
+            # A running engine holds the method, and with it itself.
+            if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
+                settings |= described(f"model.{key}", value)
+        return settings | {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)} | _optimizers(method)
 
     def check_evaluates(self, saved: Settings, trainer: Trainer) -> None:
         """Whether the net, as far as a command line has it, and the tasks are those of the run that saved ``saved``.
@@ -219,7 +222,7 @@ def _options_of_loss(loss: Loss) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in vars(loss).items() if name not in kept and isinstance(value, plain))
 
 
-def _described(key: str, value: Any) -> Settings:
+def described(key: str, value: Any) -> Settings:
     """A value as plain containers; objects by class and options, under the keys of the command line."""
     if value is None or isinstance(value, bool | int | float | str):
         return {key: value}
@@ -228,16 +231,16 @@ def _described(key: str, value: Any) -> Settings:
     if isinstance(value, Tensor):
         return {key: f"tensor {_digest(value)}"}
     if isinstance(value, Mapping):
-        return {name: part for child, inner in value.items() for name, part in _described(f"{key}.{child}", inner).items()}
+        return {name: part for child, inner in value.items() for name, part in described(f"{key}.{child}", inner).items()}
     if isinstance(value, Sequence):
         if all(part is None or isinstance(part, bool | int | float | str | Sequence) for part in value):
             return {key: [list(part) if isinstance(part, tuple) else part for part in value]}
         kinds = {key: [_name(type(part)) for part in value]}
-        return kinds | {n: part for i, inner in enumerate(value) for n, part in _described(f"{key}.{i}", inner).items()}
+        return kinds | {n: part for i, inner in enumerate(value) for n, part in described(f"{key}.{i}", inner).items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return {key: _name(value)}
     listed = _options_of_loss(value) if isinstance(value, Loss) else _options(value)
-    options = (_described(f"{key}.{name}", option) for name, option in listed)
+    options = (described(f"{key}.{name}", option) for name, option in listed)
     return {key: _name(type(value))} | {name: part for described in options for name, part in described.items()}
 
 
@@ -251,12 +254,12 @@ def _optimizers(method: FederatedAlgorithm) -> Settings:
         settings |= {f"model.{key}": _name(type(optimizer)), f"model.{key}.param_groups": len(groups)}
         for number, group in enumerate(groups):
             prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
-            settings |= _described(prefix, {name: value for name, value in group.items() if name not in _HOW})
+            settings |= described(prefix, {name: value for name, value in group.items() if name not in _HOW})
     if options["lr_scheduler"] is None:
         return settings | {"model.lr_scheduler": None}
     scheduler = options["lr_scheduler"](options["server_optimizer"](weights))
     state = {name: value for name, value in scheduler.state_dict().items() if name not in _HOW_FAR}
-    return settings | {"model.lr_scheduler": _name(type(scheduler))} | _described("model.lr_scheduler", state)
+    return settings | {"model.lr_scheduler": _name(type(scheduler))} | described("model.lr_scheduler", state)
 
 
 def _builds_optimizer(key: str) -> bool:

@@ -10,8 +10,9 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(RO
 
 # Programs write their arguments to descriptor 3 and do nothing; those that start others lead to them.
 _PROGRAMS = r"""
-record() { printf '%s\037' "$@" >&3; printf '\036' >&3; }
-for name in fl-lightning pip python python3 pytest tensorboard; do eval "$name() { record $name \"\$@\"; }"; done
+record() { local line; printf -v line '%s\037' "$@"; printf '%s\036' "$line" >&3; }
+programs="fl-lightning pip python python3 pytest tensorboard flower-superlink flower-supernode flwr ssh-keygen"
+for name in $programs; do eval "$name() { record $name \"\$@\"; }"; done
 source() { test "$1" = .venv/bin/activate; }
 torchrun() { while test "$1" != fl-lightning; do shift; done; "$@"; }
 sbatch() { eval "${!#}"; }

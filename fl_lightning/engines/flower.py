@@ -1,0 +1,99 @@
+"""Clients at their own sites: the server sends requests and books replies, and trains no client itself."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NoReturn, Protocol
+
+import torch
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.cohort_share import Share
+from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.protocol import ClientState, Packed, Reply, Request, Visit, pack, unpack
+
+
+class Sites(Protocol):
+    """The connection of a server to its clients' sites."""
+
+    def meet(self, common: Mapping[str, object], num_clients: int) -> None:
+        """Wait for the sites of all clients, before the first round.
+
+        Args:
+            common: settings that all sites must have too, as plain values by key.
+            num_clients: number of clients.
+
+        Raises:
+            ValueError: if a client has no site in time, or a site has other settings.
+        """
+        ...
+
+    def visit(self, round: int, requests: Mapping[int, Packed]) -> Mapping[int, Packed]:
+        """Send packed requests, by client; returns the packed replies of the clients that answer in time."""
+        ...
+
+
+_SITES: ContextVar[Sites] = ContextVar("sites")  # the command line builds engines far from where Flower gives its connection
+
+
+@contextmanager
+def connected(sites: Sites) -> Iterator[None]:
+    """Engines named ``flower`` that are started in the block use these sites."""
+    token = _SITES.set(sites)
+    try:
+        yield
+    finally:
+        _SITES.reset(token)
+
+
+def present_sites() -> Sites:
+    """The sites of the enclosing :func:`connected`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    try:
+        return _SITES.get()
+    except LookupError:
+        raise ValueError(
+            "model.engine is flower, which only runs in Flower's ServerApp: write one with fl-lightning federation init DIR "
+            "--config X.yaml and start it with flwr run DIR, or set model.engine to sequential"
+        ) from None
+
+
+class FlowerEngine(Engine):
+    """Sends the cohort's requests to the clients' sites and books their replies in the order of the cohort.
+
+    Clients' states stay at the sites. The server's store has a stamp instead of each, of
+    :class:`fl_lightning.sites.site_states.SiteStates`, which is committed and saved as a state is. A client that does not
+    answer counts as one with an update that is not finite: it is left out of the mean, and its state stays as before.
+
+    Args:
+        method: the method; the sites have the same with the same arguments.
+        context: the run.
+    """
+
+    def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
+        super().__init__(method, context)
+        self._sites = present_sites()
+
+    def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
+        requests = {position: self.request(round, visit, max_steps) for position, visit in visits.items()}
+        replies = self._sites.visit(round, {request.client: pack(request) for request in requests.values()})
+        for position, request in requests.items():
+            packed = replies.get(request.client)
+            share.book(position, self._lost(request) if packed is None else unpack(Reply, packed), _refuse_models)
+
+    def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> int:
+        """Nothing: the sites show their settings before, and states of clients take no space here."""
+        return 0
+
+    def _lost(self, request: Request) -> Reply:
+        """The books of a client that did not answer."""
+        nan, state = torch.full((1,), torch.nan), ClientState(method={"stamp": torch.full((2,), torch.nan)})
+        return Reply(request.round, request.client, nan, torch.zeros(1), state=state, bytes_down=self.traffic.down(request))
+
+
+def _refuse_models() -> NoReturn:
+    raise ValueError("model.engine is flower, under which clients' models stay at their sites: ask for none")

@@ -1,0 +1,45 @@
+"""The ClientApp of a site: brings each message of the server to the site's process, and its reply back."""
+
+from multiprocessing.connection import Client
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fl_lightning.sites.link import receive, send, socket_of
+from fl_lightning.sites.records import from_records, to_records
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A visit."""
+    return _passed_on("train", message, context)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Compare settings."""
+    return _passed_on("query", message, context)
+
+
+def _passed_on(kind: str, message: Message, context: Context) -> Message:
+    if "site" not in context.node_config:
+        raise ValueError(
+            "--node-config has no site: give flower-supernode --node-config 'site=\"FOLDER\"', the folder of the site"
+        )
+    folder = Path(str(context.node_config["site"]))
+    try:
+        connection = Client(socket_of(folder), family="AF_UNIX")
+    except OSError as error:
+        raise ConnectionError(
+            f"no process of the site answers in {folder} ({error.strerror}): start fl-lightning federation site"
+        ) from error
+    with connection:
+        connection.send_bytes(kind.encode())
+        send(connection, *from_records(message.content))
+        reply = receive(connection)
+    if "error" in reply.numbers:
+        raise RuntimeError(reply.numbers["error"])
+    return Message(to_records(*reply), reply_to=message)

@@ -1,0 +1,52 @@
+"""The samples of a site, all of which are its client's."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.samples import Dataset
+from fl_lightning.data.shards import ClientShards, shards_of_parts
+
+
+@dataclass(frozen=True)
+class OwnSamples(FederatedSplit):
+    """Gives one client all training samples, and the others none.
+
+    Args:
+        client: its index.
+    """
+
+    client: int = 0
+
+    @classmethod
+    def of(cls, split: FederatedSplit, client: int) -> Self:
+        """The same data for one client."""
+        return cls(split.partition, split.num_clients, split.public_size, split.seed, client)
+
+    def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
+        """All samples train: nothing is evaluated at a site."""
+        none = torch.empty(0, dtype=torch.int64)
+        train = [private if client == self.client else none for client in range(self.num_clients)]
+        return shards_of_parts(train, [none] * self.num_clients, dataset.train.targets, len(dataset.classes))
+
+
+class OwnData(FederatedDataModule):
+    """A data module with a source that has only the samples of one client, :attr:`client`."""
+
+    client: int
+    """Its index in the federation."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the source and give all of its training samples to the client; a second call does nothing."""
+        if not isinstance(self.split, OwnSamples):
+            self.split = OwnSamples.of(self.split, self.client)
+        super().setup(stage)
+
+
+def own_data(client: int) -> type[OwnData]:
+    """The data module of one client: a class, as configs build data from the arguments of one."""
+    return type("OwnData", (OwnData,), {"client": client})

@@ -1,0 +1,96 @@
+"""A site: one client of a federation, which makes visits from a server's requests with its own samples."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing.connection import Listener
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.module import FederatedModule, channels_last
+from fl_lightning.protocol import Request, pack, unpack
+from fl_lightning.run.common_settings import common_settings, differences
+from fl_lightning.sites.link import Parcel, receive, send, socket_of
+from fl_lightning.sites.plain_values import from_plain, to_plain
+from fl_lightning.sites.site_states import SiteStates
+
+
+class Site:
+    """One client at its own site.
+
+    Args:
+        method: the method, as built by the server's config.
+        data: the data module; only the samples of ``client`` are used.
+        client: its index in the federation, from 0.
+        folder: folder of the client's states.
+        device: device on which the client is trained.
+    """
+
+    def __init__(
+        self, method: FederatedModule, data: FederatedDataModule, client: int, folder: Path, device: torch.device
+    ) -> None:
+        data.setup("fit")
+        FederatedAlgorithm.join(method, data)  # without the server's schedule, which has no part in a visit
+        channels_last(method.to(device).net)
+        weight = next(method.net.parameters())
+        data.to(weight.device, weight.dtype)
+        self.method, self.data, self.client = method, data, client
+        self._engine = SequentialEngine(method, RunContext(device, seed=method.seed))
+        self._states = SiteStates(folder / "states")
+
+    def answer(self, kind: str, message: Parcel) -> Parcel:
+        """The reply to a message of the server.
+
+        Args:
+            kind: ``query``, which compares settings, or ``train``, a visit.
+            message: without arrays and with ``common`` for a query, else a packed :class:`Request`.
+
+        Raises:
+            ValueError: if the message is not for this client.
+        """
+        return self._compare(message.numbers) if kind == "query" else self._visit(message)
+
+    def _compare(self, numbers: Mapping[str, Any]) -> Parcel:
+        facts: dict[str, Any] = {"client": self.client, "num_train": self.data.num_train(self.client)}
+        if line := differences(json.loads(numbers["common"]), common_settings(self.method, self.data)):
+            facts["refusal"] = f"the site of client {self.client} has other settings than the server: {line}"
+        return Parcel(facts, {})
+
+    def _visit(self, message: Parcel) -> Parcel:
+        request = unpack(Request, from_plain(*message))
+        if request.client != self.client:
+            raise ValueError(f"a request for client {request.client} came to the site of client {self.client}")
+        stamp = request.state
+        reply = self._engine.visit(replace(request, state=self._states.read(stamp)))
+        return to_plain(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp))))
+
+
+def serve(site: Site, folder: Path) -> None:
+    """Answer the messages that Flower's ClientApp brings to the socket in a site's folder, one after another, until stopped.
+
+    Raises:
+        ValueError: if the path of the folder is too long.
+    """
+    path = socket_of(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    Path(path).unlink(missing_ok=True)  # of a process that was killed
+    with Listener(path, family="AF_UNIX") as listener:
+        os.chmod(path, 0o600)
+        while True:
+            with listener.accept() as connection:
+                try:
+                    kind, message = connection.recv_bytes().decode(), receive(connection)
+                    try:
+                        reply = site.answer(kind, message)
+                    except Exception as error:  # the server gets it as a line; the next visit can go well
+                        reply = Parcel({"error": " ".join(str(error).split()) or type(error).__name__}, {})
+                    send(connection, *reply)
+                except (EOFError, BrokenPipeError, ConnectionResetError):  # of a ClientApp that was stopped
+                    continue

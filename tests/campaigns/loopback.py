@@ -1,0 +1,125 @@
+"""Flower's programs on this machine: a SuperLink, SuperNodes, the processes of sites, and runs.
+
+A separate module, as other tests of real federations would need it too.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fork_server import start
+
+_PROGRAMS = Path(sys.executable).parent
+
+
+class Loopback:
+    """Processes of a federation, with their logs in a folder.
+
+    Args:
+        folder: a short path, as the system limits the path of a socket.
+        options: of the SuperLink.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self._processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.port = free_port()
+        self.environment = {**os.environ, "FLWR_HOME": str(folder / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
+        self.environment["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
+        (folder / "flower").mkdir(parents=True)
+        self.connect("insecure = true")
+        link = ["flower-superlink", "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        self._start("link", *link, *(options or ["--insecure"]))
+        self.wait_for("link", "Uvicorn running")
+
+    def connect(self, *lines: str) -> None:
+        """Tell ``flwr`` how to reach the SuperLink."""
+        head = ["[superlink]", 'default = "here"', "[superlink.here]", f'address = "127.0.0.1:{self.port}"']
+        (self.folder / "flower" / "config.toml").write_text("\n".join([*head, *lines, ""]))
+
+    def node(self, client: int, site: Path, *options: str) -> None:
+        """Start the SuperNode of a site."""
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+        self._start(f"node{client}", *command, "--node-config", f'site="{site}"', *(options or ["--insecure"]))
+
+    def run(self, app: Path, *settings: str, timeout: float = 300) -> str:
+        """Run an app until it ends; returns what it printed."""
+        return self.flwr("run", str(app), "--stream", *_given(settings), timeout=timeout)
+
+    def flwr(self, *arguments: str, timeout: float = 60) -> str:
+        """Run a command of Flower's to its end; returns what it printed."""
+        command = ["flwr", *arguments]
+        ended = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, timeout=timeout)
+        return (ended.stdout + ended.stderr).decode()
+
+    def begin(self, app: Path, *settings: str) -> None:
+        """Run an app as the process ``run``."""
+        self._start("run", "flwr", "run", str(app), "--stream", *_given(settings))
+
+    def kill_server(self) -> None:
+        """End the process of the ServerApp at once, not the SuperLink that started it."""
+        here, found = f":{self.port}".encode(), list[int]()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                line = (folder / "cmdline").read_bytes()
+                if b"flwr-serverapp" in line and here in line:
+                    found.append(int(folder.name))
+        assert found
+        for number in found:
+            os.kill(number, signal.SIGKILL)
+
+    def log(self, name: str) -> str:
+        """What a process has printed."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for(self, name: str, words: str, timeout: float = 120) -> None:
+        """Until a process has printed some words."""
+        wait_until(lambda: words in self.log(name), f"{name} did not print {words!r}", timeout)
+
+    def kill(self, name: str) -> None:
+        """End a process and those that it started, at once."""
+        process = self._processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        """End all processes."""
+        for name in list(self._processes):
+            self.kill(name)
+
+    def _start(self, name: str, *command: str) -> None:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+
+def start_site(app: Path, client: int, folder: Path, *options: str) -> BaseProcess:
+    """The process of a site, once it serves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    process = start(folder, "federation", "site", str(app), "--client", str(client), "--site", str(folder), *options)
+    wait_until((folder / "site.socket").exists, f"the site of client {client} does not serve", 120)
+    return process
+
+
+def _given(settings: tuple[str, ...]) -> list[str]:
+    return [part for setting in settings for part in ("--run-config", setting)]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def wait_until(true: Callable[[], bool], otherwise: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.2)

@@ -1,0 +1,321 @@
+"""A server and its sites in one process, through Flower's records and messages: the bits of a simulation."""
+
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fl_lightning import SCAFFOLD, Ditto, FedAvg, FedPer, FedProx, FedReg
+from fl_lightning.callbacks import ClientForgetting, LabelCounts
+from fl_lightning.data import Dirichlet, FederatedDataModule, from_arrays
+from fl_lightning.engines.flower import connected
+from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.models import CNN2, MLP
+from fl_lightning.module import FederatedModule
+from fl_lightning.privacy import DPSGD
+from fl_lightning.protocol import ClientState, Request, RoundReport, pack
+from fl_lightning.run.round_callback import RoundCallback
+from fl_lightning.sites.grid_sites import GridSites
+from fl_lightning.sites.own_samples import own_data
+from fl_lightning.sites.plain_values import from_plain, to_plain
+from fl_lightning.sites.records import from_records, to_records
+from fl_lightning.sites.site import Site
+from fl_lightning.sites.site_states import SiteStates
+
+METHODS = {
+    "FedAvg": FedAvg,
+    "SCAFFOLD": SCAFFOLD,
+    "FedProx": partial(FedProx, mu=0.1, loss=TruncatedCrossEntropy()),
+    "FedReg": FedReg,
+    "FedPer": FedPer,
+    "Ditto": Ditto,
+}
+CLIENTS, CPU = 4, torch.device("cpu")
+
+
+class SomeGrid:
+    """Nodes in this process, one a site, which answer at once. Messages and records are Flower's.
+
+    Of the nodes in ``silent_at_training`` no visit is answered, those in ``broken_at_training`` answer with an error.
+    """
+
+    def __init__(self, sites: dict[int, Site]) -> None:
+        self.sites = sites
+        self.silent_at_training: set[int] = set()
+        self.broken_at_training: set[int] = set()
+        self._answers: dict[str, Message] = {}
+        self._number = 0
+
+    def get_node_ids(self):
+        return list(self.sites)
+
+    def push_messages(self, messages):
+        return [self._push(message) for message in messages]
+
+    def _push(self, message):
+        if message.metadata.dst_node_id not in self.sites:
+            return None
+        self._number += 1
+        number, node = str(self._number), message.metadata.dst_node_id
+        message.metadata.__dict__["_message_id"] = number
+        trains = message.metadata.message_type == "train"
+        if trains and node in self.broken_at_training:
+            self._answers[number] = Message(Error(1, "the disk of the site is full"), reply_to=message)
+        elif not (trains and node in self.silent_at_training):
+            reply = self.sites[node].answer(message.metadata.message_type, from_records(message.content))
+            self._answers[number] = Message(to_records(*reply), reply_to=message)
+        return number
+
+    def pull_messages(self, numbers):
+        return [self._answers.pop(number) for number in numbers if number in self._answers]
+
+
+def make(name: str, engine: str = "sequential", net=MLP, **settings) -> FederatedModule:
+    return METHODS[name](net, local_steps=3, engine=engine, optimizer=partial(torch.optim.SGD, lr=0.05), **settings)
+
+
+def digits(**settings) -> FederatedDataModule:
+    return FederatedDataModule(
+        "digits",
+        num_clients=CLIENTS,
+        clients_per_round=3,
+        **{"batch_size": 16, "partition": Dirichlet(1.0), "val_fraction": 0.0, "monitor_test": 0, **settings},
+    )
+
+
+def sites_of(name: str, folder: Path, net=MLP, **settings) -> dict[int, Site]:
+    """By node; nodes are numbered in another order than clients."""
+    sites = (Site(make(name, net=net), digits(**settings), k, folder / str(k), CPU) for k in range(CLIENTS))
+    return {100 - site.client: site for site in sites}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_run(monkeypatch):
+    """As in a process of Flower's, which puts these numbers into messages."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Reports(RoundCallback):
+    """Keeps the report of each round."""
+
+    def __init__(self) -> None:
+        self.reports: list[RoundReport] = []
+
+    def on_round_end(self, trainer, module, round, report):
+        self.reports.append(report)
+
+
+@pytest.fixture
+def run(fit):
+    """Fit a method, over a grid or simulated; returns it with the reports of its rounds."""
+
+    def fitted(name, grid=None, rounds=4, deadline=30.0, data=None, callbacks=(), **settings):
+        method, reports = make(name, "sequential" if grid is None else "flower"), Reports()
+        settings = {"limit_val_batches": 0, "callbacks": [reports, *callbacks], **settings}
+        with nullcontext() if grid is None else connected(GridSites(grid, deadline)):
+            fit(method, data or digits(), rounds, **settings)
+        return method, reports.reports
+
+    return fitted
+
+
+def same(one: FederatedModule, other: FederatedModule) -> None:
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.one_in(2)
+def test_weights_are_those_of_the_simulation(name, run, tmp_path):
+    """Every bit of the weights, and losses, bytes and norms of each round, with clients that come again."""
+    method, reports = run(name, SomeGrid(sites_of(name, tmp_path)))
+    simulated, expected = run(name)
+    same(method, simulated)
+    assert reports == expected
+    assert min(report.bytes_up for report in reports) > 0
+    kept = name in ("SCAFFOLD", "FedPer", "Ditto")
+    assert any(tmp_path.rglob("states/*/*.pt")) == kept
+
+
+def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
+    """With channels last, which another kernel adds up in another order."""
+    method, simulated = (make("FedAvg", engine, net=CNN2) for engine in ("flower", "sequential"))
+    with connected(GridSites(SomeGrid(sites_of("FedAvg", tmp_path, net=CNN2)), 30.0)):
+        fit(method, digits(), 2, limit_val_batches=0)
+    fit(simulated, digits(), 2, limit_val_batches=0)
+    same(method, simulated)
+
+
+def test_a_site_that_was_ahead_follows_a_resumed_server(run, fit, tmp_path):
+    """The server goes back to round 2 of 4; the sites' states of rounds 3 and 4 do not count."""
+    grid, checkpoints = SomeGrid(sites_of("SCAFFOLD", tmp_path / "sites")), tmp_path / "checkpoints"
+    saver = ModelCheckpoint(checkpoints, "{step}", every_n_train_steps=2, save_top_k=-1)
+    method, _ = run("SCAFFOLD", grid, callbacks=[saver], enable_checkpointing=True)
+    resumed = make("SCAFFOLD", "flower")
+    with connected(GridSites(grid, 30.0)):
+        fit(resumed, digits(), 4, ckpt_path=checkpoints / "step=2.ckpt", limit_val_batches=0)
+    same(resumed, method)
+
+
+def test_a_state_that_is_gone_is_named(run, tmp_path):
+    grid = SomeGrid(sites_of("SCAFFOLD", tmp_path))
+    site = grid.sites[100]
+    stamp = site._states.write(3, ClientState(method={"variate": {"w": torch.ones(2)}}), ClientState())
+    assert site._states.read(stamp).method["variate"]["w"].tolist() == [1, 1]
+    next(tmp_path.rglob("states/*/*.pt")).unlink()
+    with pytest.raises(FileNotFoundError, match=r"00000003\.pt, the client's state .*: put it back, resume"):
+        site._states.read(stamp)
+
+
+def test_a_state_that_is_not_finite_counts_as_such(tmp_path):
+    stamp = SiteStates(tmp_path).write(1, ClientState(method={"v": torch.tensor([torch.inf])}), ClientState())
+    assert stamp.method["stamp"].isnan().all()
+
+
+def test_only_the_newest_states_are_kept(tmp_path):
+    states, stamp = SiteStates(tmp_path), ClientState()
+    for round in range(1, 31):
+        stamp = states.write(round, ClientState(method={"v": torch.full((1,), float(round))}), stamp)
+    assert float(states.read(stamp).method["v"]) == 30
+    assert sorted(int(path.stem) for path in tmp_path.rglob("*.pt")) == list(range(11, 31))
+
+
+def test_a_site_that_never_answers_is_left_out(run, tmp_path):
+    """After the deadline; the round goes on with the mean of the others, which a plain loop gives too."""
+    grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2]])
+    grid.silent_at_training = {100 - 1}
+    with pytest.warns(UserWarning, match="round 1 is without client 1: its site sent no reply within 1 s"):
+        method, reports = run("FedAvg", grid, 1, 1.0, data=data)
+    assert (reports[0].nonfinite, reports[0].num_updates) == ([1], 2)
+    alone, _ = run("FedAvg", rounds=1, data=digits(cohorts=[[0, 2]]))
+    same(method, alone)
+
+
+def test_a_site_with_an_error_is_left_out_and_named(run, tmp_path):
+    grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2]])
+    grid.broken_at_training = {100 - 2}
+    with pytest.warns(UserWarning, match="round 1 is without client 2: the disk of the site is full"):
+        _, reports = run("FedAvg", grid, 1, data=data)
+    assert reports[0].nonfinite == [2]
+
+
+def test_a_client_whose_node_is_gone_is_left_out(run, tmp_path):
+    """Flower does not take its message: the round does not wait."""
+    grid = SomeGrid(sites_of("FedAvg", tmp_path))
+
+    class Goes(RoundCallback):
+        def on_round_end(self, trainer, module, round, report):
+            grid.sites.pop(100, None)
+
+    with pytest.warns(UserWarning, match="round 2 is without client 0: its SuperNode is not connected"):
+        _, reports = run("FedAvg", grid, 2, callbacks=[Goes()], data=digits(cohorts=[[0, 1, 2], [0, 1, 2]]))
+    assert [report.nonfinite for report in reports] == [[], [0]]
+
+
+def test_a_site_that_comes_back_as_another_node_is_found(run, tmp_path):
+    grid = SomeGrid(sites_of("SCAFFOLD", tmp_path))
+
+    class ComesBack(RoundCallback):
+        def on_round_end(self, trainer, module, round, report):
+            if round == 2:
+                grid.sites[7] = grid.sites.pop(100)
+
+    data = [digits(cohorts=[[0, 1], [0, 1], [1, 2], [0, 1]]) for _ in range(2)]
+    method, _ = run("SCAFFOLD", grid, callbacks=[ComesBack()], data=data[0])
+    same(method, run("SCAFFOLD", data=data[1])[0])
+
+
+def test_a_client_without_a_site_is_named(run, tmp_path):
+    sites = sites_of("FedAvg", tmp_path)
+    del sites[100 - 3]
+    with pytest.raises(ValueError, match="deadline is 0.5 s, but clients 3 have no site yet: start their sites"):
+        run("FedAvg", SomeGrid(sites), deadline=0.5)
+
+
+def test_other_settings_at_a_site_are_refused(run, tmp_path):
+    """Another method, other samples, another shape: before round 1, each by its name."""
+    for name, site, words in (
+        ("method", Site(make("SCAFFOLD"), digits(), 1, tmp_path, CPU), "model is SCAFFOLD, FedAvg at the server"),
+        ("batch", Site(make("FedAvg"), digits(batch_size=8), 1, tmp_path, CPU), "data.batch_size is 8, 16 at the server"),
+        ("shape", Site(make("FedAvg"), other_shape(), 1, tmp_path, CPU), r"shape of the samples is \[5\], \[1, 8, 8\] at"),
+    ):
+        grid = SomeGrid({**sites_of("FedAvg", tmp_path / name), 99: site})
+        with pytest.raises(ValueError, match=f"the site of client 1 has other settings than the server: .*{words}"):
+            run("FedAvg", grid)
+
+
+def other_shape() -> FederatedDataModule:
+    inputs, targets = torch.rand(80, 5), torch.arange(80) % 10
+    return from_arrays(inputs, targets, clients=torch.arange(80).chunk(CLIENTS), batch_size=16, val_fraction=0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainer", "words"),
+    [
+        (
+            {"data": {"val_fraction": 0.1}},
+            {"limit_val_batches": 1.0},
+            "data.val_fraction is 0.1, but validation parts stay at",
+        ),
+        ({"data": {"public_size": 10}}, {}, "FedAvg with data.public_size 10 needs public samples at every site"),
+        ({}, {"precision": "64-true"}, "trainer.precision is 64-true, which sites do not follow: set it to 32-true"),
+        ({"name": "FedPer"}, {"limit_val_batches": 1.0}, "the personal models of FedPer stay at the sites"),
+        ({}, {"callbacks": [ClientForgetting(every=2)]}, "callbacks.client_forgetting reads clients' models or samples"),
+        ({}, {"callbacks": [LabelCounts(every=2)]}, "callbacks.label_counts reads clients' models or samples"),
+        ({"method": {"privacy": DPSGD(noise_multiplier=1.0)}}, {}, "model.privacy draws its noise from"),
+    ],
+)
+def test_what_cannot_cross_is_refused(settings, trainer, words, fit):
+    """Before any site is asked."""
+    method = make(settings.get("name", "FedAvg"), "flower", **settings.get("method", {}))
+    with (
+        connected(GridSites(SomeGrid({}), 30.0)),
+        pytest.raises(ValueError, match=f"model.engine is flower, and {words}"),
+    ):
+        fit(method, digits(**settings.get("data", {})), 2, **{"limit_val_batches": 0, **trainer})
+
+
+def test_flower_needs_a_server_app(fit):
+    with pytest.raises(ValueError, match="model.engine is flower, which only runs in Flower's ServerApp: write one with"):
+        fit(make("FedAvg", "flower"), digits(), 1, limit_val_batches=0)
+
+
+def test_all_samples_of_a_site_are_its_clients(tmp_path):
+    """Those of its own source, whatever the partition of the server's config."""
+    site = Site(make("FedAvg"), own_data(2)("digits", num_clients=CLIENTS, clients_per_round=2), 2, tmp_path, CPU)
+    assert site.data.num_train(2) == len(site.data.train_set)
+    assert [site.data.num_train(client) for client in (0, 1, 3)] == [0, 0, 0]
+    assert site.data.label_counts[2].equal(site.data.train_set.targets.bincount(minlength=10))
+
+
+def test_requests_of_other_clients_are_refused(tmp_path):
+    site = Site(make("FedAvg"), digits(), 2, tmp_path, CPU)
+    with pytest.raises(ValueError, match="a request for client 1 came to the site of client 2"):
+        site.answer("train", to_plain(pack(Request(1, 1, seed=0))))
+
+
+def test_plain_values_are_the_same_bits():
+    """Of each type that a message has, with and without dimensions."""
+    tensors = {
+        "a/b.weight": torch.randn(2, 3),
+        "flag": torch.tensor(True),
+        "steps": torch.tensor(2**53 + 1),
+        "weight": torch.tensor(1 / 3, dtype=torch.float64),
+        "loss": torch.tensor([torch.nan], dtype=torch.float64),
+        "scale": torch.tensor(0.1),
+        "nothing/~": torch.empty(0, dtype=torch.uint8),
+        "double": torch.randn(3, dtype=torch.float64),
+    }
+    there = from_plain(*from_records(to_records(*to_plain(tensors))))
+    assert there.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert there[name].dtype == tensor.dtype, name
+        torch.testing.assert_close(there[name], tensor, rtol=0, atol=0, equal_nan=True)
