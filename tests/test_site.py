@@ -109,7 +109,7 @@ def test_code_in_a_docstring_is_no_formula(code):
 
 def test_every_config_callback_and_public_name_is_listed():
     from api_pages import api_pages
-    from lists_of_code import callbacks_page, configs_pages
+    from lists_of_code import callbacks_page, configs_pages, methods_of_configs
 
     import fl_lightning
     from fl_lightning.config_files.bundled import bundled_files, bundled_rows
@@ -118,6 +118,7 @@ def test_every_config_callback_and_public_name_is_listed():
     configs = "".join([*configs_pages(ROOT).values(), *papers])
     assert [name for name in {**bundled_files(), **bundled_rows()} if f"`{name}`" not in configs] == []
     assert "| [TCE paper](papers/tce.md) |" in configs  # which has no second page
+    assert methods_of_configs("| `cifar10_tce.yaml` |") == "\nPages of the methods: [FedAvg](../methods/FedAvg.md).\n"
     assert "| `digits_classes_fedprox.yaml` | FedProx | [FedProx](../methods/FedProx.md)" in configs
     callbacks = callbacks_page()["docs/callbacks.md"]
     classes = [name for name in fl_lightning.callbacks.__all__ if isinstance(getattr(fl_lightning.callbacks, name), type)]
