@@ -14,7 +14,7 @@ import yaml
 
 import fl_lightning
 from api_pages import api_pages
-from lists_of_code import callbacks_page, configs_pages, tags_page, with_files_of_configs
+from lists_of_code import callbacks_page, configs_pages, methods_of_configs, tags_page, with_files_of_configs
 from method_pages import documented_methods, method_pages
 from pictures import draw
 
@@ -44,6 +44,9 @@ def assemble(root: Path, source: Path) -> None:
     methods, readme = source / "docs" / "methods.md", source / "README.md"
     methods.write_text(_linked_rows(methods.read_text(encoding="utf-8"), written), encoding="utf-8")
     readme.write_text(_with_pages(readme.read_text(encoding="utf-8"), written), encoding="utf-8")
+    for path in (source / "docs" / "papers").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text + methods_of_configs(text), encoding="utf-8")
     for path in (page for folder in ("papers", "configs", "methods") for page in (source / "docs" / folder).glob("*.md")):
         path.write_text(with_files_of_configs(path.read_text(encoding="utf-8"), "../../"), encoding="utf-8")
     for path in source.rglob("*.md"):

@@ -46,6 +46,13 @@ def _methods_of(name: str) -> str:
     return ", ".join(f"[{method}](../methods/{method}.md)" for method in found)
 
 
+def methods_of_configs(text: str) -> str:
+    """A sentence with links to the pages of what the configs of a page of docs/papers/ run."""
+    named = set(re.findall(r"`([\w.]+\.yaml)`", text))
+    found = [method for method in documented_methods() if named & {*configs_by_method()[method]}]
+    return f"\nPages of the methods: {', '.join(f'[{name}](../methods/{name}.md)' for name in found)}.\n" if found else ""
+
+
 def with_files_of_configs(text: str, above: str) -> str:
     """A page, in whose tables a config that begins a row is linked to its file; ``above`` leads to the repository's folder."""
 

@@ -5,6 +5,7 @@ const TOKEN = new URLSearchParams(location.search).get("token");
 const PAUSE = 2000; // ms from an answer to the next question
 const SHOWN_AT_FIRST = 6; // runs
 const CHART_HEIGHT = 280; // px, without the legend
+const MOST_CHARACTERS = 44; // above the columns of a heatmap
 // M. Petroff's ten (arXiv 2107.02270), as in reports.
 const COLOURS = ["#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"];
 const KINDS = {
@@ -43,13 +44,6 @@ const state = {
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
-  return made;
-}
-
-function shape(tag, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
   return made;
 }
 
@@ -257,46 +251,26 @@ async function askHeatmap(run, kind, round) {
 function colour(value, diverging) {
   if (value === null) return "transparent";
   const share = Math.min(Math.abs(value) * (diverging ? 1.25 : 1), 1);
-  const [from, to] = ["--neutral", diverging ? (value > 0 ? "--red" : "--blue") : "--most"].map((name) => css(name).split(" ").map(Number));
-  return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * share)).join(" ")})`;
+  return `color-mix(in srgb, var(--${diverging ? (value > 0 ? "red" : "blue") : "most"}) ${100 * share}%, var(--neutral))`;
 }
 
 function grid(answer, { diverging = false, axes }, name) {
-  const [width, top, bottom, bar] = [420, 34, 4, 46]; // with the names of columns above, and the colour bar at the right
-  const left = 24 + 6.2 * Math.min(16, Math.max(...answer.rows.map((row) => row.length)));
-  const cell = (width - left - bar) / answer.columns.length;
-  const tall = Math.min(Math.max(cell, 14), 30);
-  const height = top + Math.max(tall * answer.rows.length, 80) + bottom;
-  const drawn = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `heatmap of ${name}` });
-  const middle = top + (tall * answer.rows.length) / 2;
-  drawn.append(shape("text", { x: (left + width - bar) / 2, y: 12, "text-anchor": "middle" }, axes[1]));
-  drawn.append(shape("text", { transform: `translate(10 ${middle}) rotate(-90)`, "text-anchor": "middle" }, axes[0]));
-  const every = Math.ceil((6.5 * Math.max(...answer.columns.map((column) => column.length)) + 6) / cell);
-  answer.columns.forEach((column, index) => {
-    if (index % every === 0) drawn.append(shape("text", { x: left + (index + 0.5) * cell, y: top - 6, "text-anchor": "middle" }, column));
-  });
-  answer.rows.forEach((row, line) => {
-    drawn.append(shape("text", { x: left - 5, y: top + (line + 0.5) * tall + 4, "text-anchor": "end" }, row.slice(0, 16)));
-    answer.values[line].forEach((value, index) => {
-      const part = shape("rect", { x: left + index * cell, y: top + line * tall, width: cell + 0.3, height: tall + 0.3 });
-      part.style.fill = colour(value, diverging);
-      part.append(shape("title", {}, `${row}, ${answer.columns[index]}: ${number(value)}`));
-      drawn.append(part);
+  const every = Math.ceil((answer.columns.length * Math.max(...answer.columns.map((column) => column.length + 1))) / MOST_CHARACTERS);
+  const head = answer.columns.map((column, index) => element("th", { scope: "col" }, element("span", { textContent: index % every === 0 ? column : "" })));
+  const rows = answer.rows.map((row, line) => {
+    const cells = answer.values[line].map((value, index) => {
+      const cell = element("td", { title: `${row}, ${answer.columns[index]}: ${number(value)}` });
+      cell.style.background = colour(value, diverging);
+      return cell;
     });
+    return element("tr", {}, element("th", { scope: "row", textContent: row }), ...cells);
   });
-  drawn.append(...colourBar(width - bar + 8, top, height - top - bottom, diverging));
-  return drawn;
-}
-
-function colourBar(x, top, height, diverging) {
-  const [low, steps] = [diverging ? -1 : 0, 20];
-  const parts = Array.from({ length: steps }, (_, step) => {
-    const part = shape("path", { d: `M${x} ${top + (step * height) / steps}h10v${height / steps + 0.3}h-10z` });
-    part.style.fill = colour(1 - ((1 - low) * (step + 0.5)) / steps, diverging);
-    return part;
-  });
-  const values = [1, (1 + low) / 2, low];
-  return [...parts, ...values.map((value, index) => shape("text", { x: x + 14, y: top + 8 + (index * (height - 8)) / 2 }, String(value)))];
+  const table = element("table", {}, element("caption", { textContent: `${axes[1]}, in rows: ${axes[0]}` }), element("tr", {}, element("td"), ...head), ...rows);
+  table.setAttribute("aria-label", `heatmap of ${name}`);
+  const values = diverging ? [1, 0.5, 0, -0.5, -1] : [1, 0.5, 0];
+  const bar = element("div", { className: "bar" }, ...values.map((value) => element("span", { textContent: value })));
+  bar.style.background = `linear-gradient(${values.map((value) => colour(value, diverging)).join(", ")}) left / .7rem 100% no-repeat`;
+  return element("div", { className: "heatmap" }, table, bar);
 }
 
 // ---- The page
