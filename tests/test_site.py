@@ -155,7 +155,7 @@ def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
         assert f"| {loss} | {' | '.join(f'{float(value):.2f}' for value in rows)} |" in page
 
 
-HOSTS = {"semver.org", "github.com", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
+HOSTS = {"semver.org", "github.com", "huggingface.co", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
 
 
 def test_external_links_lead_to_listed_hosts():

@@ -55,7 +55,7 @@ def _public() -> Iterator[tuple[ModuleType, list[str]]]:
 
 def _module_names() -> list[str]:
     """All modules but those whose names are not for users, or are offered by ``fl_lightning``."""
-    inner = ("command_line", "config_files", "sweep", "state", "run", "evaluation", "processes", "module", "__main__")
+    inner = ("command_line", "config_files", "sweep", "state", "run", "evaluation", "processes", "sites", "module", "__main__")
     names = [found.name for found in pkgutil.walk_packages(fl_lightning.__path__, "fl_lightning.")]
     return [
         "fl_lightning.callbacks",
