@@ -86,9 +86,16 @@ class ReferenceAccuracy(FederatedCallback):
         log_tensors(trainer, {"reference/before": before, "reference/after": after}, round)
         clients = [str(client) for client in models.clients]
         figure, (axes,) = panels(1, height_of(len(clients)))
-        title = f"Forgetting of reference sets by each client's fit, round {round}"
-        titles = {"title": title, "row_title": "client", "column_title": "reference set"}
-        heatmap(axes, before - after, clients, list(self._held), diverging=True, **titles)
+        heatmap(
+            axes,
+            before - after,
+            clients,
+            list(self._held),
+            title=f"Forgetting of reference sets by each client's fit, round {round}",
+            row_title="client",
+            column_title="reference set",
+            diverging=True,
+        )
         log_figure(trainer, "reference/forgetting", figure, round)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:

@@ -192,7 +192,8 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
         return ".".join([*path, *filter(None, [inner[1]])]), line, line
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
     whole = ", or ".join(of_types) if len(of_types) > 1 else line
-    return ".".join(path), *(as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))
+    line, whole = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))
+    return ".".join(path), line, whole
 
 
 def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Classes) -> list[str]:

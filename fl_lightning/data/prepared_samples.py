@@ -144,8 +144,8 @@ class PreparedSamples:
         """The facts for the use of a trained net: the form of stored samples, their statistics and the classes."""
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
-        parts = map(_plain, (shapes(stored), shape, type_names(stored)))
-        return InputRecord(*parts, mean, std, list(self.dataset.classes))
+        as_stored, as_taken = _plain(shapes(stored)), _plain(shape)
+        return InputRecord(as_stored, as_taken, _plain(type_names(stored)), mean, std, list(self.dataset.classes))
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
 
 def accept_foreign(net: nn.Module) -> None:
     """Have ``net(inputs)`` take a dict of keyword arguments or a tuple of arguments, and return only the logits.
@@ -31,7 +33,7 @@ def _with_whole_mask(net: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
     There transformers asks whether the mask hides anything, which ``vmap`` cannot answer; it takes (B, 1, L, L) as it is.
     """
     mask = named.get("attention_mask")
-    if mask is None or mask.ndim != 2 or not torch._C._functorch.is_batchedtensor(mask):
+    if mask is None or mask.ndim != 2 or not _functorch.is_batchedtensor(mask):
         return named
     if any(getattr(layer, "is_causal", False) for layer in net.modules()):
         return named

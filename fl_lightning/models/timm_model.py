@@ -47,7 +47,7 @@ class TimmModel(Network):
             net = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=channels, **(options or {}))
         except Exception as error:  # of the hub, of the unpickler, of any of timm's nets
             raise ValueError(f"model.net.name is {name}, which timm cannot build ({one_line(error)}): {_CURE}") from error
-        self.classifier = net.get_classifier()
+        self.classifier = net.get_classifier()  # pyright: ignore[reportCallIssue]
         if not isinstance(self.classifier, nn.Module):
             raise ValueError(f"model.net.name is {name}, whose {type(self.classifier).__name__} is no class layer: {_CURE}")
         layer = next(path for path, module in net.named_modules() if module is self.classifier)

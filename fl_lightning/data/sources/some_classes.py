@@ -38,12 +38,11 @@ class SomeClasses(Source):
         chosen[self._labels(dataset.classes)] = True
         if self.without:
             chosen = ~chosen
-        kept = [chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test)]
-        parts = [
-            Samples(part.rows(rows), part.targets[rows]) for part, rows in zip((dataset.train, dataset.test), kept, strict=True)
-        ]
-        owners = None if dataset.owners is None else torch.unique(dataset.owners[kept[0]], return_inverse=True)[1]
-        return Dataset(*parts, dataset.classes, owners)
+        in_train, in_test = (chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test))
+        train = Samples(dataset.train.rows(in_train), dataset.train.targets[in_train])
+        test = Samples(dataset.test.rows(in_test), dataset.test.targets[in_test])
+        owners = None if dataset.owners is None else torch.unique(dataset.owners[in_train], return_inverse=True)[1]
+        return Dataset(train, test, dataset.classes, owners)
 
     def _labels(self, classes: Sequence[str]) -> list[int]:
         if self.first is not None:
