@@ -183,7 +183,7 @@ class PersonalModels:
         self, method: FederatedAlgorithm, data: FederatedDataModule, states: ClientStates, rank: int, world_size: int
     ) -> None:
         self._method, self._data, self._states, self._rank, self._world_size = method, data, states, rank, world_size
-        self._net = copied_net(method).eval()
+        self._net = copied_net(method, changes=method.fine_tuned).eval()
         self._shared, self._held = (
             {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
             for net in (method.net, self._net)

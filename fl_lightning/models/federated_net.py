@@ -222,10 +222,15 @@ def kept_buffers(method: FederatedNet, net: nn.Module) -> State:
     return {name: buffer for name, buffer in net.named_buffers() if name not in method.constant_names}
 
 
-def copied_net(method: FederatedNet) -> nn.Module:
-    """A copy of a method's net, which shares the weights that are constant: in memory they are there once."""
+def copied_net(method: FederatedNet, changes: Sequence[str] = ()) -> nn.Module:
+    """A copy of a method's net, which shares the weights that are constant: in memory they are there once.
+
+    Args:
+        changes: name patterns (``fnmatch``) of constant weights that the copy's user changes, and that are copied too.
+    """
     held = dict((*method.net.named_parameters(), *method.net.named_buffers()))
-    return copy.deepcopy(method.net, {id(held[name]): held[name] for name in method.constant_names})
+    shared = [name for name in method.constant_names if not any(fnmatch(name, pattern) for pattern in changes)]
+    return copy.deepcopy(method.net, {id(held[name]): held[name] for name in shared})
 
 
 def global_tensors(method: FederatedNet) -> State:

@@ -96,7 +96,7 @@ def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
     forgetting["forgetting/client_worst"] = -0.25
     results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
-    results |= {"personal": {}}
+    results |= {"personal": {}, "reference": {"reference/old/accuracy": 0.25, "reference/old/accuracy_before": 0.75}}
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
     results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
     _print_table(results)
@@ -106,6 +106,7 @@ def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
         ["client forgetting F_ki, last", "0.0000"],
         ["forgetting over 5 rounds F_t, last", "0.1250"],
         ["client forgetting F_k, worst, last", "0.2500"],
+        ["accuracy on old", "0.2500, 0.7500 before"],
         ["tasks/backward_transfer", "-0.5000, negative is forgetting"],
     ]
     assert "Positive forgetting is a loss of accuracy." in out

@@ -189,7 +189,10 @@ def test_feddyn_is_pulled_after_the_noise(tiny, clipped):
     tiny.assert_same(actual.net, net)
 
 
-@pytest.mark.parametrize("name", methods.__all__)
+REFUSED = ("FedDecorr", "FedSAM", "FedSOL", "MoFedSAM")  # with DP-SGD, as their own tests show
+
+
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in REFUSED])
 @pytest.mark.one_in(4)
 def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
     """C = 1000, which nothing reaches, and sigma = 1e-15, noise of 1e-12: three rounds of any method, to 1e-9.
@@ -205,10 +208,11 @@ def test_without_noise_and_limit_it_is_the_method_itself(tiny, name):
     # Frozen nets are made in the middle of a loss, and still bear no hook.
     kept = [actual.engine.net, *(scope.net for scope in [vars(actual.engine).get("frozen")] if scope is not None)]
     assert len(kept) == 2 or name != "MOON"
-    assert not any(layer._forward_hooks or layer._backward_hooks for net in kept for layer in net.modules())
+    layers = [layer for net in kept for layer in [*net.modules()][1:]]  # the net itself has those of accept_foreign
+    assert not any(layer._forward_hooks or layer._backward_hooks for layer in layers)
 
 
-@pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in REFUSED])
 @pytest.mark.one_in(4)
 def test_every_method_runs_on_poisson_batches(tiny, name):
     """With noise: finite, and elsewhere than without."""
