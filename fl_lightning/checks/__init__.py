@@ -200,6 +200,20 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def check_list(key: str, values: Sequence[str] | None) -> None:
+    """Refuse a text where a list of texts is needed: it would count as a list of its letters.
+
+    >>> check_list("model.trained", "classifier.*")
+    Traceback (most recent call last):
+    ValueError: model.trained is 'classifier.*', must be a list: give ['classifier.*']
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if isinstance(values, str):
+        raise ValueError(f"{key} is {values!r}, must be a list: give [{values!r}]")
+
+
 def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:
     """Refuse a pattern that fits no name.
 

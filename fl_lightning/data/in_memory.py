@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
-from fl_lightning.data.samples import Samples
 from fl_lightning.data.sources.arrays import Arrays
 from fl_lightning.protocol import NetInputs
 
@@ -74,7 +73,7 @@ def from_dataset(
     """
     parts = {"train": train} if test is None else {"train": train, "test": test}
     if collate is not None or _has_several_inputs(train):
-        read = _collated(parts, collate or default_collate)
+        read = _collated(parts, collate or _stack)
     else:
         read = [_stacked(name, part) for name, part in parts.items()]
     if test is not None:
@@ -96,20 +95,39 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
     rows = [part[i] for part, size in zip(parts.values(), sizes, strict=True) for i in range(size)]
     try:
         batch = collate(rows)
+        batch = _of_dict(batch) if isinstance(batch, Mapping) else batch
     except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of any function
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"samples do not make a batch ({reason}): give from_dataset a collate that pads them") from error
-    if isinstance(batch, Mapping):
-        name = next((name for name in _LABELS if name in batch), None)
-        if name is None:
-            raise ValueError(f"samples have {', '.join(map(str, batch))}, but no class: name it {' or '.join(_LABELS)}")
-        inputs, targets = {str(key): part for key, part in batch.items() if key != name}, batch[name]
-    else:
-        inputs, targets = batch
-    all_samples = Samples(tree_map(torch.as_tensor, inputs), torch.as_tensor(targets))
-    bounds = [0, *accumulate(sizes)]
-    parts_of = [slice(*ends) for ends in pairwise(bounds)]
-    return [(all_samples.rows(rows), all_samples.targets[rows]) for rows in parts_of]
+    inputs, targets = batch
+    parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
+    tensors = {name: torch.as_tensor(part) for name, part in inputs.items()} if isinstance(inputs, dict) else inputs
+    return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
+
+
+def _stack(samples: list[Any]) -> tuple[dict[str, Tensor], Tensor | list[Any]]:
+    """Inputs by name and classes of samples that are dicts with a class, or pairs of a dict and its class."""
+    pairs = [_of_dict(sample) if isinstance(sample, Mapping) else sample for sample in samples]
+    inputs = {}
+    for name in pairs[0][0]:
+        values = [dict(given)[name] for given, _ in pairs]
+        if isinstance(values[0], str):
+            raise ValueError(f"{name} is a text: keep the columns that the net takes, as a tokenizer makes them")
+        inputs[str(name)] = torch.stack([torch.as_tensor(value) for value in values])
+    targets = [target for _, target in pairs]
+    return inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
+
+
+def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    name = _name_of_class(sample)
+    return {key: value for key, value in sample.items() if key != name}, sample[name]
+
+
+def _name_of_class(sample: Mapping[str, Any]) -> str:
+    name = next((name for name in _LABELS if name in sample), None)
+    if name is None:
+        raise ValueError(f"they have {', '.join(map(str, sample))}, but no class: name it {' or '.join(_LABELS)}")
+    return name
 
 
 def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:

@@ -69,6 +69,7 @@ class Dataset:
                 _check_length(part, inputs, samples.targets)
                 _check_inputs(part, inputs)
             _check_several(part, samples.inputs)
+            _check_mask(part, samples.inputs)
         _check_parts_match(self.train, self.test)
         if len(self.train) == 0:
             raise ValueError("data.source gives no training sample: give some")
@@ -201,6 +202,19 @@ def _check_several(part: str, inputs: NetInputs) -> None:
                 f"data.source gives {part} inputs with uint8 images as {name!r} beside other tensors: give them as floats, "
                 "normalised"
             )
+
+
+def _check_mask(part: str, inputs: NetInputs) -> None:
+    """Refuse a padding mask of another length than the token ids: a net may find it in a later batch only."""
+    names = ("input_ids", "attention_mask")
+    if not isinstance(inputs, dict) or not all(name in inputs for name in names):
+        return
+    ids, mask = (tuple(inputs[name].shape[1:]) for name in names)
+    if ids != mask:
+        raise ValueError(
+            f"data.source gives {part} inputs with input_ids of shape {ids} and attention_mask of {mask}: give the mask of "
+            "these ids"
+        )
 
 
 def _check_parts_match(train: Samples, test: Samples) -> None:

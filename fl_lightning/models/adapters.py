@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_list, check_range
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 
@@ -40,8 +40,8 @@ class LoRA(Adapter):
     Args:
         r: rank, at least 1.
         alpha: factor on the update; null is ``r``, so that the update counts once.
-        target_modules: ends of the names of the layers, such as ``[query, value]``; null is peft's choice, for nets of
-            transformers that it knows.
+        target_modules: ends of the names of the layers, such as ``[query, value]``, each of which fits one; null is peft's
+            choice, for nets of transformers that it knows.
         dropout: probability of an adapter's input to be dropped, in [0, 1).
 
     Raises:
@@ -59,6 +59,7 @@ class LoRA(Adapter):
         check_range("model.adapter.dropout", dropout, at_least=0, below=1, hint="0 drops nothing")
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
+        check_list("model.adapter.target_modules", target_modules)
         if target_modules is not None and not target_modules:
             raise ValueError("model.adapter.target_modules is [], which adapts no layer: name some, or give null")
         self.r, self.alpha, self.dropout = r, alpha, dropout
@@ -73,24 +74,32 @@ class LoRA(Adapter):
             lora_dropout=self.dropout,
             target_modules=self.target_modules,
         )
+        layers = [name for name, _ in net.named_modules()]
+        for target in self.target_modules or ():
+            if not any(name == target or name.endswith(f".{target}") for name in layers):
+                raise self._misfit(net, f"has {target!r}")
         adapted = net
         if self.target_modules is None:  # peft's choice depends on the configuration of a net of transformers
             adapted = next((layer for layer in net.modules() if hasattr(layer, "config")), net)
         try:
             peft.inject_adapter_in_model(config, adapted)
         except (ValueError, TypeError) as error:
-            names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding)]
-            given = "null" if self.target_modules is None else self.target_modules
-            raise ValueError(
-                f"model.adapter.target_modules is {given}, which fits no layer of model.net {type(net).__name__}: name some of "
-                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-            ) from error
+            raise self._misfit(net, f"is {'null' if self.target_modules is None else self.target_modules}") from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
+
+    @staticmethod
+    def _misfit(net: nn.Module, given: str) -> ValueError:
+        names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding)]
+        return ValueError(
+            f"model.adapter.target_modules {given}, which fits no layer of model.net {type(net).__name__}: name some of "
+            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        )
 
     def begin_with(self, stored: State, present: State) -> State:
         if any("lora_" in name for name in stored):
             return stored
-        plain = {name: name.replace(".base_layer.", ".") for name in present}
-        added = {name: tensor for name, tensor in present.items() if "lora_" in name}
-        return added | {name: stored.get(plain[name], tensor) for name, tensor in present.items() if name not in added}
+        named = {name.replace(".base_layer.", "."): name for name in present}
+        # Names that are not of this net stay as they are, and are refused.
+        weights = {named.get(name, name): tensor for name, tensor in stored.items()}
+        return {name: tensor for name, tensor in present.items() if "lora_" in name} | weights

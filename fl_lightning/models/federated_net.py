@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-from fl_lightning.checks import check_choice, check_patterns
+from fl_lightning.checks import check_choice, check_list, check_patterns
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
@@ -20,6 +20,7 @@ from fl_lightning.models.foreign_net import accept_foreign
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 BatchNormBuffers = Literal["averaged", "local", "reset"]
+_CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc")  # in well-known libraries
 _INITIAL = "initial"  # kind of the server's state
 
 
@@ -126,13 +127,17 @@ class FederatedNet(nn.Module):
         self.net = net if isinstance(net, nn.Module) else UnbuiltNet(net)
         check_choice("model.batch_norm_buffers", batch_norm_buffers, BatchNormBuffers)
         self.batch_norm_buffers, self.seed = batch_norm_buffers, seed
+        for key, patterns in (("trained", trained), ("personal", personal)):
+            check_list(f"model.{key}", patterns)
+        if adapter is not None and not isinstance(adapter, Adapter):
+            raise TypeError(f"model.adapter is {adapter!r}, must be an adapter, such as fl_lightning.models.LoRA()")
         self.adapter, self.trained = adapter, trained
         if personal is not None:
             self.personal = tuple(personal)
         self.server_states = ServerStates()
         self.trained_names: frozenset[str] = frozenset()
-        # Of weights that are never trained, and of buffers that the net does not save, such as positions of tokens: the same at
-        # the server and all clients, they are neither sent nor stored.
+        # Of weights that are never trained, and of tables of whole numbers that the net does not save, such as positions of
+        # tokens: the same at the server and all clients, they are neither sent nor stored.
         self.constant_names: frozenset[str] = frozenset()
         self._local_statistics: frozenset[str] = frozenset()
 
@@ -157,7 +162,11 @@ class FederatedNet(nn.Module):
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
         saved = self.net.state_dict().keys()
-        buffers = (name for name, _ in self.net.named_buffers() if name not in saved)
+        buffers = (
+            name
+            for name, table in self.net.named_buffers()
+            if name not in saved and table.ndim > 0 and not table.is_floating_point()
+        )
         self.constant_names = frozenset((*(name for name in frozen if not is_drawn_anew(name)), *buffers))
         self._local_statistics = frozenset(fresh_statistics(self.net) if self.batch_norm_buffers == "local" else ())
 
@@ -202,14 +211,20 @@ def freeze_net(method: FederatedNet) -> None:
     By default, with an adapter, these are its layers and the class layer.
 
     Raises:
-        ValueError: if a pattern fits no weight, or an adapter no layer.
+        ValueError: if a pattern fits no weight, an adapter no layer, or the class layer has no known name.
     """
     net, trained = method.net, method.trained
     if method.adapter is not None:
-        head = [name for name, _ in net.named_parameters() if name.startswith("classifier.")]
         method.adapter.attach(net)
         if trained is None:
-            trained = [*(escape(name) for name, weight in net.named_parameters() if weight.requires_grad), *head]
+            head = next((name for name, _ in net.named_children() if name in _CLASS_LAYERS), None)
+            if head is None:
+                raise ValueError(
+                    f"model.net {type(net).__name__} has a class layer of none of the names {', '.join(_CLASS_LAYERS)}, which "
+                    "model.adapter would freeze: name it in model.trained, with '*lora_*'"
+                )
+            named = net.named_parameters()
+            trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(f"{head}.")]
     if trained is not None:
         weights = dict(net.named_parameters())
         check_patterns("model.trained", trained, weights)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Encoders of transformers for which a mask for each query gives what the padding mask gives: each key is hidden or not.
+_WITH_WHOLE_MASK = ("albert", "bert", "convbert", "distilbert", "electra", "mobilebert", "mpnet", "nystromformer", "roberta")
 _functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -32,10 +34,10 @@ def _with_whole_mask(net: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
 
     There transformers asks whether the mask hides anything, which ``vmap`` cannot answer; it takes (B, 1, L, L) as it is.
     """
-    mask = named.get("attention_mask")
-    if mask is None or mask.ndim != 2 or not _functorch.is_batchedtensor(mask):
+    mask, config = named.get("attention_mask"), getattr(net, "config", None)
+    if mask is None or mask.ndim != 2 or getattr(config, "model_type", None) not in _WITH_WHOLE_MASK:
         return named
-    if any(getattr(layer, "is_causal", False) for layer in net.modules()):
+    if not _functorch.is_batchedtensor(mask):
         return named
     dtype = next(weight.dtype for weight in net.parameters() if weight.is_floating_point())
     hidden = torch.zeros_like(mask, dtype=dtype).masked_fill(mask == 0, torch.finfo(dtype).min)

@@ -11,6 +11,7 @@ from fl_lightning.models.foreign_net import accept_foreign
 from fl_lightning.models.network import Network
 from fl_lightning.models.timm_model import one_line
 
+_BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class layer may lack as well
 _HEADS = ("classifier", "score", "classification_head")  # names of the class layer in transformers' nets
 
 
@@ -25,12 +26,13 @@ class TransformersModel(Network):
         num_classes: at least 1.
         name: of a model on the Hugging Face hub, such as ``google/bert_uncased_L-2_H-128_A-2``, or a local folder with
             ``config.json`` and, as ``save_pretrained`` writes them, weights as safetensors.
-        pretrained: whether to load its weights. A class layer of another size begins anew.
+        pretrained: whether to load its weights. A class layer of another size, and a pooler that is missing, begin anew.
         options: values of the model's configuration, such as ``{hidden_dropout_prob: 0.0}``.
 
     Raises:
         ModuleNotFoundError: without the library.
-        ValueError: if the model cannot be loaded, or has no class layer of a known name.
+        ValueError: if the model cannot be loaded, weights of other layers are missing, or it has no class layer of a known
+            name.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class TransformersModel(Network):
                 config = transformers.AutoConfig.from_pretrained(name, **settings)
                 if pretrained:
                     # Safetensors alone: a pickle can run code.
-                    net = auto.from_pretrained(name, config=config, ignore_mismatched_sizes=True, use_safetensors=True)
+                    net, loaded = auto.from_pretrained(
+                        name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
+                    )
                 else:
-                    net = auto.from_config(config)
+                    net, loaded = auto.from_config(config), {}
         except Exception as error:  # of the hub, of the configuration, of any of its nets
             cure = "check the name and model.net.options, or, without a network, give a local folder"
             raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({one_line(error)}): {cure}") from error
@@ -66,10 +70,17 @@ class TransformersModel(Network):
                 f"model.net.name is {name}, whose {type(net).__name__} has none of the class layers {', '.join(_HEADS)}: give "
                 "the built net in Python"
             )
+        new = [*loaded.get("missing_keys", ()), *(key for key, *_ in loaded.get("mismatched_keys", ()))]
+        if strange := sorted(key for key in new if not {head, *_BESIDE_HEAD} & {*key.split(".")}):
+            raise ValueError(
+                f"model.net.name is {name}, whose weights lack {strange[0]} in the shape of {type(net).__name__}: check "
+                "model.net.options, or set model.net.pretrained to false"
+            )
+        net = net.float()  # some are stored in half precision, in which clients do not train
         self.classifier = getattr(net, head)
         setattr(net, head, nn.Identity())
         accept_foreign(net)
-        self.features = net.float()  # some are stored in half precision, in which clients do not train
+        self.features = net
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +22,17 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         ValueError: if one of these is false.
     """
     num_classes, weight = len(data.classes), next(net.parameters())
+    if weight.dtype == torch.float16:
+        raise ValueError(
+            "model.net has weights in float16, in which small updates are lost: give net.float(), or net.bfloat16()"
+        )
     if num_classes == 1:
         raise ValueError(
             f"data.source has the single class {data.classes[0]!r}, and nothing to tell it from: check data.root "
             "and the labels, or name all classes"
         )
     inputs = data.first_inputs(1)
+    _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     try:
         outputs = _outputs(net, placed)
@@ -52,6 +58,24 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
         )
+
+
+def _check_names(net: nn.Module, inputs: NetInputs) -> None:
+    """Refuse names that a net of transformers would ignore.
+
+    Raises:
+        ValueError: naming the first one.
+    """
+    called = next((layer for layer in net.modules() if hasattr(layer, "config")), None)
+    if called is None or not isinstance(inputs, dict):
+        return
+    taken = [name for name, one in signature(called.forward).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    for name in inputs:
+        if name not in taken:
+            raise ValueError(
+                f"data.source gives {name!r}, which model.net {type(called).__name__} does not take: it takes "
+                f"{', '.join(taken)}"
+            )
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """ReferenceAccuracy against models that are fitted and asked by a plain loop, and SomeClasses."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,15 @@ def test_some_classes_keep_their_labels():
     assert torch.equal(named.train.inputs, whole.train.inputs[held])
     owned = Arrays(torch.zeros(4, 1), [0, 1, 2, 1], owners=[0, 1, 2, 3])
     assert SomeClasses(owned, names=["1"]).load(Path()).owners.tolist() == [0, 1]
+
+    class Held(Arrays):
+        """With owners of the test samples."""
+
+        def load(self, root):
+            return replace(super().load(root), test_owners=torch.tensor([3, 0, 1, -1]))
+
+    held = Held(torch.zeros(4, 1), [0, 1, 2, 1], torch.zeros(4, 1), [1, 1, 1, 1], owners=[0, 1, 2, 3])
+    assert SomeClasses(held, names=["1"]).load(Path()).test_owners.tolist() == [1, -1, 0, -1]
 
 
 def test_it_is_an_option_of_the_command_line(main, tmp_path):

@@ -150,7 +150,10 @@ class Endless(IterableDataset):
     [
         (TensorDataset(X), "train is a TensorDataset of 1 tensors, must have two"),
         (TensorDataset(X, X, Y), "train is a TensorDataset of 3 tensors"),
-        (Pairs({"input_ids": X[0], "class": 0}), "samples have input_ids, class, but no class: name it labels or label"),
+        (
+            Pairs({"input_ids": X[0], "class": 0}),
+            "samples do not make a batch .they have input_ids, class, but no class: name it labels or label",
+        ),
         (Pairs({"input_ids": X[0], "label": 0}, {"input_ids": X[0, :1], "label": 0}), "samples do not make a batch .*collate"),
         (Pairs((X[0], X[0], 1)), r"train\[0\] is tuple, must be a pair"),
         (Pairs((Image.new("L", (2, 2)), 1)), r"train\[0\] is a pair of Image and int, .*PILToTensor"),
@@ -217,6 +220,17 @@ def test_samples_that_are_dicts_become_one_batch():
     assert data.input_shape == {"input_ids": (3,), "attention_mask": (3,)}
     batch = next(iter(data.client_batches().batches(1, 1, 1)))
     assert batch.inputs["attention_mask"].tolist() == [[1, 0, 0]]
+
+
+def test_lists_in_dicts_are_rows():
+    """As Hugging Face's datasets give them; names of classes are numbered; a text is refused."""
+    rows = [{"input_ids": [row, 1, 2], "label": name} for row, name in enumerate(["b", "a", "b"])]
+    data = from_dataset(Pairs(*rows), [[0, 1, 2]])
+    data.setup()
+    assert data.samples.dataset.train.inputs["input_ids"].tolist() == [[0, 1, 2], [1, 1, 2], [2, 1, 2]]
+    assert (data.classes, data.samples.dataset.train.targets.tolist()) == (("a", "b"), [1, 0, 1])
+    with pytest.raises(ValueError, match="samples do not make a batch .text is a text: keep the columns"):
+        from_dataset(Pairs({"text": "word", "label": 0}), [[0]])
 
 
 def test_pairs_of_dicts_become_one_batch():

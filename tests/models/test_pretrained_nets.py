@@ -1,6 +1,7 @@
 """Nets by name, adapters, frozen and personal weights by key, and weights from files."""
 
 import copy
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -92,12 +93,14 @@ def looped(begun, data):
     return {name: dict(net.named_parameters())[name] for name in trained}
 
 
-@pytest.mark.parametrize("adapter", [None, LoRA(r=2, alpha=4, target_modules=["query", "value", "q_proj", "v_proj"])])
+@pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("kind", INPUTS)
-def test_fine_tuning_is_that_of_a_plain_loop(kind, engine, adapter, folders):
+def test_fine_tuning_is_that_of_a_plain_loop(kind, engine, adapted, folders):
     """A net of transformers, whole or by LoRA: the same trained weights, and the frozen ones as they began."""
     net = partial(TransformersModel, name=str(folders / kind))
+    layers = {"bert": ["query", "value"], "vit": ["q_proj", "v_proj"]}[kind]
+    adapter = LoRA(r=2, alpha=4, target_modules=layers) if adapted else None
     method = FedAvg(net, adapter=adapter, engine=engine, local_steps=STEPS, optimizer=sgd)
     data = federation(kind)
     data.setup()
@@ -184,8 +187,8 @@ def test_wrong_names_and_numbers_are_refused(make, message):
 def test_adapters_need_layers_that_are_there(folders):
     """The line names layers of the net."""
     net = partial(TransformersModel, name=str(folders / "bert"))
-    with pytest.raises(ValueError, match=r"target_modules is \['w_q'\], which fits no layer .* features.bert.embeddings"):
-        fitted(FedAvg(net, adapter=LoRA(target_modules=["w_q"])), federation("bert"))
+    with pytest.raises(ValueError, match=r"target_modules has 'valeu', which fits no layer .* features.bert.embeddings"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules=["query", "valeu"])), federation("bert"))
     with pytest.raises(ValueError, match="target_modules is null, which fits no layer of model.net MLP"):
         fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
 
@@ -238,3 +241,66 @@ def test_libraries_nets_on_the_command_line(main, folders):
     code, out, error = main(*few.split(), "--model.net", "timm.no_such_net")
     assert code != 0
     assert "model.net.name is no_such_net, which timm cannot build" in error
+
+
+def test_weights_of_another_net_are_never_left_out(tmp_path, folders):
+    """Neither behind an adapter nor by transformers: only the class layer and a pooler may begin anew."""
+    weights = {f"other.{name}": tensor for name, tensor in MLP((3, 16, 16), 3).state_dict().items()}
+    torch.save(weights, tmp_path / "w.pt")
+    adapted = FedAvg(MLP, adapter=LoRA(target_modules=["features.1"]), initial_weights=str(tmp_path / "w.pt"))
+    with pytest.raises(ValueError, match="model.initial_weights holds another net: .*other"):
+        fitted(adapted, federation("vit"))
+    for options in ({"image_size": 8}, {"hidden_size": 32}, {"num_hidden_layers": 2}):
+        with pytest.raises(ValueError, match=r"model.net.name is .*vit, whose weights lack .*: check model.net.options"):
+            TransformersModel((3, 16, 16), 3, str(folders / "vit"), options=options)
+
+
+def test_half_precision_on_disk_is_trained_in_float32(tmp_path, folders):
+    """All of the net, the class layer too; a net given in float16 is refused."""
+    config = transformers.ViTConfig(image_size=16, patch_size=8, **SMALL, **NO_DROPOUT)
+    transformers.ViTForImageClassification(config).half().save_pretrained(tmp_path)
+    net = TransformersModel((3, 16, 16), 2, str(tmp_path))
+    assert {weight.dtype for weight in net.parameters()} == {torch.float32}
+    assert net(IMAGES[:2]).shape == (2, 2)
+    with pytest.raises(ValueError, match="model.net has weights in float16"):
+        fitted(FedAvg(net.half()), federation("vit"))
+
+
+def test_inputs_that_a_net_would_ignore_are_refused(folders):
+    """A misspelt name, and a mask of other ids, before round 1."""
+    net = partial(TransformersModel, name=str(folders / "bert"))
+    for inputs, message in (
+        (
+            {"input_ids": IDS, "attn_mask": MASK},
+            "data.source gives 'attn_mask', which model.net BertFor.* does not take: it takes",
+        ),
+        ({"input_ids": IDS, "attention_mask": MASK[:, :5]}, r"input_ids of shape \(8,\) and attention_mask of \(5,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted(FedAvg(net), from_arrays(inputs, TARGETS, [range(60)]))
+
+
+@pytest.mark.parametrize("head", ["head", "fc", "score"])
+def test_the_class_layer_is_found_by_its_name(head):
+    """With an adapter it is trained too; where its name is not known the key is named."""
+
+    def net(name):
+        return nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), (name, nn.Linear(4, 3))]))
+
+    data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
+    method = FedAvg(net(head), adapter=LoRA(target_modules=["body"]), local_steps=1)
+    fitted(method, data, rounds=1)
+    assert {f"{head}.weight", f"{head}.bias"} < method.trained_names
+    with pytest.raises(ValueError, match="class layer of none of the names .*: name it in model.trained"):
+        fitted(FedAvg(net("last"), adapter=LoRA(target_modules=["body"])), data)
+
+
+def test_a_text_is_no_list():
+    """It would be a list of its letters."""
+    for make in (
+        partial(FedAvg, MLP, trained="head.*"),
+        partial(FedAvg, MLP, personal="head.*"),
+        partial(LoRA, target_modules="q"),
+    ):
+        with pytest.raises(ValueError, match=r"is '.*', must be a list: give \['"):
+            make()

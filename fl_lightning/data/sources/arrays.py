@@ -54,7 +54,7 @@ class Arrays(Source):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
         if classes is None and _are_names(targets):
-            classes = sorted(set(np.asarray(targets).tolist()))
+            classes = sorted(label for label in set(np.asarray(targets).tolist()) if isinstance(label, str))
         train = Samples(_tensors("inputs", inputs), _labels("targets", targets, classes))
         if test_inputs is None or test_targets is None:
             test = train.none()
@@ -183,9 +183,7 @@ def _tensors(name: str, values: Any) -> NetInputs:
 
 
 def _are_names(targets: Any) -> bool:
-    if isinstance(targets, Tensor) or np.ndim(targets) == 0:
-        return False
-    return isinstance(next(iter(targets), None), str)
+    return not isinstance(targets, Tensor) and getattr(targets, "ndim", 1) > 0 and isinstance(next(iter(targets), None), str)
 
 
 def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
@@ -194,7 +192,7 @@ def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
         return _whole_numbers(name, targets)
     number = {str(known): position for position, known in enumerate(classes or ())}
     names = np.asarray(targets).tolist()
-    if unknown := [label for label in names if label not in number]:
+    if unknown := [label for label in names if not isinstance(label, str) or label not in number]:
         raise ValueError(f"data.source has {name} {unknown[0]!r}, which is no class: the classes are {', '.join(number)}")
     return torch.tensor([number[label] for label in names], dtype=torch.int64)
 

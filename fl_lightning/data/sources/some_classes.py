@@ -41,8 +41,15 @@ class SomeClasses(Source):
         in_train, in_test = (chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test))
         train = Samples(dataset.train.rows(in_train), dataset.train.targets[in_train])
         test = Samples(dataset.test.rows(in_test), dataset.test.targets[in_test])
-        owners = None if dataset.owners is None else torch.unique(dataset.owners[in_train], return_inverse=True)[1]
-        return Dataset(train, test, dataset.classes, owners)
+        if dataset.owners is None:
+            return Dataset(train, test, dataset.classes)
+        holders, owners = torch.unique(dataset.owners[in_train], return_inverse=True)
+        if dataset.test_owners is None:
+            return Dataset(train, test, dataset.classes, owners)
+        # As everywhere, -1 is a client without training samples.
+        same = dataset.test_owners[in_test, None] == holders
+        test_owners = torch.where(same.any(dim=1), same.int().argmax(dim=1), -1)
+        return Dataset(train, test, dataset.classes, owners, test_owners)
 
     def _labels(self, classes: Sequence[str]) -> list[int]:
         if self.first is not None:
