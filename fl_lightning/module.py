@@ -236,7 +236,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     def on_fit_start(self) -> None:
         self._settings = self.settings.present(self.trainer)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
-            self.began_from = take_initial_weights(self, self.initial_weights)
+            self.began_from = take_initial_weights(self, self.initial_weights, self.data.samples.input_record)
             if self.needs.initial_model:
                 keep_initial_model(self, anew=True)
         self.evaluation.place_data(self.trainer)

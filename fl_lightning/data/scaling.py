@@ -79,19 +79,20 @@ def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
     return InputRecord(**record)
 
 
-def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
+def check_same_inputs(trained_on: InputRecord, given: InputRecord, key: str = "ckpt_path") -> None:
     """Check that a net gets inputs like those it was trained on; warns if its classes had other names.
 
     Args:
         trained_on: inputs in the net's checkpoint.
         given: inputs of the data for the net, with given or measured statistics.
+        key: the option that gives the checkpoint, for messages.
 
     Raises:
         ValueError: naming ``data.mean`` and ``data.std`` with both values, if they differ.
     """
     if trained_on.classes != given.classes:
         warnings.warn(
-            f"the data has the classes {', '.join(given.classes)}, but the net of ckpt_path was trained on "
+            f"the data has the classes {', '.join(given.classes)}, but the net of {key} was trained on "
             f"{', '.join(trained_on.classes)}: classes are compared by their numbers",
             stacklevel=1,
         )
@@ -103,7 +104,7 @@ def check_same_inputs(trained_on: InputRecord, given: InputRecord) -> None:
         cure = f"{cure} --data.std {_typed(trained_on.std)}"
     raise ValueError(
         f"data.mean and data.std are, given or measured, {_typed(given.mean)} and {_typed(given.std)}, but the net of "
-        f"ckpt_path was trained with {_typed(trained_on.mean)} and {_typed(trained_on.std)}: {cure}"
+        f"{key} was trained with {_typed(trained_on.mean)} and {_typed(trained_on.std)}: {cure}"
     )
 
 

@@ -1,9 +1,11 @@
 """A net with stored weights: all of a run's state, or the start of a new run."""
 
+import warnings
 from typing import Any
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_file
+from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_inputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.torchvision_model import read_state_dict
 from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
@@ -11,9 +13,16 @@ from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoin
 _KEY = "model.initial_weights"
 
 
-def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any]:
+def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord | None = None) -> dict[str, Any]:
     """Give a method's net the weights and buffers in a file: of the global net in a checkpoint, and nothing else of its run,
     or a net's plain state dict, also as safetensors.
+
+    Warns if the inputs are normalised otherwise than those that the net of a checkpoint was trained on.
+
+    Args:
+        method: its net is changed.
+        path: the file.
+        given: inputs of the run; None: they are not compared.
 
     Returns:
         ``file`` and ``round`` of the weights; None for the round of plain weights.
@@ -22,7 +31,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any
         FileNotFoundError: if there is no such file.
         ValueError: if it is neither, or of another net.
     """
-    stored, round = _stored_weights(path)
+    stored, round = _stored_weights(path, given)
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.begin_with(method.begin_with(stored))
@@ -31,7 +40,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str) -> dict[str, Any
     return {"file": path, "round": round}
 
 
-def _stored_weights(path: str) -> tuple[State, int | None]:
+def _stored_weights(path: str, given: InputRecord | None) -> tuple[State, int | None]:
     """The weights and buffers of a net in a file, and the round that they come from."""
     check_file(_KEY, path, "give a checkpoint of a run, or a net's state dict")
     if path.endswith(".safetensors"):
@@ -39,6 +48,11 @@ def _stored_weights(path: str) -> tuple[State, int | None]:
     if (weights := plain_weights(path)) is not None:
         return weights, None
     checkpoint = read_checkpoint(path, _KEY)
+    if given is not None:
+        try:
+            check_same_inputs(recorded_inputs(checkpoint), given, _KEY)
+        except ValueError as error:  # a net may be meant for other data
+            warnings.warn(str(error), stacklevel=1)
     return part_of(checkpoint["state_dict"], "net"), checkpoint["global_step"]
 
 
