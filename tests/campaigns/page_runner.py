@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -104,7 +105,7 @@ class PageRunner:
         assert block.page == "README.md", block
 
     def _options(self, block: Block) -> None:
-        self._expect(block, ["fit", "--config", "digits_tce.yaml", *block.text.split(), "--print_config"])
+        self._expect(block, ["fit", "--config", "digits_tce.yaml", *shlex.split(block.text.replace("\\\n", " ")), "--print_config"])
 
     def _script(self, block: Block) -> None:
         script = block.script
