@@ -105,7 +105,8 @@ class PageRunner:
         assert block.page == "README.md", block
 
     def _options(self, block: Block) -> None:
-        self._expect(block, ["fit", "--config", "digits_tce.yaml", *shlex.split(block.text.replace("\\\n", " ")), "--print_config"])
+        options = shlex.split(block.text.replace("\\\n", " "))
+        self._expect(block, ["fit", "--config", "digits_tce.yaml", *options, "--print_config"])
 
     def _script(self, block: Block) -> None:
         script = block.script
