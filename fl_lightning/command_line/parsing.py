@@ -35,7 +35,7 @@ _INSTEAD = {  # of values that are not supported
 # The error of the type, among several, whose class is given: the key of its option, if known, and the message.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
 _NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel"}  # by library, for model.net LIBRARY.NAME
-_NO_CLASS = r"Expected a dot import path string: \S+"
+_NO_CLASS = r"Expected a dot import path string:(?: \S+)?"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
 _LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
 
