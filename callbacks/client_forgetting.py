@@ -15,9 +15,9 @@ class ClientForgetting(FederatedCallback):
     """F_ki between the clients of a round, on their validation parts (Legate et al., Figures 1 and 5-7).
 
     In the chosen rounds every client's model is asked for every other client's validation part. ``forgetting/client_mean`` is
-    the mean of ``Acc_k(w^i) - Acc_k(w)`` over i and k other than i, with the paper's sign: negative is forgetting, while tables
-    and figures show F_ki, of which positive is. ``forgetting/client_worst`` is the lowest mean over i, of the client k whose
-    data is forgotten most. ``forgetting/clients`` is the picture, with the means of both kinds. Its numbers are the tensors
+    the mean of ``Acc_k(w^i) - Acc_k(w)`` over i and k other than i, with the paper's sign: negative is forgetting, while
+    tables and figures show F_ki, with the other. ``forgetting/client_worst`` is the lowest mean over i, of the client k with
+    the most forgotten data. ``forgetting/clients`` is the picture, with the means of both kinds. Its numbers are the tensors
     ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of client
     i, column k the data of client k. Where clients keep personal models, the model before is that of client i too, and
     ``clients/accuracy_before`` (K, K).

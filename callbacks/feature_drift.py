@@ -9,7 +9,7 @@ from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
 from fl_lightning.callbacks.probe import HeadProbe, head_of, mean_where
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import CohortModels
+from fl_lightning.protocol import CohortModels, NetInputs
 
 
 class FeatureDrift(HeadProbe):
@@ -25,7 +25,7 @@ class FeatureDrift(HeadProbe):
         if not self.due(round):
             return
         inputs, targets = self.probe_samples(module)
-        members = torch.nn.functional.one_hot(targets, len(module.data.classes)).to(inputs.device)  # (S, C)
+        members = torch.nn.functional.one_hot(targets, len(module.data.classes))  # (S, C)
 
         def class_means(net: nn.Module) -> Tensor:
             features = features_of(net, inputs).double()
@@ -43,7 +43,7 @@ class FeatureDrift(HeadProbe):
         log_figure(trainer, "drift/classes", figure, round)
 
 
-def features_of(net: nn.Module, inputs: Tensor) -> Tensor:
+def features_of(net: nn.Module, inputs: NetInputs) -> Tensor:
     """The inputs of the net's head for some samples, (S, d)."""
     caught: list[Tensor] = []
     hook = head_of(net).register_forward_pre_hook(lambda _, arguments: caught.append(arguments[0]))

@@ -3,10 +3,12 @@
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
 from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import NetInputs
 
 
 class Probe(FederatedCallback):
@@ -35,13 +37,13 @@ class Probe(FederatedCallback):
     def wants_models(self, round: int) -> bool:
         return self.due(round)
 
-    def probe_samples(self, module: FederatedModule) -> tuple[Tensor, Tensor]:
+    def probe_samples(self, module: FederatedModule) -> tuple[NetInputs, Tensor]:
         """Inputs (S, ...) as the net takes them, and targets (S,), the same at every call."""
         evaluation = module.data.evaluation
         count = len(evaluation.samples.test.targets)
         indices = torch.arange(0, count * self.samples, count).div(self.samples, rounding_mode="floor").unique()
         inputs, targets = evaluation.samples_at(indices, "test")
-        return torch.cat(list(inputs.split(module.data.eval_batch_size))), targets
+        return tree_map(lambda *parts: torch.cat(parts), *inputs.split(module.data.eval_batch_size)), targets
 
 
 class HeadProbe(Probe):

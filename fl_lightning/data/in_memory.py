@@ -119,15 +119,11 @@ def _stack(samples: list[Any]) -> tuple[dict[str, Tensor], Tensor | list[Any]]:
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    name = _name_of_class(sample)
-    return {key: value for key, value in sample.items() if key != name}, sample[name]
-
-
-def _name_of_class(sample: Mapping[str, Any]) -> str:
+    """The inputs and the class in a sample, or the inputs and classes in a batch."""
     name = next((name for name in _LABELS if name in sample), None)
     if name is None:
         raise ValueError(f"they have {', '.join(map(str, sample))}, but no class: name it {' or '.join(_LABELS)}")
-    return name
+    return {key: value for key, value in sample.items() if key != name}, sample[name]
 
 
 def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:

@@ -124,9 +124,10 @@ class VectorizedEngine(Engine):
         num_steps = stack.facts["num_steps"]  # of all: facts shrink with the stack
         losses = torch.zeros(len(members), dtype=torch.float64, device=self.context.device)
         try:
-            for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
-                resting = self._resting(members[0].client, step)
-                losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting)
+            with sdpa_kernel(SDPBackend.MATH):  # other forms of attention vmap would run client by client
+                for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
+                    resting = self._resting(members[0].client, step)
+                    losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting)
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
@@ -233,8 +234,7 @@ class _Stack:
         batch_dims = Batch._make(None if part is None else 0 for part in batch)
         one_step = partial(local_step, resting=resting)
         stacked_step = torch.vmap(one_step, in_dims=(0, 0, batch_dims, None, None, dims), randomness="error")
-        # Of torch's attention vmap knows the plain form alone: others would run client by client.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.no_grad():
             result = stacked_step(self.weights, untrained, batch, round, step, facts)
             for name, tensor in result.untrained.items():
                 untrained[name].copy_(tensor)

@@ -21,7 +21,7 @@ from fl_lightning.run.arguments import CommonArguments
 class FedCM(FederatedModule):
     """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (K_k lr)``.
 
-    D is 0 in the first round, whose steps are therefore ``alpha`` times as long as FedAvg's. Weights that stay with their
+    D is 0 in the first round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their
     client step along g.
 
     Round:

@@ -5,21 +5,17 @@ J. Lu, S. Li, K. Bao, P. Wang, Z. Qian, S. Ge: Federated Learning with Label-Mas
 client's majority are all classes, the teacher has nothing to tell and the term is 0; the code pulls towards the true class.
 """
 
-from typing import Unpack
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.methods.fedntd import FedNTD
+from fl_lightning.protocol import Client
 
 _NONE = float("-inf")
 
 
-class FedLMD(FederatedModule):
+class FedLMD(FedNTD):
     """The loss plus ``beta tau^2 KL(p || q)`` of the received model's p and the local model's q.
 
     p is over the classes outside the majority and other than the true one; q over all but the true one. The majority are the
@@ -37,25 +33,14 @@ class FedLMD(FederatedModule):
         ValueError: if one of them is out of range.
     """
 
-    def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Unpack[CommonArguments]) -> None:
-        super().__init__(net, **common)
-        check_range("model.beta", beta, at_least=0, hint="0 is FedAvg")
-        check_range("model.temperature", temperature, above=0, hint="the authors' code uses 1")
-        self.beta, self.temperature = beta, temperature
-
     @property
     def released_without_noise(self) -> tuple[str, ...]:
         return (*super().released_without_noise, "the majority classes")
 
-    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        logits = net(batch.inputs)
-        loss = self.loss(logits, batch.targets, client.label_counts)
-        if self.beta == 0:
-            return loss
-        teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
+    def distillation(self, logits: Tensor, teacher_logits: Tensor, targets: Tensor, client: Client) -> Tensor:
         counts = client.train_label_counts
         is_major = counts > counts.sum() / len(counts)
-        return loss + self.beta * label_masking_distillation(logits, teacher, batch.targets, is_major, self.temperature)
+        return label_masking_distillation(logits, teacher_logits, targets, is_major, self.temperature)
 
 
 def label_masking_distillation(

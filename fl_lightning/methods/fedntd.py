@@ -34,7 +34,7 @@ class FedNTD(FederatedModule):
     def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.beta", beta, at_least=0, hint="0 is FedAvg")
-        check_range("model.temperature", temperature, above=0, hint="the paper uses 1")
+        check_range("model.temperature", temperature, above=0, hint="1 leaves logits as they are")
         self.beta, self.temperature = beta, temperature
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
@@ -43,4 +43,8 @@ class FedNTD(FederatedModule):
         if self.beta == 0:
             return loss
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
-        return loss + self.beta * not_true_distillation(logits, teacher, batch.targets, self.temperature, reduction="none")
+        return loss + self.beta * self.distillation(logits, teacher, batch.targets, client)
+
+    def distillation(self, logits: Tensor, teacher_logits: Tensor, targets: Tensor, client: Client) -> Tensor:
+        """The distillation of the received model into the local one, without ``beta``, a value a sample, (B,)."""
+        return not_true_distillation(logits, teacher_logits, targets, self.temperature, reduction="none")

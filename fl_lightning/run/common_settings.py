@@ -4,7 +4,7 @@ from typing import Any
 
 from fl_lightning import __version__
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.run.settings import RunSettings, Settings, described
+from fl_lightning.run.settings import RunSettings, Settings, described, digest
 
 _SHOWN = 60  # characters of a value
 
@@ -19,10 +19,11 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
     settings: RunSettings = method.settings
     inputs = data.samples.input_record
     tensors = {f"{name} of model.net": f"{v.dtype} {tuple(v.shape)}" for name, v in method.net.state_dict().items()}
+    frozen = dict((*method.net.named_parameters(), *method.net.named_buffers()))
     of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "seed")}
     return {
         "the version of fl-lightning": __version__,
-        "shape of the samples": list(inputs.net_shape),
+        "shape of the samples": inputs.net_shape,
         "classes of the samples": list(inputs.classes),
         "data.mean": inputs.mean,
         "data.std": inputs.std,
@@ -30,6 +31,8 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
         **described("data.augment", data.augment),
         **settings.of_method(),
         **tensors,
+        # They are not sent, so that a site has those that it builds, or loads by model.net.
+        "frozen weights of model.net": digest(*(frozen[name] for name in sorted(method.constant_names))),
     }
 
 

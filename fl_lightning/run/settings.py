@@ -71,7 +71,7 @@ class RunSettings:
         settings["data.clients_per_round"] = data.participation.size if data.cohorts is None else None
         settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
         shards = data.shards
-        settings[_HOLDERS] = _digest(shards.train, shards.train_start, shards.validation, data.train_set.targets)
+        settings[_HOLDERS] = digest(shards.train, shards.train_start, shards.validation, data.train_set.targets)
         settings = {**self.of_config, **settings}
         whole = set(limits.values()) == {"1.0"}
         may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
@@ -229,7 +229,7 @@ def described(key: str, value: Any) -> Settings:
     if isinstance(value, Path):
         return {key: None}  # places of files can change
     if isinstance(value, Tensor):
-        return {key: f"tensor {_digest(value)}"}
+        return {key: f"tensor {digest(value)}"}
     if isinstance(value, Mapping):
         return {name: part for child, inner in value.items() for name, part in described(f"{key}.{child}", inner).items()}
     if isinstance(value, Sequence):
@@ -271,12 +271,13 @@ def _name(named: Any) -> str:
     return named.__qualname__
 
 
-def _digest(*tensors: Tensor) -> str:
-    digest = 0
+def digest(*tensors: Tensor) -> str:
+    """Eight hexadecimal digits that depend on all values of some tensors."""
+    crc = 0
     for tensor in tensors:
         values = tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
-        digest = zlib.crc32(values.detach().cpu().numpy().tobytes(), digest)
-    return f"{digest:08x}"
+        crc = zlib.crc32(values.detach().cpu().numpy().tobytes(), crc)
+    return f"{crc:08x}"
 
 
 def _data(trainer: Trainer) -> FederatedDataModule:

@@ -83,7 +83,7 @@ class GridSites(Sites):
             self._asked |= dict.fromkeys(new, now + _LOST)
         refusals: list[str] = []
         for node, answer in self._receive(self._questions).items():
-            if answer.has_error():  # such as a site whose process does not run yet
+            if answer.has_error():  # such as a site before its process runs
                 self._asked[node] = now + _ANEW
                 self._say(str(answer.error.reason))
                 continue

@@ -69,7 +69,7 @@ def test_without_distillation_it_is_fedavg(tiny):
     ("settings", "message"),
     [
         ({"beta": -1.0}, "model.beta is -1.0, must be at least 0: 0 is FedAvg"),
-        ({"temperature": 0.0}, "model.temperature is 0.0, must be above 0: the authors' code uses 1"),
+        ({"temperature": 0.0}, "model.temperature is 0.0, must be above 0: 1 leaves logits as they are"),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):

@@ -50,7 +50,7 @@ def test_the_first_step_is_fedavgs_where_modes_do_not_matter(tiny):
     ("settings", "message"),
     [
         ({"beta": -0.5}, "model.beta is -0.5, must be at least 0: 0 is FedAvg"),
-        ({"temperature": 0.0}, "model.temperature is 0.0, must be above 0: the paper uses 1"),
+        ({"temperature": 0.0}, "model.temperature is 0.0, must be above 0: 1 leaves logits as they are"),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):

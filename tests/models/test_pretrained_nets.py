@@ -81,8 +81,6 @@ def looped(begun, data):
             weights = {name: dict(copied.named_parameters())[name] for name in trained}
             for batch in data.client_batches().batches(client, round, STEPS):
                 inputs = batch.inputs if isinstance(batch.inputs, dict) else {"pixel_values": batch.inputs}
-                hidden = next(iter(copied.features._forward_hooks), None)
-                assert hidden is not None
                 logits = copied.classifier(type(copied.features).forward(copied.features, **inputs).logits)
                 gradients = torch.autograd.grad(nn.functional.cross_entropy(logits, batch.targets), [*weights.values()])
                 for weight, gradient in zip(weights.values(), gradients):

@@ -118,8 +118,8 @@ class Reports(RoundCallback):
 def run(fit):
     """Fit a method, over a grid or simulated; returns it with the reports of its rounds."""
 
-    def fitted(name, grid=None, rounds=4, deadline=30.0, data=None, callbacks=(), **settings):
-        method, reports = make(name, "sequential" if grid is None else "flower"), Reports()
+    def fitted(name, grid=None, rounds=4, deadline=30.0, data=None, callbacks=(), method=None, **settings):
+        method, reports = make(name, "sequential" if grid is None else "flower", **(method or {})), Reports()
         settings = {"limit_val_batches": 0, "callbacks": [reports, *callbacks], **settings}
         with nullcontext() if grid is None else connected(GridSites(grid, deadline)):
             fit(method, data or digits(), rounds, **settings)
@@ -231,6 +231,15 @@ def test_a_site_that_comes_back_as_another_node_is_found(run, tmp_path):
     data = [digits(cohorts=[[0, 1], [0, 1], [1, 2], [0, 1]]) for _ in range(2)]
     method, _ = run("SCAFFOLD", grid, callbacks=[ComesBack()], data=data[0])
     same(method, run("SCAFFOLD", data=data[1])[0])
+
+
+def test_other_frozen_weights_at_a_site_are_refused(run, tmp_path):
+    """They are not sent: sites do not read model.initial_weights, and would train another net than the server's."""
+    torch.save(MLP((1, 8, 8), 10).state_dict(), tmp_path / "net.pt")
+    method = {"trained": ["classifier.*"], "initial_weights": str(tmp_path / "net.pt")}
+    sites = (Site(make("FedAvg", **method), digits(), k, tmp_path / str(k), CPU) for k in range(CLIENTS))
+    with pytest.raises(ValueError, match="has other settings than the server: frozen weights of model.net is"):
+        run("FedAvg", SomeGrid({100 - site.client: site for site in sites}), method=method)
 
 
 def test_a_client_without_a_site_is_named(run, tmp_path):
