@@ -216,7 +216,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         """Build the net from the data's shape and classes, with initial weights from the seed."""
         data = self.federation
         if isinstance(data, FederatedDataModule) and data.tasks is not None:
-            check_tasks(self.needs, type(self).__name__, data.tasks)
+            check_tasks(self, data.tasks)
         super().configure_model()
         if isinstance(data, FederatedDataModule):
             check_outputs(self.net, data)

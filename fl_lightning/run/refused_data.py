@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import type_names
@@ -88,22 +89,20 @@ def _outputs(net: nn.Module, inputs: NetInputs) -> object:
     return outputs
 
 
-def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
-    """Refuse tasks that a method does not learn.
-
-    Args:
-        needs: the method's needs, which include the tasks that it learns.
-        method: the name of its class, for the message.
+def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
+    """Refuse tasks that a method, with its learner, does not learn.
 
     Raises:
-        ValueError: with a method that learns them.
+        ValueError: naming what learns other tasks, with a learner of these.
     """
-    if needs.data.arriving_classes if tasks.global_model else needs.data.task_streams:
+    needs = method.needs.data
+    if needs.arriving_classes if tasks.global_model else needs.task_streams:
         return
-    learns = "other" if needs.data.arriving_classes or needs.data.task_streams else "no"
-    learner = "ClassLearner" if tasks.global_model else "EWC"
+    learner = type(method if method.tasks.needs == Needs() else method.tasks).__name__
+    learns = "other" if needs.arriving_classes or needs.task_streams else "no"
+    cure = "ClassLearner or ServerEWC" if tasks.global_model else "TaskLearner or EWC"
     raise ValueError(
-        f"data.tasks is {tasks}, but {method} learns {learns} tasks: set model.tasks, as to {learner}, or data.tasks to null"
+        f"data.tasks is {tasks}, but {learner} learns {learns} tasks: set model.tasks, as to {cure}, or data.tasks to null"
     )
 
 
