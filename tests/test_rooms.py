@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = [
     {"__init__", "__main__"},
     {"command_line"},
+    {"bench"},
     {"watch", "sweep"},
     {"report", "attacks", "export", "config_files", "sites"},
     {"tasks", "trainer"},
