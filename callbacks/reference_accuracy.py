@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -10,10 +10,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import heatmap, height_of, panels
-from fl_lightning.data import EvaluationInputs
-from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.sources.by_name import open_source
-from fl_lightning.data.sources.source import Source
+from fl_lightning.evaluation.reference_sets import ReferenceSets, ReferenceSource
 from fl_lightning.metrics import accuracy_by_owner, loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
@@ -32,7 +29,7 @@ class ReferenceAccuracy(FederatedCallback):
     Args:
         sets: by name, the sources of the reference sets, of which the test samples count; their classes are among those of
             ``data.source``.
-        root: folder of the sources, as ``data.root``.
+        root: folder of the sources; None: that of ``data.root``.
         every, rounds: the chosen rounds.
 
     Raises:
@@ -41,7 +38,7 @@ class ReferenceAccuracy(FederatedCallback):
     """
 
     def __init__(
-        self, sets: Mapping[str, str | Source], root: str = "data", every: int = 10, rounds: list[int] | None = None
+        self, sets: Mapping[str, ReferenceSource], root: str | None = None, every: int = 10, rounds: list[int] | None = None
     ) -> None:
         super().__init__(every, rounds)
         if not sets:
@@ -49,9 +46,8 @@ class ReferenceAccuracy(FederatedCallback):
         for name in sets:
             if not re.fullmatch(r"\w+", name):
                 raise ValueError(f"ReferenceAccuracy.sets has {name!r}, must be one word of letters, digits and _: rename it")
-        self.sets = {name: open_source(source) for name, source in sets.items()}
-        self.root = Path(root)
-        self._held: dict[str, tuple[EvaluationInputs, Tensor]] = {}
+        self.sets = ReferenceSets(sets, root)
+        self._held: dict[str, tuple[Any, Tensor]] = {}  # evaluation inputs and classes, by the set's name
 
     def wants_models(self, round: int) -> bool:
         return self.due(round)
@@ -62,7 +58,7 @@ class ReferenceAccuracy(FederatedCallback):
                 f"callback ReferenceAccuracy: model is {type(module).__name__}, whose clients keep parts of the net, so that "
                 "there is no global model to ask: leave the callback out"
             )
-        self._held = {name: self._prepared(name, source, module) for name, source in self.sets.items()}
+        self._held = self.sets.prepare(module.data)
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:
@@ -116,21 +112,3 @@ class ReferenceAccuracy(FederatedCallback):
     def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
         """(...) from logits (..., n, C)."""
         return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
-
-    def _prepared(self, name: str, source: Source, module: FederatedModule) -> tuple[EvaluationInputs, Tensor]:
-        """The test samples of a reference set as the net takes them, and their classes in the federation."""
-        dataset, data = source.load(self.root), module.data
-        what = f"ReferenceAccuracy.sets has {name}, "
-        if len(dataset.test) == 0:
-            raise ValueError(f"{what}which has no test sample: give another source")
-        strange = [known for known in dataset.classes if known not in data.classes]
-        if strange:
-            raise ValueError(f"{what}with the class {strange[0]}, which data.source lacks: its net has no output for it")
-        samples = PreparedSamples(dataset, data.preparation, "auto", 0)
-        given, taken = ((record.shape, record.dtype) for record in (samples.input_record, data.samples.input_record))
-        if given != taken:
-            raise ValueError(f"{what}with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
-        samples.to(data.preparation.device, data.preparation.dtype, announce=False)
-        label = torch.tensor([data.classes.index(known) for known in dataset.classes])
-        inputs = samples.inputs("test", torch.arange(len(dataset.test)))
-        return inputs, label[dataset.test.targets].to(data.preparation.device)

@@ -10,7 +10,6 @@ from fl_lightning.sweep.settings import Settings, parse_settings
 
 SWEEP = "sweep"  # the key of a sweep's name, next to those that the sweeps vary
 PSNR, SSIM = "attack/psnr", "attack/ssim"  # of the images that an attack recovered, means
-WALL_SECONDS, PROCESSOR_SECONDS = "seconds", "processor_seconds"  # of the rounds by the clock; of the run's processes
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
-
-from fl_lightning.report.costs import time_of_rounds
-from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.runs import Run, read_run
 from fl_lightning.run.record_lines import RECORD_FILE
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.sweep.points import Point, as_options, point_name
 from fl_lightning.sweep.points import Run as SweepRun
-from fl_lightning.sweep.run_folder import final_metrics
+from fl_lightning.sweep.run_folder import RunFolder
+from fl_lightning.sweep.run_scalars import CHANCE, PROCESSOR_SECONDS, run_scalars
 from fl_lightning.sweep.study import Record, SweepStudy
-from studies.declaration import PROCESSOR_SECONDS, PSNR, SSIM, SWEEP, WALL_SECONDS, Study, Sweep
+from studies.declaration import PSNR, SSIM, SWEEP, Study, Sweep
 
 _FIXED = (SWEEP, "seed", "ended", "version", "commit", "source", "command", "error")
 _ENDED = ("done", "failed")
-_MEGABYTE = 1e6
 _MOST_PSNR = 100.0  # dB, for images that were recovered bit for bit, of which it is infinite
 ATTACK_FILE = Path("attack", "attack.json")
-CHANCE = "class_accuracy/times_chance"  # of the final model: its accuracy, the mean over classes, times their number
 _COLLAPSED = 1.1  # times chance
 COLLAPSED_IS = (
     f"its final model's accuracy, the mean over classes, is at most {_COLLAPSED} times chance; a model that predicts a single "
@@ -116,7 +111,10 @@ class Collector:
         return [self._folder(sweep, record) for record in self._records(sweep) if record.stands == "done"]
 
     def _folder(self, sweep: Sweep, record: Record) -> Path:
-        return _version(sweep_folder(self._out, sweep) / record.run.name / Path(sweep.settings.config).stem)
+        folder = RunFolder(sweep_folder(self._out, sweep) / record.run.name, Path(sweep.settings.config).stem).finished()
+        if folder is None:
+            raise ValueError(f"{record.run.name} of {sweep_folder(self._out, sweep)} has no results.json: {_CURE}")
+        return folder
 
     def _result(self, sweep: Sweep, record: Record) -> Result:
         point, seed = record.run.point, record.run.seed
@@ -133,31 +131,13 @@ class Collector:
         version, commit = run.results["version"], run.results["commit"] or ""
         source = Path(str(run.config["data.source"])).name
         spent = {} if record.processor_seconds is None else {PROCESSOR_SECONDS: round(record.processor_seconds, 1)}
-        numbers = scalars(run) | attack_scores(folder) | spent
+        numbers = run_scalars(run) | attack_scores(folder) | spent
         return Result(sweep.name, point, seed, "done", version, commit, source, said, "", numbers)
 
 
 def sweep_folder(out: Path, sweep: Sweep) -> Path:
     """Where the runs of a sweep lie."""
     return out / sweep.name
-
-
-def _version(runs: Path) -> Path:
-    """The newest version folder that has results."""
-    return sorted(runs.glob("version_*/results.json"))[-1].parent
-
-
-def scalars(run: Run) -> dict[str, float]:
-    """The numbers at the end of a run, its costs, and the means over rounds of what it has measured of forgetting."""
-    results, log = run.results, run.log.scalars
-    means = {f"{name}/mean": mean_after_first(run, name) for name in log if name.startswith("forgetting/")}
-    reached = {f"rounds_to/{target}": number for target, number in results["rounds_to_target"].items() if number is not None}
-    classes = [curve.values[-1] for name, curve in log.items() if name.startswith("class_accuracy/")]
-    spread = {"class_accuracy/sd": float(np.std(classes)), CHANCE: float(np.sum(classes))} if classes else {}
-    costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
-    times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}
-    measured = {**final_metrics(results), **means, **reached, **spread, **costs, **times}
-    return {name: value for name, value in measured.items() if math.isfinite(value)}
 
 
 def attack_scores(folder: Path) -> dict[str, float]:

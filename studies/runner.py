@@ -11,9 +11,10 @@ from fl_lightning.command_line.sweep import enter
 from fl_lightning.report.costs import duration
 from fl_lightning.sweep.entered_sweep import EnteredSweep
 from fl_lightning.sweep.points import Run
+from fl_lightning.sweep.run_scalars import WALL_SECONDS
 from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.worker import Stop
-from studies.declaration import WALL_SECONDS, Study, Sweep
+from studies.declaration import Study, Sweep
 from studies.page import PAGE, write_page
 from studies.results_file import ATTACK_FILE, Collector, Result, read_results, recorded_results, sweep_folder, write_results
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.report.study import Spread, holm, paired_test
-from fl_lightning.report.tables import DASH, not_all, number
+from fl_lightning.report.tables import DASH, markdown, not_all, number, spread_and_interval
 from fl_lightning.sweep.points import short_keys
 from studies.declaration import SWEEP, Study
 from studies.results_file import Result
@@ -72,10 +72,13 @@ def all_runs(study: Study, found: Sequence[Group]) -> str:
     columns = ["runs", *study.measures.values(), *(["code"] if len(codes) > 1 else [])]
     rows = []
     for group in found:
-        cells = [not_all(len(group.by_seed(name)), len(group.runs)) or _text(group.over_all(name)) for name in study.measures]
+        cells = [
+            not_all(len(group.by_seed(name)), len(group.runs)) or spread_and_interval(group.over_all(name))
+            for name in study.measures
+        ]
         code = [", ".join(dict.fromkeys(run.code for run in group.done)) or DASH] if len(codes) > 1 else []
         rows.append([*_names(study, group), group.said, *cells, *code])
-    return _markdown([*_headings(study), *columns], rows)
+    return markdown([*_headings(study), *columns], rows)
 
 
 def compared(study: Study, found: Sequence[Group]) -> str:
@@ -125,10 +128,10 @@ def _tests(study: Study, differences: Sequence[_Difference]) -> str:
     corrected = holm([p for _, p in results])
     rows = []
     for of, (values, p), p_holm in zip(differences, results, corrected, strict=True):
-        change = not_all(len(values.values), len(of.seeds)) or _text(values, sign="+")
+        change = not_all(len(values.values), len(of.seeds)) or spread_and_interval(values, sign="+")
         tested = [of.heading, str(len(of.seeds)), change, number(p, ".2g"), number(p_holm, ".2g")]
         rows.append([*_names(study, of.group), *tested])
-    return _markdown([*_headings(study), "measure", "pairs", "difference", "p", "p (Holm)"], rows) if rows else ""
+    return markdown([*_headings(study), "measure", "pairs", "difference", "p", "p (Holm)"], rows) if rows else ""
 
 
 def _with_baselines(study: Study, found: Sequence[Group]) -> list[tuple[Group, Group]]:
@@ -173,25 +176,3 @@ def _headings(study: Study) -> list[str]:
 
 def _names(study: Study, group: Group) -> list[str]:
     return [group.setting.get(key, DASH) for key in _named_keys(study)]
-
-
-def _text(values: Spread, sign: str = "") -> str:
-    if not values.values:
-        return DASH
-    form = f"{sign}z.{_digits(values)}f"
-    text = format(values.mean, form)
-    if len(values.values) > 1:
-        text += f" ± {values.deviation:.{_digits(values)}f}"
-    low, high = values.interval
-    return text if math.isnan(low) else f"{text} ({low:{form}} to {high:{form}})"
-
-
-def _digits(values: Spread) -> int:
-    """Accuracies have three decimals, bytes and seconds fewer."""
-    largest = max(map(abs, values.values))
-    return 3 if largest < 10 else 1 if largest < 1000 else 0
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

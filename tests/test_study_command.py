@@ -23,6 +23,7 @@ import fl_lightning
 from fl_lightning.config_files.bundled import bundled_rows
 from fl_lightning.report.log import Curve
 from fl_lightning.report.runs import Run
+from fl_lightning.sweep.run_scalars import CHANCE, run_scalars
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -201,13 +202,12 @@ def test_no_difference_is_over_survivors(small, results):
 def test_runs_that_predict_one_class_are_named(small, results, tmp_path):
     """By hand: of four classes one is right always, the others never; the sum over classes is 1, chance, however they are."""
     from studies.page import page
-    from studies.results_file import CHANCE, scalars
 
     log = {f"class_accuracy/{name}": Curve(np.array([0, 9]), np.array([0.5, last])) for name, last in zip("abcd", [0, 1, 0, 0])}
     ended = {"rounds": 9, "bytes_up": 0, "bytes_down": 0, "rounds_to_target": {}, "newest_forgetting": {}, "tasks": {}}
     ended |= {"test_accuracy": {}, "val_accuracy": {}, "personal": {}}
     run = Run(tmp_path, {}, ended, SimpleNamespace(scalars=log, sessions=[]))
-    assert scalars(run)[CHANCE] == 1.0
+    assert run_scalars(run)[CHANCE] == 1.0
     runs = [results("CrossEntropy", seed, test_accuracy=0.25, **{CHANCE: value}) for seed, value in ((1, 1.0), (2, 1.2))]
     text = page(small, runs)
     assert "| CrossEntropy | 2, 1 collapsed | 0.250" in text

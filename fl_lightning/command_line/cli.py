@@ -84,7 +84,7 @@ def _imported(name: str, options: Sequence[str], given: dict[str, Any]) -> Calla
     if name in COMMANDS:
         import_module("fl_lightning.callbacks")
         return partial(COMMANDS[name], **given)
-    if name in ("attack", "sweep"):
+    if name in ("attack", "bench", "sweep"):
         return partial(import_module(f"fl_lightning.command_line.{name}").run, options)
     return partial(import_module("fl_lightning.command_line.trainer_command").run, name, options)
 

@@ -215,6 +215,7 @@ SUBCOMMANDS = {
     "predict": "write a checkpoint's predictions on the test set to a file",
     "partition": "write, draw and measure who would hold which samples, without training",
     "sweep": "train every combination of values and seeds",
+    "bench": "compare a method with others on a fixed federation",
     "attack": "recover images of clients from the updates that they send",
     **{name: _few_words(command) for name, command in COMMANDS.items()},
     "configs": "list the bundled configs, or print one",

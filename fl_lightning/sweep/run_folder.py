@@ -28,19 +28,23 @@ class RunFolder:
         self.output = path / "output.txt"
         self._seen_round = -1
 
+    def finished(self) -> Path | None:
+        """The newest ``version_N`` with results; None before the end of the fit."""
+        found = sorted(self._versions.glob("version_*/results.json"))
+        return found[-1].parent if found else None
+
     def metrics(self) -> dict[str, float] | None:
         """The numbers of a finished fit that sweeps compare; None before its end.
 
         Forgetting has two names: that with ``/last`` is the last measured one, that with ``/mean`` the mean of reports.
         """
-        found = sorted(self._versions.glob("version_*/results.json"))
-        if not found:
+        if (version := self.finished()) is None:
             return None
-        curves = _log(found[-1].parent, _FORGETTING).scalars
+        curves = _log(version, _FORGETTING).scalars
         forgetting = {name: curve for name, curve in curves.items() if name.startswith(_FORGETTING)}
         means = {f"{name}/mean": mean_over_rounds(curve.by_round()) for name, curve in forgetting.items()}
         finite = {name: value for name, value in means.items() if math.isfinite(value)}
-        return final_metrics(json.loads(found[-1].read_text())) | finite
+        return final_metrics(json.loads((version / "results.json").read_text())) | finite
 
     def prepare(self) -> list[str]:
         """Options with which the fit continues from the newest checkpoint; without one it starts again, in an empty folder."""

@@ -1,0 +1,115 @@
+"""The federations of forgetbench: what is fixed, and digests by which everybody can tell that it is the same."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fl_lightning.checks import did_you_mean
+from fl_lightning.config_files.reading import config_values
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.state.strict_yaml import load_yaml
+
+_FREE = ("data.root", "data.num_workers", "data.storage", "trainer.accelerator", "trainer.devices")
+_FIXED = ("model.net", "model.local_steps", "model.local_epochs", "model.initial_weights", "model.tasks.rounds_per_task")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One of the federations.
+
+    Args:
+        name: on the command line.
+        config: the bundled config of a run.
+        seeds: those of a whole cell.
+        megabytes: budget of a run, up and down together, in 10^6 bytes.
+        processor_hours: budget of a run.
+        measures: column of the table -> scalar of :func:`fl_lightning.sweep.run_scalars.run_scalars`.
+        partitions: seed -> the first of :func:`data_digests`.
+        pretrained: bundled config of the net that runs begin with; empty for none.
+    """
+
+    name: str
+    config: str
+    seeds: Sequence[int]
+    megabytes: float
+    processor_hours: float
+    measures: Mapping[str, str]
+    partitions: Mapping[int, str]
+    pretrained: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of all of this and of the contents of the configs: a results file of another digest is of another federation."""
+        contents = [config_values(config) for config in (self.config, self.pretrained) if config]
+        return digest_of([asdict(self), contents])
+
+
+@cache
+def federations() -> dict[str, Federation]:
+    """All federations by name."""
+    declared = load_yaml((resources.files("fl_lightning.bench") / "federations.yaml").read_text(encoding="utf-8"))
+    return {name: Federation(name, **settings) for name, settings in declared.items()}
+
+
+def federation(name: str) -> Federation:
+    """The federation of a name.
+
+    Raises:
+        ValueError: naming all, if there is none.
+    """
+    known = federations()
+    if name not in known:
+        cure = did_you_mean(name, known, otherwise="docs/forgetbench.md describes them")
+        raise ValueError(f"--federation is {name}, must be one of {', '.join(known)}: {cure}")
+    return known[name]
+
+
+def digest_of(content: object) -> str:
+    """SHA-256 of a content as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def data_digests(data: FederatedDataModule) -> tuple[str, str]:
+    """Digest of the labels and of who holds which sample, and digest of the samples' inputs.
+
+    They are two because images can be stored with losses: then they have other bytes, in the same order, with the same labels.
+
+    Args:
+        data: after ``setup``.
+    """
+    dataset, shards = data.samples.dataset, data.shards
+    held = (shards.train, shards.train_start, shards.validation, shards.validation_start)
+    inputs = tree_leaves([dataset.train.inputs, dataset.test.inputs])
+    return _digest([dataset.train.targets, dataset.test.targets, *held]), _digest(inputs)
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_options(keys: Iterable[str]) -> None:
+    """Check that options change the method and nothing else.
+
+    Args:
+        keys: of the command line, such as ``model.mu``.
+
+    Raises:
+        ValueError: naming the first that is fixed.
+    """
+    for key in keys:
+        is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in _FIXED)
+        if is_fixed or not (key.startswith("model.") or key in _FREE):
+            raise ValueError(
+                f"--{key} is fixed by forgetbench: options of the method (--model.mu), the loss and the rates are free, and "
+                f"{', '.join(_FREE)}"
+            )

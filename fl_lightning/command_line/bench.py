@@ -1,0 +1,203 @@
+"""``fl-lightning bench forgetbench``: a method on a fixed federation, and the table of results files."""
+
+import hashlib
+import re
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from fl_lightning import __version__
+from fl_lightning.bench.federation import Federation, check_options, data_digests, digest_of, federation, federations
+from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
+from fl_lightning.bench.table import table
+from fl_lightning.checks import check_range
+from fl_lightning.command_line.parsing import options_of
+from fl_lightning.command_line.sweep import enter
+from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
+from fl_lightning.report.runs import read_run
+from fl_lightning.run.provenance import commit
+from fl_lightning.state.checkpoint import part_of, read_checkpoint
+from fl_lightning.sweep.points import parse_seeds
+from fl_lightning.sweep.run_folder import RunFolder
+from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS, run_scalars
+from fl_lightning.sweep.screen import open_screen
+from fl_lightning.sweep.settings import parse_settings
+from fl_lightning.sweep.study import SweepStudy
+from fl_lightning.sweep.worker import Stop
+
+_NAME = "forgetbench"
+_EXAMPLE = """example:
+  fl-lightning bench forgetbench --method my_method.MyMethod --model.mu 0.1
+  fl-lightning bench forgetbench --table forgetbench/*.json
+
+Other options go to each fl-lightning fit: those of the method, its loss and its rates. The same command, given again, goes on
+where it stopped. docs/forgetbench.md describes the federations and the protocol."""
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A method on a federation, as it was typed."""
+
+    federation: Federation
+    method: str
+    options: list[str]  # for each fit
+    seeds: list[int]
+    jobs: int
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Of the results file and of the folder of the runs."""
+        words = re.sub(r"[^\w.=]+", "_", " ".join([self.method, *self.free]))
+        return f"{self.federation.name}-{words}"[:100] + (f"-{digest_of(self.free)[:8]}" if self.free else "")
+
+    @property
+    def free(self) -> list[str]:
+        """Options of the method, its loss and its rates."""
+        return self._options_that(lambda key: key.startswith("model."))
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """The other options: where the data is and on what device runs are carried out."""
+        return self._options_that(lambda key: not key.startswith("model."))
+
+    def _options_that(self, fit: Callable[[str], bool]) -> list[str]:
+        pairs = [(key, value) for key, value in options_of(self.options) if fit(key)]
+        return [word for key, value in pairs for word in (f"--{key}", *([] if value is None else [value]))]
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a cell and write its results file, or print the table of results files.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line, if the command, the data or a results file is not as it must be.
+        SystemExit: with 130 or 143 after Ctrl-C or SIGTERM.
+    """
+    given, options = _parser().parse_known_args(arguments)
+    if given.bench != _NAME:
+        raise ValueError(f"BENCH is {given.bench}, must be {_NAME}: docs/forgetbench.md describes it")
+    if (given.method is None) == (given.table is None):
+        raise ValueError("give either --method CLASS, to run a cell, or --table FILES, for the table of results files")
+    if given.table is not None:
+        if options:
+            raise ValueError(f"{options[0]} does not combine with --table: leave it out")
+        print(table([read_cell(path) for path in given.table]))
+        return
+    check_range("--jobs", given.jobs, at_least=1)
+    check_options(key for key, _ in options_of(options))
+    of = federation(given.federation)
+    seeds = list(of.seeds) if given.seeds is None else parse_seeds(given.seeds)
+    if strange := [seed for seed in seeds if seed not in of.seeds]:
+        raise ValueError(f"--seeds has {strange[0]}, but {of.name} has the seeds {', '.join(map(str, of.seeds))}: give some")
+    command = _Command(of, given.method, options, seeds, given.jobs, given.out)
+    cell, path = _run_cell(command), given.out / f"{command.name}.json"
+    write_cell(cell, path)
+    print(table([cell]))
+    print(f"Results file: {path}")
+
+
+def _run_cell(command: _Command) -> Cell:
+    digests = _checked_data(command)
+    of, out = command.federation, command.out / "runs"
+    weights = _pretrained(command, out / f"{of.name}-pretrained") if of.pretrained else None
+    begin = [] if weights is None else ["--model.initial_weights", str(weights)]
+    method = ["--model", command.method, *command.options, *begin]
+    folders, seconds = _swept(of.config, method, command.seeds, command.jobs, out / command.name)
+    runs = {}
+    for seed, folder in folders.items():
+        spent = {} if seconds[seed] is None else {PROCESSOR_SECONDS: seconds[seed]}
+        runs[seed] = CellRun(*digests[seed], run_scalars(read_run(folder)) | spent)
+    return Cell(
+        federation=of.name,
+        method=command.method,
+        options=command.free,
+        version=__version__,
+        commit=commit() or "",
+        code=_code(str(read_run(folders[command.seeds[0]]).config["model"])),
+        initial_weights="" if weights is None else _weights_digest(weights),
+        runs=runs,
+    )
+
+
+def _checked_data(command: _Command) -> dict[int, tuple[str, str]]:
+    """Digests of each seed's data, before anything runs."""
+    of, digests = command.federation, {}
+    for seed in command.seeds:
+        options = ["--config", of.config, "--model", command.method, *command.options, "--seed_everything", str(seed)]
+        config = parse_trainer_command("fit", options)
+        del config["model"], config["trainer"]
+        data = trainer_parser("fit").instantiate(config).data
+        data.setup()
+        digests[seed] = data_digests(data)
+        if digests[seed][0] != of.partitions.get(seed):
+            raise ValueError(
+                f"data.root has other samples than those of {of.name}, by their labels and seed {seed}: docs/forgetbench.md "
+                f"describes the folder (digest {digests[seed][0]})"
+            )
+    return digests
+
+
+def _pretrained(command: _Command, out: Path) -> Path:
+    """The checkpoint that all runs begin with; it is trained once for all methods."""
+    folders, _ = _swept(command.federation.pretrained, command.elsewhere, [0], 1, out)
+    return folders[0] / "checkpoints" / "last.ckpt"
+
+
+def _swept(
+    config: str, options: Sequence[str], seeds: Sequence[int], jobs: int, out: Path
+) -> tuple[dict[int, Path], dict[int, float | None]]:
+    """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds."""
+    typed = ["--config", config, "--seeds", str([*seeds]), "--jobs", str(jobs), "--out", str(out)]
+    with Stop() as stop:
+        sweep = enter(replace(parse_settings(typed), options=list(options)))
+        with open_screen() as screen:
+            sweep.work(screen, stop)
+    sweep.report(stop.signals)
+    folders, seconds = {}, {}
+    for record in SweepStudy(out).records():
+        folder = RunFolder(out / record.run.name, Path(config).stem).finished()
+        if folder is not None and record.run.seed in seeds:
+            folders[record.run.seed], seconds[record.run.seed] = folder, record.processor_seconds
+    return folders, seconds
+
+
+def _code(method: str) -> str:
+    """Digest of the file that defines a method, by its full name."""
+    file = sys.modules[import_module(method.rpartition(".")[0]).__name__].__dict__[method.rpartition(".")[2]].__module__
+    return hashlib.sha256(Path(str(sys.modules[file].__file__)).read_bytes()).hexdigest()
+
+
+def _weights_digest(checkpoint: Path) -> str:
+    weights = part_of(read_checkpoint(checkpoint, "model.initial_weights")["state_dict"], "net")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}: fl-lightning bench --help shows the options")
+
+
+def _parser() -> ArgumentParser:
+    parser = _Parser(
+        prog="fl-lightning bench",
+        description="Run a method on a federation that is fixed to the byte, or print the table of results files.",
+        epilog=_EXAMPLE,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("bench", metavar="BENCH", help=f"{_NAME}, docs/forgetbench.md")
+    add("--method", metavar="CLASS", help="the method: FedProx, or my_method.MyMethod of a file in the working folder")
+    add("--federation", default="digits", metavar="NAME", help=f"{', '.join(federations())}; default digits")
+    add("--seeds", metavar="SEEDS", help="a part of the federation's seeds, such as [1,2]; default all")
+    add("--jobs", type=int, default=1, metavar="N", help="runs at once; default 1")
+    add("--out", type=Path, default=Path("forgetbench"), metavar="FOLDER", help="of results and runs; default forgetbench")
+    add("--table", type=Path, nargs="+", metavar="FILE", help="results files, of anybody")
+    return parser

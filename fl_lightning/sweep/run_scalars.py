@@ -1,0 +1,36 @@
+"""The numbers of a finished run by which studies and benchmarks compare."""
+
+import math
+
+import numpy as np
+
+from fl_lightning.report.costs import time_of_rounds
+from fl_lightning.report.forgetting import mean_after_first
+from fl_lightning.report.runs import Run
+from fl_lightning.sweep.run_folder import final_metrics
+
+WALL_SECONDS, PROCESSOR_SECONDS = "seconds", "processor_seconds"  # of the rounds by the clock; of the run's processes
+CHANCE = "class_accuracy/times_chance"  # of the final model: its accuracy, the mean over classes, times their number
+_MEGABYTE = 1e6
+
+
+def run_scalars(run: Run) -> dict[str, float]:
+    """The numbers at the end of a run, its costs, and the means over rounds of what it has measured of forgetting.
+
+    ``reference/NAME/lost`` is the accuracy on a reference set before round 1 less that at the end.
+    """
+    results, log = run.results, run.log.scalars
+    means = {f"{name}/mean": mean_after_first(run, name) for name in log if name.startswith("forgetting/")}
+    reached = {f"rounds_to/{target}": number for target, number in results["rounds_to_target"].items() if number is not None}
+    classes = [curve.values[-1] for name, curve in log.items() if name.startswith("class_accuracy/")]
+    spread = {"class_accuracy/sd": float(np.std(classes)), CHANCE: float(np.sum(classes))} if classes else {}
+    references = {name: curve.values for name, curve in log.items() if name.startswith("reference/")}
+    lost = {
+        f"{name.removesuffix('/accuracy')}/lost": float(values[0] - values[-1])
+        for name, values in references.items()
+        if name.endswith("/accuracy")
+    }
+    costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
+    times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}
+    measured = {**final_metrics(results), **means, **reached, **spread, **lost, **costs, **times}
+    return {name: value for name, value in measured.items() if math.isfinite(value)}
