@@ -1,6 +1,5 @@
 """ReferenceAccuracy: what training does to knowledge that the federation does not train on."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,11 +9,10 @@ from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import heatmap, height_of, panels
-from fl_lightning.data import EvaluationInputs
-from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.callbacks.reference_sets import accuracy_on, held_references, named_sources
+from fl_lightning.data.reference_samples import ReferenceSamples
 from fl_lightning.data.sources.source import Source
-from fl_lightning.metrics import accuracy_by_owner, loss_by_owner
+from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
 
@@ -44,25 +42,15 @@ class ReferenceAccuracy(FederatedCallback):
         self, sets: Mapping[str, str | Source], root: str = "data", every: int = 10, rounds: list[int] | None = None
     ) -> None:
         super().__init__(every, rounds)
-        if not sets:
-            raise ValueError("ReferenceAccuracy.sets is empty: give a source by name")
-        for name in sets:
-            if not re.fullmatch(r"\w+", name):
-                raise ValueError(f"ReferenceAccuracy.sets has {name!r}, must be one word of letters, digits and _: rename it")
-        self.sets = {name: open_source(source) for name, source in sets.items()}
+        self.sets = named_sources("ReferenceAccuracy.sets", sets)
         self.root = Path(root)
-        self._held: dict[str, tuple[EvaluationInputs, Tensor]] = {}
+        self._held: dict[str, ReferenceSamples] = {}
 
     def wants_models(self, round: int) -> bool:
         return self.due(round)
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if not module.has_global_model:
-            raise ValueError(
-                f"callback ReferenceAccuracy: model is {type(module).__name__}, whose clients keep parts of the net, so that "
-                "there is no global model to ask: leave the callback out"
-            )
-        self._held = {name: self._prepared(name, source, module) for name, source in self.sets.items()}
+        self._held = held_references(type(self).__name__, self.sets, self.root, module)
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:
@@ -73,11 +61,9 @@ class ReferenceAccuracy(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return
-        pairs = [
-            (self._accuracy(models.predict_received(inputs), targets), self._accuracy(models.predict(inputs), targets))
-            for inputs, targets in self._held.values()
-        ]
-        before, after = torch.stack([one for one, _ in pairs]), torch.stack([other for _, other in pairs], dim=1)
+        held = self._held.values()
+        before = torch.stack([accuracy_on(models.predict_received(one.inputs), one.targets) for one in held])
+        after = torch.stack([accuracy_on(models.predict(one.inputs), one.targets) for one in held], dim=1)
         scalars: dict[str, Tensor] = {}
         for column, name in enumerate(self._held):
             scalars[f"reference/{name}/cohort_accuracy"] = after[:, column].mean()
@@ -106,31 +92,8 @@ class ReferenceAccuracy(FederatedCallback):
         """The global model's accuracy and loss on every set."""
         scalars: dict[str, Tensor] = {}
         with trainer.precision_plugin.val_step_context():
-            for name, (inputs, targets) in self._held.items():
-                logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
-                scalars[f"reference/{name}/accuracy"] = self._accuracy(logits, targets)
+            for name, held in self._held.items():
+                logits, targets = predict_in_batches(module.net, module.data.eval_batch_size, held.inputs), held.targets
+                scalars[f"reference/{name}/accuracy"] = accuracy_on(logits, targets)
                 scalars[f"reference/{name}/loss"] = loss_by_owner(logits, targets, torch.zeros_like(targets), 1)[0]
         module.log_round(scalars, round)
-
-    @staticmethod
-    def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
-        """(...) from logits (..., n, C)."""
-        return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
-
-    def _prepared(self, name: str, source: Source, module: FederatedModule) -> tuple[EvaluationInputs, Tensor]:
-        """The test samples of a reference set as the net takes them, and their classes in the federation."""
-        dataset, data = source.load(self.root), module.data
-        what = f"ReferenceAccuracy.sets has {name}, "
-        if len(dataset.test) == 0:
-            raise ValueError(f"{what}which has no test sample: give another source")
-        strange = [known for known in dataset.classes if known not in data.classes]
-        if strange:
-            raise ValueError(f"{what}with the class {strange[0]}, which data.source lacks: its net has no output for it")
-        samples = PreparedSamples(dataset, data.preparation, "auto", 0)
-        given, taken = ((record.shape, record.dtype) for record in (samples.input_record, data.samples.input_record))
-        if given != taken:
-            raise ValueError(f"{what}with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
-        samples.to(data.preparation.device, data.preparation.dtype, announce=False)
-        label = torch.tensor([data.classes.index(known) for known in dataset.classes])
-        inputs = samples.inputs("test", torch.arange(len(dataset.test)))
-        return inputs, label[dataset.test.targets].to(data.preparation.device)
