@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.report import costs, figures, forgetting, scores
+from fl_lightning.report import costs, figures, forgetting, knowledge, scores
 from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
@@ -83,6 +83,8 @@ def _learning(study: Study, palette: Palette) -> Iterator[Section]:
         yield from _ablations(study, palette)
         yield from _tasks(study, palette)
         yield from _forgetting(study, palette)
+        if knowledge.reference_sets(study):
+            yield Section("New and old knowledge", [*knowledge.planes(study, palette)], [knowledge.table(study)])
 
 
 def _spent(study: Study, palette: Palette) -> Iterator[Section]:

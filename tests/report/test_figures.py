@@ -146,3 +146,28 @@ def test_a_cohort_of_ten_is_legible_at_the_width_of_a_paper(write_run, study, wi
                 for axis in (axes.xaxis, axes.yaxis):
                     boxes = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_text()]
                     assert not any(one.overlaps(other) for one, other in pairwise(boxes)), axes.get_title()
+
+
+def test_the_plane_of_new_knowledge_against_old(write_run, study):
+    """A point a method: the last test accuracy across, the last accuracy on the reference set up; .9 before, nets between."""
+    for seed, new, old in ((0, 0.5, 0.25), (1, 0.7, 0.35)):
+        curves = {
+            "reference/cats/accuracy": {0: 0.9, 2: old},
+            "reference/cats/accuracy_before": {0: 0.9},
+            "wise_ft/1/test": {2: new},
+            "wise_ft/1/cats": {2: old},
+            "wise_ft/0.5/test": {2: 0.4},
+            "wise_ft/0.5/cats": {2: 0.8},
+        }
+        write_run("a", {2: new}, seed=seed, scalars=curves)
+    write_run("b", {2: 0.9}, model="FedProx")
+    (section,) = (one for one in sections(study(), []) if one.title == "New and old knowledge")
+    (axes,) = section.drawings[0].figure.axes
+    before, point, line = axes.lines[0], axes.lines[1], axes.lines[-1]
+    assert before.get_ydata() == pytest.approx([0.9, 0.9])
+    assert (*point.get_xdata(), *point.get_ydata()) == pytest.approx((0.6, 0.3))
+    assert line.get_xydata() == pytest.approx(np.array([[0.4, 0.8], [0.6, 0.3]]))
+    (table,) = section.tables
+    assert table.rows[0][1:] == ["0.600 ± 0.141", "0.300 ± 0.071", "0.900 ± 0.000", "0.600 ± 0.071"]
+    assert table.columns[-1] == "forgetting of cats"
+    assert len(table.rows) == 1
