@@ -195,7 +195,8 @@ def test_a_resumed_run_mixes_with_the_same_start(monkeypatch, tmp_path):
         for rounds in parts:
             method = FedAvg(MLP, local_steps=3)
             logged = logged_by(method, monkeypatch)
-            trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, callbacks=[WiseFT({"old": OLD}, SHARES)])
+            callbacks = [WiseFT({"old": OLD}, SHARES)]
+            trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=callbacks)
             trainer.fit(method, datamodule=federation(), ckpt_path=tmp_path / "1.ckpt" if rounds > parts[0] else None)
             trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
         results.append({name: float(value) for name, value in logged.items() if name.startswith("wise_ft")})
