@@ -43,6 +43,7 @@ from fl_lightning.protocol import (
     Weighted,
 )
 from fl_lightning.protocol.hooks import follow_keywords, overridden
+from fl_lightning.robustness import Aggregation, Hostile
 
 ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each step
@@ -64,6 +65,9 @@ class LocalTraining(FederatedNet):
             with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with the initial
             ones, and they are averaged.
         seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
+        aggregation: rule that combines clients' weights instead of their mean, such as :class:`fl_lightning.robustness.Krum`;
+            the server then holds the weights of a whole cohort.
+        hostile: makes some clients hostile, such as :class:`fl_lightning.robustness.SignFlip`; by default none is.
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
         adapter: small trained layers beside the frozen ones, such as :class:`fl_lightning.models.LoRA`.
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
@@ -100,6 +104,8 @@ class LocalTraining(FederatedNet):
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
         seed: int = 0,
+        aggregation: Aggregation | None = None,
+        hostile: Hostile | None = None,
         tasks: Learner | None = None,
         adapter: Adapter | None = None,
         trained: Sequence[str] | None = None,
@@ -112,10 +118,12 @@ class LocalTraining(FederatedNet):
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
         self.federation: Site | None = None  # none where trained weights are used elsewhere
+        self.aggregation, self.hostile = aggregation, hostile
         _check_settings(self)
         self.tasks = Learner() if tasks is None else tasks
         self.tasks.belong_to(self)
-        self.needs = self.needs | self.tasks.needs
+        separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
+        self.needs = self.needs | self.tasks.needs | Needs(each_upload=separate)
 
     # Hooks of a visit, in their order -------------------------------------------------------------------------------
 
@@ -426,6 +434,9 @@ def _check_settings(method: LocalTraining) -> None:
     if method.clip_local_gradients is not None:
         check_range("model.clip_local_gradients", method.clip_local_gradients, above=0, hint="null is no limit")
     check_choice("model.server_weighting", method.server_weighting, ServerWeighting)
+    for name, kind, such_as in (("aggregation", Aggregation, "Krum()"), ("hostile", Hostile, "SignFlip()")):
+        if not isinstance(value := getattr(method, name), kind | None):
+            raise ValueError(f"model.{name} is {value!r}, must be one of fl_lightning.robustness: such as {such_as}")
 
 
 def _check_personal(method: LocalTraining) -> None:

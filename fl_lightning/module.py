@@ -37,7 +37,7 @@ from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
-from fl_lightning.run.refused_data import check_batches_of_one, check_cohorts, check_outputs, check_tasks
+from fl_lightning.run.refused_data import check_aggregation, check_batches_of_one, check_cohorts, check_outputs, check_tasks
 from fl_lightning.run.refused_sites import refuse_what_stays
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
@@ -244,6 +244,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         if self.privacy is not None:
             self.privacy.check(self, self.data.participation, str(self.trainer.precision))
         check_cohorts(self.data.participation, self.trainer.max_steps)
+        check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
         check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
 
     def on_train_start(self) -> None:
@@ -363,6 +364,7 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
         device=method.device,
         states=method.stored.states,
         ranks=ProcessGroup.of(method.trainer),
+        devices=method.data.devices,
         protection=_protection(method),
         precision=method.trainer.precision_plugin.train_step_context,
         seed=method.seed,

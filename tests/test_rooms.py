@@ -31,6 +31,7 @@ ROOMS = [
     {"data"},
     {"state"},
     {"algorithm"},
+    {"robustness"},
     {"protocol"},
     {"models", "losses", "metrics", "optimizers", "forgetting"},
     {"functional"},

@@ -17,6 +17,7 @@ from fl_lightning.models.federated_net import BatchNormBuffers
 from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.privacy import Privacy
 from fl_lightning.protocol import Learner
+from fl_lightning.robustness import Aggregation, Hostile
 
 StorageOfStates = Literal["memory", "disk"]
 
@@ -30,6 +31,8 @@ class _OfTraining(TypedDict, total=False):
     clip_local_gradients: float | None
     batch_norm_buffers: BatchNormBuffers
     seed: int
+    aggregation: Aggregation | None
+    hostile: Hostile | None
     adapter: Adapter | None
     trained: Sequence[str] | None
     personal: Sequence[str] | None

@@ -14,6 +14,7 @@ from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs
+from fl_lightning.robustness import Aggregation
 
 
 def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
@@ -115,6 +116,23 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
     named = participation.num_rounds
     if named is not None and rounds > named:
         raise ValueError(f"trainer.max_steps is {rounds}, but {participation.said_by} names {named} rounds: lower it")
+
+
+def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
+    """Refuse a rule that needs more updates than a cohort has clients, unless the sampler draws cohorts of any size.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if aggregation is None or data.participation.sampler.may_be_empty:
+        return
+    named = data.participation.num_rounds is not None
+    size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
+    if size < aggregation.least:
+        raise ValueError(
+            f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "
+            f"{data.participation.said_by} gives {size}: raise data.clients_per_round, or lower model.aggregation.hostile"
+        )
 
 
 def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
