@@ -31,7 +31,7 @@ ROOMS = [
     {"state"},
     {"algorithm"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers", "forgetting"},
+    {"models", "losses", "metrics", "optimizers", "schedules", "forgetting"},
     {"functional"},
     {"checks"},
 ]
