@@ -6,7 +6,7 @@ through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is t
 """
 
 from collections.abc import Collection, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import torch
@@ -44,6 +44,7 @@ from fl_lightning.protocol import (
 )
 from fl_lightning.protocol.hooks import follow_keywords, overridden
 from fl_lightning.robustness import Aggregation, Hostile
+from fl_lightning.schedules import RateFactors, ScheduleBuilder
 
 ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each step
@@ -59,6 +60,8 @@ class LocalTraining(FederatedNet):
         local_steps: local steps of a visit.
         local_epochs: passes over the client's shard instead of ``local_steps``; by default one epoch.
         learning_rate_decay: factor on the clients' rate from one round to the next.
+        client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
+            with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
@@ -100,6 +103,7 @@ class LocalTraining(FederatedNet):
         local_steps: int | None = None,
         local_epochs: int | None = None,
         learning_rate_decay: float = 1.0,
+        client_lr_scheduler: ScheduleBuilder | None = None,
         server_weighting: ServerWeighting = "n_weighted",
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
@@ -115,11 +119,14 @@ class LocalTraining(FederatedNet):
         self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
+        self.client_lr_scheduler = client_lr_scheduler
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
         self.federation: Site | None = None  # none where trained weights are used elsewhere
         self.aggregation, self.hostile = aggregation, hostile
         _check_settings(self)
+        if tasks is not None and not isinstance(tasks, Learner):
+            raise TypeError(f"model.tasks is {tasks!r}, must be a learner of tasks, such as fl_lightning.tasks.EWC()")
         self.tasks = Learner() if tasks is None else tasks
         self.tasks.belong_to(self)
         separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
@@ -132,8 +139,10 @@ class LocalTraining(FederatedNet):
         return {}
 
     def client_learning_rate(self, round: int, client: int) -> float:
-        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
-        return self.learning_rate_decay ** (round - 1)
+        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before, times
+        that of ``client_lr_scheduler``."""
+        decayed = self.learning_rate_decay ** (round - 1)
+        return decayed if self.client_lr_scheduler is None else decayed * self._rate_factors(round)
 
     def resting(self, client: int, step: int) -> Collection[str]:
         """Names of the weights that a local step, counted from 0, does not change, nor the optimizer's state for them.
@@ -233,6 +242,10 @@ class LocalTraining(FederatedNet):
         return self.num_local_steps(client) * self.data.num_train(client) / self.data.steps_per_epoch(client)
 
     # What hooks ask for ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rate_factors(self) -> RateFactors:
+        return RateFactors("model.client_lr_scheduler", self.client_lr_scheduler)  # pyright: ignore[reportArgumentType]
 
     @property
     def data(self) -> Federation:

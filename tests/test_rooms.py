@@ -33,7 +33,7 @@ ROOMS = [
     {"algorithm"},
     {"robustness"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers", "forgetting"},
+    {"models", "losses", "metrics", "optimizers", "schedules", "forgetting"},
     {"functional"},
     {"checks"},
 ]

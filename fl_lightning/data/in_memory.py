@@ -60,7 +60,7 @@ def from_dataset(
 
     Args:
         train: a ``TensorDataset`` of inputs and targets, or any dataset of known length with samples that are such pairs, or
-            dicts of the net's arguments and the class, as ``labels`` or ``label``.
+            dicts of the net's arguments and the class, as ``labels`` or ``label``. An input may be a tuple or a dict.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
@@ -82,11 +82,11 @@ def from_dataset(
 
 
 def _has_several_inputs(samples: TorchDataset) -> bool:
-    """Whether a sample is a dict, or a pair of one and its class."""
+    """Whether a sample is a dict, or a pair of one or of a tuple and its class."""
     if not isinstance(samples, Sized) or len(samples) == 0:
         return False
     sample = samples[0]
-    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping))
+    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping | tuple))
 
 
 def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Tensor]]:
@@ -105,17 +105,19 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
 
 
-def _stack(samples: list[Any]) -> tuple[dict[str, Tensor], Tensor | list[Any]]:
-    """Inputs by name and classes of samples that are dicts with a class, or pairs of a dict and its class."""
+def _stack(samples: list[Any]) -> tuple[NetInputs, Tensor | list[Any]]:
+    """Inputs and classes of samples that are dicts with a class, or pairs of a dict or a tuple and its class."""
     pairs = [_of_dict(sample) if isinstance(sample, Mapping) else sample for sample in samples]
+    of_tuples = isinstance(pairs[0][0], tuple)
+    named = [dict(enumerate(given) if of_tuples else given) for given, _ in pairs]
     inputs = {}
-    for name in pairs[0][0]:
-        values = [dict(given)[name] for given, _ in pairs]
+    for name in named[0]:
+        values = [given[name] for given in named]
         if isinstance(values[0], str):
             raise ValueError(f"{name} is a text: keep the columns that the net takes, as a tokenizer makes them")
-        inputs[str(name)] = torch.stack([torch.as_tensor(value) for value in values])
+        inputs[name] = torch.stack([torch.as_tensor(value) for value in values])
     targets = [target for _, target in pairs]
-    return inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
+    return tuple(inputs.values()) if of_tuples else inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

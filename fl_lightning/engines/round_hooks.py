@@ -37,7 +37,8 @@ class RoundHooks:
         """Whether a visit ends with an evaluation or a copy of the client's model, which FedAvg does not have."""
         self.has_phases = are_own([ours.resting])
         """Whether a local step can leave weights unchanged."""
-        self.changes_rates = method.learning_rate_decay != 1 or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
+        decays = method.learning_rate_decay != 1 or method.client_lr_scheduler is not None
+        self.changes_rates = decays or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
         """Whether the factor on the local optimizer's rate can differ between visits."""
         self.keeps_state = are_own(
             [ours.broadcast, ours.client_start, ours.client_step, ours.client_result, ours.kept_state],

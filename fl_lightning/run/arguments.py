@@ -7,8 +7,6 @@ keyword of a typed dict must not also be an argument of the function, so a metho
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from lightning.pytorch.cli import LRSchedulerCallable
-
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.engines.engine_choice import EngineName
 from fl_lightning.losses import Loss, TorchLosses
@@ -18,6 +16,7 @@ from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.privacy import Privacy
 from fl_lightning.protocol import Learner
 from fl_lightning.robustness import Aggregation, Hostile
+from fl_lightning.schedules import ScheduleBuilder
 
 StorageOfStates = Literal["memory", "disk"]
 
@@ -28,6 +27,7 @@ class _OfTraining(TypedDict, total=False):
     local_steps: int | None
     local_epochs: int | None
     learning_rate_decay: float
+    client_lr_scheduler: ScheduleBuilder | None
     clip_local_gradients: float | None
     batch_norm_buffers: BatchNormBuffers
     seed: int
@@ -40,7 +40,7 @@ class _OfTraining(TypedDict, total=False):
 
 class _OfRun(TypedDict, total=False):
     server_optimizer: OptimizerBuilder
-    lr_scheduler: LRSchedulerCallable | None
+    lr_scheduler: ScheduleBuilder | None
     engine: EngineName
     client_state: StorageOfStates
     privacy: Privacy | None

@@ -1,6 +1,7 @@
 """Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts."""
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 
@@ -40,7 +41,13 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         outputs = _outputs(net, placed)
     except torch.OutOfMemoryError:  # no error of the net
         raise
-    except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+    except (RuntimeError, AssertionError, IndexError, TypeError, ValueError) as error:
+        if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
+            height, width, *wanted = map(int, sizes.groups())
+            raise ValueError(
+                f"model.net takes images of {wanted[0]}x{wanted[1]}, the data gives {height}x{width}: add "
+                "fl_lightning.data.Resize to data.augment, or build the net for this size"
+            ) from error
         given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
         if data.samples.inputs_are_whole:
             given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"

@@ -302,3 +302,34 @@ def test_a_text_is_no_list():
     ):
         with pytest.raises(ValueError, match=r"is '.*', must be a list: give \['"):
             make()
+
+
+def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
+    """As many as the net has before ``classifier``; without a known class layer the key is named."""
+    method = FedAvg(partial(TransformersModel, name=str(folders / "bert")), adapter=LoRA(r=2, target_modules="all-linear"))
+    fitted(method, federation("bert"), rounds=1)
+    plain = transformers.BertModel.from_pretrained(folders / "bert")
+    linear = [name for name, layer in plain.named_modules() if isinstance(layer, nn.Linear)]
+    adapted = {name.partition(".lora_")[0] for name in method.trained_names if "lora_" in name}
+    assert len(linear) == len(adapted) == 7
+    assert {name for name in method.trained_names if "lora_" not in name} == {"classifier.weight", "classifier.bias"}
+    net = nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), ("last", nn.Linear(4, 3))]))
+    data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
+    with pytest.raises(ValueError, match="class layer of none of the names .* which all-linear leaves out: list model.adapter"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
+
+
+def test_images_of_another_size_are_refused_in_our_words(folders):
+    """The line names both sizes and what changes them."""
+    data = from_arrays(torch.zeros(6, 3, 8, 8), torch.arange(6) % 3, [range(6)])
+    with pytest.raises(
+        ValueError, match=r"^model\.net takes images of 16x16, the data gives 8x8: add .*Resize to data\.augment"
+    ):
+        fitted(FedAvg(partial(TransformersModel, name=str(folders / "vit"))), data)
+
+
+@pytest.mark.parametrize(("key", "given"), [("adapter", "LoRA"), ("tasks", "EWC")])
+def test_a_name_in_python_is_refused(key, given):
+    """One line with the key."""
+    with pytest.raises(TypeError, match=rf"^model\.{key} is '{given}', must be a.*{given}\(\)$"):
+        FedAvg(MLP, **{key: given})
