@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
 from fl_lightning.data.sources.arrays import Arrays
+from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.protocol import NetInputs
 
 _LABELS = ("labels", "label", "targets")
@@ -128,11 +129,13 @@ def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return {key: value for key, value in sample.items() if key != name}, sample[name]
 
 
-def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
+def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
     if isinstance(clients, Mapping):
         return list(clients.values())
     if len(clients) == 0:
         raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
+    if isinstance(clients, Tensor):
+        clients = clients.numpy()  # a tensor is iterated as a tuple of one tensor a row
     if np.ndim(next(iter(clients))) > 0:
         return list(clients)
     of_sample = np.asarray(clients)
@@ -150,7 +153,7 @@ def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
         of_sample = of_sample.astype(str)
     _, client = np.unique(of_sample, return_inverse=True)
     order = np.argsort(client, kind="stable")
-    return [part.tolist() for part in np.split(order, np.cumsum(np.bincount(client))[:-1])]
+    return Parts(order, np.bincount(client))
 
 
 def _sized(name: str, samples: TorchDataset) -> Sized:
