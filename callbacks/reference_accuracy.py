@@ -8,9 +8,13 @@ from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import heatmap, height_of, panels
-from fl_lightning.callbacks.reference_sets import accuracy_on, held_references, named_sources
-from fl_lightning.data.reference_samples import ReferenceSamples
-from fl_lightning.data.sources.source import Source
+from fl_lightning.evaluation.reference_sets import (
+    ReferenceSamples,
+    ReferenceSource,
+    accuracy_on,
+    held_references,
+    named_sources,
+)
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
@@ -38,7 +42,7 @@ class ReferenceAccuracy(FederatedCallback):
     """
 
     def __init__(
-        self, sets: Mapping[str, str | Source], root: str | None = None, every: int = 10, rounds: list[int] | None = None
+        self, sets: Mapping[str, ReferenceSource], root: str | None = None, every: int = 10, rounds: list[int] | None = None
     ) -> None:
         super().__init__(every, rounds)
         self.sets = named_sources("ReferenceAccuracy.sets", sets)
@@ -49,7 +53,7 @@ class ReferenceAccuracy(FederatedCallback):
         return self.due(round)
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        self._held = held_references(type(self).__name__, self.sets, self.root, module)
+        self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:

@@ -7,21 +7,24 @@ statistics of BatchNorm, which the paper's nets lack, are interpolated with the 
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.callbacks.reference_sets import accuracy_on, held_references, named_sources
 from fl_lightning.checks import check_each
-from fl_lightning.data import EvaluationInputs
-from fl_lightning.data.reference_samples import ReferenceSamples
-from fl_lightning.data.sources.source import Source
-from fl_lightning.functional import weighted_average
+from fl_lightning.evaluation.reference_sets import (
+    ReferenceSamples,
+    ReferenceSource,
+    accuracy_on,
+    held_references,
+    mixed_nets,
+    named_sources,
+    present_weights,
+)
 from fl_lightning.functional.aggregation import State
-from fl_lightning.models.federated_net import copied_net, global_tensors
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import predict_in_batches
+from fl_lightning.protocol.cohort import Inputs
 
 
 class WiseFT(FederatedCallback):
@@ -44,7 +47,7 @@ class WiseFT(FederatedCallback):
 
     def __init__(
         self,
-        sets: Mapping[str, str | Source],
+        sets: Mapping[str, ReferenceSource],
         shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
         root: str | None = None,
     ) -> None:
@@ -57,26 +60,20 @@ class WiseFT(FederatedCallback):
         self._held: dict[str, ReferenceSamples] = {}
 
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        self._held = held_references(type(self).__name__, self.sets, self.root, module)
+        self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
         if trainer.global_step == 0:
-            self._start = {name: tensor.clone() for name, tensor in global_tensors(module).items()}
+            self._start = present_weights(module)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        net = copied_net(module)  # the run's own keeps its weights
-        held, end = dict((*net.named_parameters(), *net.named_buffers())), global_tensors(module)
-        start = {name: tensor.to(end[name].device) for name, tensor in self._start.items()}
-        for share in self.shares:
-            with torch.no_grad():
-                for name, tensor in weighted_average([start, end], [1 - share, share]).items():
-                    held[name].copy_(tensor)
+        sets = self._samples(module)
+        for share, net in zip(self.shares, mixed_nets(module, self._start, self.shares), strict=True):
             with trainer.precision_plugin.val_step_context():
-                for name, (inputs, targets) in self._samples(module).items():
+                for name, (inputs, targets) in sets.items():
                     logits = predict_in_batches(net, module.data.eval_batch_size, inputs)
                     module.log_round({f"wise_ft/{share:g}/{name}": accuracy_on(logits, targets)}, trainer.global_step)
 
-    def _samples(self, module: FederatedModule) -> dict[str, tuple[EvaluationInputs, Tensor]]:
+    def _samples(self, module: FederatedModule) -> dict[str, tuple[Inputs, Tensor]]:
         """Inputs and classes of each set, the federation's own first."""
-        data = module.data
-        every = torch.arange(len(data.test_set))
-        own = {"test": (data.samples.inputs("test", every), data.test_set.targets)} if data.evaluation.has_test else {}
+        evaluation = module.data.evaluation
+        own = {"test": (evaluation.test_inputs(), evaluation.test_targets())} if evaluation.has_test else {}
         return own | {name: (held.inputs, held.targets) for name, held in self._held.items()}

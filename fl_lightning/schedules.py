@@ -22,6 +22,7 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
     Raises:
         ValueError: if it cannot be built, needs a metric, or no checkpoint can hold its state.
     """
+    check_builder(key, build)
     try:
         scheduler = build(optimizer)
     except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
@@ -36,6 +37,19 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
             "function of Python's, such as lambda round: math.sqrt(round)"
         ) from error
     return scheduler
+
+
+def check_builder(key: str, build: ScheduleBuilder) -> None:
+    """Refuse what cannot build a schedule.
+
+    Raises:
+        ValueError: if it cannot be called.
+    """
+    if not callable(build):
+        raise ValueError(
+            f"{key} is {build!r}, must build a schedule from an optimizer: "
+            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        )
 
 
 class RateFactors:

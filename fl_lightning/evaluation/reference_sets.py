@@ -1,0 +1,77 @@
+"""The reference sets of a callback, and accuracy on them: of the present net, and of those between it and the initial one."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.reference_samples import ReferenceSamples
+from fl_lightning.data.sources.by_name import open_source
+from fl_lightning.data.sources.source import Source
+from fl_lightning.functional import weighted_average
+from fl_lightning.functional.aggregation import State
+from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.models.federated_net import copied_net, global_tensors
+
+ReferenceSource = str | Source  # by name, or as an object
+
+
+def accuracy_on(logits: Tensor, targets: Tensor) -> Tensor:
+    """(...) from logits (..., n, C)."""
+    return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
+
+
+def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, Source]:
+    """The sources of reference sets by name.
+
+    Raises:
+        ValueError: if there is none, or a name is no word.
+    """
+    if not sets:
+        raise ValueError(f"{key} is empty: give a source by name")
+    for name in sets:
+        if not re.fullmatch(r"\w+", name):
+            raise ValueError(f"{key} has {name!r}, must be one word of letters, digits and _: rename it")
+    return {name: open_source(source) for name, source in sets.items()}
+
+
+def held_references(
+    callback: str, sets: Mapping[str, Source], root: str | None, method: FederatedAlgorithm, data: FederatedDataModule
+) -> dict[str, ReferenceSamples]:
+    """The test samples of reference sets, before round 1; without a root from the folder of the federation's data.
+
+    Raises:
+        ValueError: if there is no global model, or as :class:`ReferenceSamples`.
+    """
+    if not method.has_global_model:
+        raise ValueError(
+            f"callback {callback}: model is {type(method).__name__}, whose clients keep parts of the net, so that there is "
+            "no global model to ask: leave the callback out"
+        )
+    folder = data.root if root is None else Path(root)
+    return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data) for name, one in sets.items()}
+
+
+def present_weights(method: FederatedAlgorithm) -> State:
+    """A copy of the global weights and buffers, by name."""
+    return {name: tensor.clone() for name, tensor in global_tensors(method).items()}
+
+
+def mixed_nets(method: FederatedAlgorithm, start: State, shares: Sequence[float]) -> Iterator[nn.Module]:
+    """A net for each share a, one after another in the same memory: ``(1 - a) start + a present``; the method's own stays.
+
+    Args:
+        start: an earlier result of :func:`present_weights`.
+    """
+    net, end = copied_net(method), global_tensors(method)
+    held = dict((*net.named_parameters(), *net.named_buffers()))
+    start = {name: tensor.to(end[name].device) for name, tensor in start.items()}
+    for share in shares:
+        with torch.no_grad():
+            for name, tensor in weighted_average([start, end], [1 - share, share]).items():
+                held[name].copy_(tensor)
+        yield net
