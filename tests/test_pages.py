@@ -15,6 +15,7 @@ from pages import PAGES, ROOT, Block, blocks, commands
 # Pages all of whose blocks another test runs; whatever page is not here runs below.
 ELSEWHERE = {
     "docs/federations.md": "sites/test_real_federation.py::test_the_page",
+    "docs/forgetbench.md": "bench/test_forgetbench.py::test_a_method_in_a_file_of_ones_own",
     "docs/how_forgetting_is_measured.md": "test_site.py::test_pictures_show_what_the_page_says",
     "docs/start.md": "test_tutorials.py::test_start",
     "docs/tutorials/a_papers_table.md": "test_tutorials.py::test_a_papers_table",

@@ -7,6 +7,7 @@ from fl_lightning.bench.results_file import Cell, CellRun
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.report.study import INTERVAL_IS, Spread
 from fl_lightning.report.tables import markdown, not_all, spread_and_interval
+from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS
 
 NOTE = (
     "Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, "
@@ -30,7 +31,9 @@ def table(cells: Sequence[Cell]) -> str:
 def _row(of: Federation, cell: Cell) -> list[str]:
     measured = [_over_seeds(of, cell, _measure(scalar)) for scalar in of.measures.values()]
     costs = [_over_seeds(of, cell, cost) for cost in (_megabytes, _seconds)]
-    over = any(_megabytes(run) > of.megabytes or _seconds(run) > 3600 * of.processor_hours for run in cell.runs.values())
+    over = any(
+        _megabytes(run) > of.megabytes or (_seconds(run) or 0.0) > 3600 * of.processor_hours for run in cell.runs.values()
+    )
     seeds = f"{len(cell.runs)} of {len(of.seeds)}" + ", over budget" * over
     return [f"`{cell.label}`", seeds, *measured, *costs, f"{cell.version} `{cell.commit[:7]}`"]
 
@@ -56,8 +59,8 @@ def _megabytes(run: CellRun) -> float:
     return run.numbers["MB_up"] + run.numbers["MB_down"]
 
 
-def _seconds(run: CellRun) -> float:
-    return run.numbers.get("processor_seconds", 0.0)
+def _seconds(run: CellRun) -> float | None:
+    return run.numbers.get(PROCESSOR_SECONDS)
 
 
 def _samples(of: Federation, cells: Sequence[Cell]) -> set[str]:

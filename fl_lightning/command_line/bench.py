@@ -1,8 +1,8 @@
 """``fl-lightning bench forgetbench``: a method on a fixed federation, and the table of results files."""
 
 import hashlib
+import inspect
 import re
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -167,8 +167,8 @@ def _swept(
 
 def _code(method: str) -> str:
     """Digest of the file that defines a method, by its full name."""
-    file = sys.modules[import_module(method.rpartition(".")[0]).__name__].__dict__[method.rpartition(".")[2]].__module__
-    return hashlib.sha256(Path(str(sys.modules[file].__file__)).read_bytes()).hexdigest()
+    module, _, name = method.rpartition(".")
+    return hashlib.sha256(Path(inspect.getfile(getattr(import_module(module), name))).read_bytes()).hexdigest()
 
 
 def _weights_digest(checkpoint: Path) -> str:

@@ -12,6 +12,7 @@ from fl_lightning.methods.feddecorr import FedDecorr
 from fl_lightning.methods.feddf import FedDF
 from fl_lightning.methods.feddisco import FedDisco
 from fl_lightning.methods.feddyn import FedDyn
+from fl_lightning.methods.fedetf import FedETF
 from fl_lightning.methods.fedexp import FedExP
 from fl_lightning.methods.fedgma import FedGMA
 from fl_lightning.methods.fedlmd import FedLMD
@@ -29,6 +30,7 @@ from fl_lightning.methods.fedsol import FedSOL
 from fl_lightning.methods.fedvarp import FedVARP
 from fl_lightning.methods.flashback import Flashback
 from fl_lightning.methods.lgfedavg import LGFedAvg
+from fl_lightning.methods.localdistillation import LocalDistillation
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.methods.mofedsam import MoFedSAM
 from fl_lightning.methods.moon import MOON
@@ -50,6 +52,7 @@ __all__ = [
     "FedDecorr",
     "FedDisco",
     "FedDyn",
+    "FedETF",
     "FedExP",
     "FedGMA",
     "FedLMD",
@@ -67,6 +70,7 @@ __all__ = [
     "FedVARP",
     "Flashback",
     "LGFedAvg",
+    "LocalDistillation",
     "LocalOnly",
     "MoFedSAM",
     "PFedMe",

@@ -84,7 +84,7 @@ def test_a_path_that_is_too_long_is_named_with_its_word(main, command, key):
 
 def test_the_overview_names_every_subcommand():
     """Those of the trainer and the others; no argument at all asks for it too."""
-    assert set(SUBCOMMANDS) == {*trainer_command.TRAINER_COMMANDS, *cli.COMMANDS, "attack", "sweep", "configs"}
+    assert set(SUBCOMMANDS) == {*trainer_command.TRAINER_COMMANDS, *cli.COMMANDS, "attack", "bench", "sweep", "configs"}
     assert all(f"\n  {name} " in quick_answer([]) for name in SUBCOMMANDS)
     assert quick_answer([]) == quick_answer(["--help"])
 

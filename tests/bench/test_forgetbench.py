@@ -1,0 +1,208 @@
+"""forgetbench: a cell by a method in a file of one's own, and what results files and commands are refused for."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fork_server import FORKED_RUNS
+from written_pages import DOCS
+
+from fl_lightning.bench.federation import check_options, digest_of, federation, federations
+from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
+from fl_lightning.bench.table import table
+
+ROOT = Path(__file__).parents[2]
+BENCH = ["bench", "forgetbench"]
+METHOD = '''
+from fl_lightning import FedProx
+
+
+class MyFedProx(FedProx):
+    """A method in a file of one's own."""
+'''
+
+
+def a_cell(**changes):
+    """Of a made-up run of digits, whose numbers are easy to reckon with."""
+    of = federation("digits")
+    accuracies = {1: 0.5, 2: 0.7}
+    runs = {
+        seed: CellRun(
+            of.partitions[seed],
+            "samples",
+            {
+                "test_accuracy": accuracy,
+                "forgetting/round/mean": 0.25,
+                "forgetting/client_mean/mean": -0.125,
+                "forgetting/from_best/last": 0.0,
+                "MB_up": 1.0,
+                "MB_down": 2.0,
+                "processor_seconds": 20.0,
+            },
+        )
+        for seed, accuracy in accuracies.items()
+    }
+    cell = Cell("digits", "mine.Mine", ["--model.mu", "0.1"], "0.1.0", "0123456789", "code", "", runs)
+    return replace(cell, **changes)
+
+
+def test_the_table_by_hand(tmp_path):
+    """Mean .6, sample deviation .141, t of one degree of freedom 12.706; F_ki with the sign by which positive is forgetting."""
+    write_cell(a_cell(), tmp_path / "a.json")
+    row = table([read_cell(tmp_path / "a.json")]).splitlines()[4]
+    assert row == (
+        "| `Mine --model.mu 0.1` | 2 of 5 | 0.600 ± 0.141 (-0.671 to 1.871) | 0.250 ± 0.000 (0.250 to 0.250) "
+        "| 0.125 ± 0.000 (0.125 to 0.125) | 0.000 ± 0.000 (0.000 to 0.000) | 3.000 ± 0.000 (3.000 to 3.000) "
+        "| 20.0 ± 0.0 (20.0 to 20.0) | 0.1.0 `0123456` |"
+    )
+
+
+def test_unknown_seconds_are_no_zero():
+    """Of a run that ended while its bench was stopped no one knows them."""
+    cell = a_cell()
+    without = {name: number for name, number in cell.runs[2].numbers.items() if name != "processor_seconds"}
+    row = table([replace(cell, runs={**cell.runs, 2: replace(cell.runs[2], numbers=without)})]).splitlines()[4]
+    assert row.endswith("| - (1 of 2) | 0.1.0 `0123456` |")
+
+
+def test_the_most_accurate_is_first_and_a_costly_row_is_marked():
+    expensive = a_cell(method="Costly", options=[])
+    run = expensive.runs[1]
+    expensive = replace(expensive, runs={1: replace(run, numbers={**run.numbers, "test_accuracy": 0.9, "MB_up": 11.0})})
+    rows = table([a_cell(), expensive]).splitlines()[4:6]
+    assert rows[0].startswith("| `Costly` | 1 of 5, over budget | 0.900 |")
+    assert rows[1].startswith("| `Mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda content: content["runs"]["1"]["numbers"].update(test_accuracy=0.99), "is not as it was written"),
+        (lambda content: content.pop("runs"), "is not a results file of forgetbench"),
+        (lambda content: content.update(format="another"), "is not as it was written"),
+    ],
+)
+def test_an_edited_file_is_refused(tmp_path, change, says):
+    path = tmp_path / "a.json"
+    write_cell(a_cell(), path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"a.json {says}"):
+        read_cell(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda content: content.update(protocol="0"), "of another version of the federation digits"),
+        (lambda content: content["runs"]["2"].update(partition="0"), "seed 2 with another partition"),
+        (lambda content: content.update(federation="digit"), "--federation is digit, must be one of digits, "),
+        (lambda content: content.update(options=["--data.num_clients", "5"]), "--data.num_clients is fixed by forgetbench"),
+    ],
+)
+def test_a_file_of_another_protocol_is_refused(tmp_path, change, says):
+    """Even where its digest was made anew."""
+    path = tmp_path / "a.json"
+    write_cell(a_cell(), path)
+    content = json.loads(path.read_text())
+    content.pop("digest")
+    change(content)
+    path.write_text(json.dumps({**content, "digest": digest_of(content)}))
+    with pytest.raises(ValueError, match=says):
+        read_cell(path)
+
+
+def test_options_of_the_method_are_free():
+    check_options(["model.mu", "model.loss", "model.optimizer.lr", "model.tasks", "model.engine", "data.root"])
+    for key in (
+        "model.net",
+        "model.net.hidden",
+        "model.local_steps",
+        "trainer.max_steps",
+        "data.public_size",
+        "config",
+        "model",
+    ):
+        with pytest.raises(ValueError, match=rf"^--{key} is fixed by forgetbench"):
+            check_options([key])
+
+
+def test_every_federation_is_whole():
+    """A digest for every seed, configs that are bundled, columns of one name in all."""
+    for of in federations().values():
+        assert set(of.partitions) == set(of.seeds)
+        assert len(set(of.partitions.values())) == len(of.seeds)
+        assert len(of.digest) == 64
+        assert list(of.measures) == ["accuracy", "F_t", "F_ki", "F"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bench", "speed", "--method", "FedAvg"], "BENCH is speed, must be forgetbench"),
+        ([*BENCH], "give either --method CLASS, to run a cell, or --table FILES"),
+        ([*BENCH, "--method", "FedAvg", "--federation", "digit"], "--federation is digit, must be one of digits, "),
+        ([*BENCH, "--method", "FedAvg", "--seeds", "[9]"], "--seeds has 9, but digits has the seeds 1, 2, 3, 4, 5"),
+        ([*BENCH, "--method", "FedAvg", "--jobs", "0"], "--jobs is 0, must be at least 1"),
+        ([*BENCH, "--method", "FedAvg", "--trainer.max_steps", "2"], "--trainer.max_steps is fixed by forgetbench"),
+        ([*BENCH, "--method", "FedAvgg", "--seeds", "[1]"], "FedAvgg"),
+        ([*BENCH, "--table", "nowhere.json"], "--table has nowhere.json, which is not a file"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_one_line(main, tmp_path, arguments, says):
+    code, _, error = main(*arguments)
+    assert code == 1
+    assert says in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_method_in_a_file_of_ones_own(main, monkeypatch, tmp_path):
+    """The commands of docs/forgetbench.md on one seed: a cell in part, its results file, and the table that is made of it."""
+    monkeypatch.setattr("fl_lightning.sweep.worker.subprocess", FORKED_RUNS)
+    (tmp_path / "my_method.py").write_text(METHOD)
+    page = (DOCS / "forgetbench.md").read_text()
+    (command,) = re.findall(r"^fl-lightning (bench forgetbench --method .*)$", page, re.MULTILINE)
+    code, out, error = main(*command.split(), "--seeds", "[1]")
+    assert (code, error) == (0, "")
+    (path,) = Path("forgetbench").glob("*.json")
+    assert out.splitlines()[-1] == f"Results file: {path}"
+    cell = read_cell(path)
+    assert (cell.method, cell.options) == ("my_method.MyFedProx", ["--model.mu", "0.1"])
+    assert cell.code == hashlib.sha256(METHOD.encode()).hexdigest()
+    assert cell.runs[1].partition == federation("digits").partitions[1]
+    assert cell.runs[1].numbers["rounds"] == 20
+    code, out, _ = main(*BENCH, "--table", str(path))
+    assert code == 0
+    assert "| `MyFedProx --model.mu 0.1` | 1 of 5 | 0." in out
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_a_cell(tmp_path):
+    """From a folder elsewhere, with a method in a file there; the package is laid out as a wheel installs it."""
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(ROOT / "fl_lightning", site / "fl_lightning")
+    for name in ("callbacks", "configs"):
+        shutil.copytree(ROOT / name, site / "fl_lightning" / name)
+    (work / "my_method.py").write_text(METHOD)
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "fl_lightning", *BENCH, "--method", "my_method.MyFedProx", "--seeds", "[1]"],
+        cwd=work,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (path,) = (work / "forgetbench").glob("*.json")
+    assert read_cell(path).runs[1].numbers["rounds"] == 20
