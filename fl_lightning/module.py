@@ -47,7 +47,7 @@ from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
-from fl_lightning.schedules import ScheduleBuilder, build_schedule, check_schedule
+from fl_lightning.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
 __all__ = ["FederatedModule", "Net", "Update"]
@@ -406,12 +406,8 @@ def _protection(method: FederatedModule) -> Protection:
 
 
 def _check_settings(method: FederatedModule) -> None:
-    for key in ("lr_scheduler", "client_lr_scheduler"):
-        if (build := getattr(method, key)) is not None and not callable(build):
-            raise ValueError(
-                f"model.{key} is {build!r}, must build a schedule from an optimizer: "
-                "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
-            )
+    if method.lr_scheduler is not None:
+        check_builder("model.lr_scheduler", method.lr_scheduler)
     check_choice("model.engine", method.engine_name, EngineName)
     check_choice("model.client_state", method.client_state, StorageOfStates)
     reason = _protection(method).one_by_one

@@ -13,6 +13,19 @@ ScheduleBuilder = Callable[[torch.optim.Optimizer], LRScheduler]
 _MOST_ROUNDS = 100_000  # that are tried before a fit: about a second
 
 
+def check_builder(key: str, build: object) -> None:
+    """Refuse what builds no schedule, such as its name.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if not callable(build):
+        raise ValueError(
+            f"{key} is {build!r}, must build a schedule from an optimizer: "
+            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        )
+
+
 def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Optimizer) -> LRScheduler:
     """A schedule of an optimizer's rate.
 
@@ -56,7 +69,8 @@ class RateFactors:
     """
 
     def __init__(self, key: str, build: ScheduleBuilder) -> None:
-        self._key = key
+        check_builder(key, build)
+        self._key, self._build = key, build
         # With momentum, which some schedules change too.
         self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
         self.scheduler = build_schedule(key, build, self._optimizer)
@@ -79,6 +93,10 @@ class RateFactors:
                 ) from error
             self._factors.append(self._present())
         return self._factors[round - 1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins anew: torch ties a schedule to its optimizer by functions that no copy follows."""
+        return type(self), (self._key, self._build)
 
     def _present(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])

@@ -18,7 +18,7 @@ ROOMS = [
     {"__init__", "__main__"},
     {"command_line"},
     {"watch", "sweep"},
-    {"report", "attacks", "export", "config_files", "sites"},
+    {"report", "attacks", "export", "model_folder", "config_files", "sites"},
     {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},
