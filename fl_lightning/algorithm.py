@@ -119,8 +119,9 @@ class LocalTraining(FederatedNet):
         self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
-        self.client_lr_scheduler = client_lr_scheduler
-        self._rate_factors = client_lr_scheduler and RateFactors("model.client_lr_scheduler", client_lr_scheduler)
+        self.client_lr_scheduler, self.rate_factors = client_lr_scheduler, None
+        if client_lr_scheduler is not None:
+            self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
         self.federation: Site | None = None  # none where trained weights are used elsewhere
@@ -143,7 +144,7 @@ class LocalTraining(FederatedNet):
         """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before, times
         that of ``client_lr_scheduler``."""
         decayed = self.learning_rate_decay ** (round - 1)
-        return decayed if self._rate_factors is None else decayed * self._rate_factors(round)
+        return decayed if self.rate_factors is None else decayed * self.rate_factors(round)
 
     def resting(self, client: int, step: int) -> Collection[str]:
         """Names of the weights that a local step, counted from 0, does not change, nor the optimizer's state for them.

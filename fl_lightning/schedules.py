@@ -13,6 +13,19 @@ ScheduleBuilder = Callable[[torch.optim.Optimizer], LRScheduler]
 _MOST_ROUNDS = 100_000  # that are tried before a fit: about a second
 
 
+def check_builder(key: str, build: object) -> None:
+    """Refuse what builds no schedule, such as its name.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if not callable(build):
+        raise ValueError(
+            f"{key} is {build!r}, must build a schedule from an optimizer: "
+            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        )
+
+
 def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Optimizer) -> LRScheduler:
     """A schedule of an optimizer's rate.
 
@@ -22,7 +35,6 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
     Raises:
         ValueError: if it cannot be built, needs a metric, or no checkpoint can hold its state.
     """
-    check_builder(key, build)
     try:
         scheduler = build(optimizer)
     except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
@@ -37,19 +49,6 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
             "function of Python's, such as lambda round: math.sqrt(round)"
         ) from error
     return scheduler
-
-
-def check_builder(key: str, build: ScheduleBuilder) -> None:
-    """Refuse what cannot build a schedule.
-
-    Raises:
-        ValueError: if it cannot be called.
-    """
-    if not callable(build):
-        raise ValueError(
-            f"{key} is {build!r}, must build a schedule from an optimizer: "
-            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
-        )
 
 
 class RateFactors:
@@ -70,7 +69,8 @@ class RateFactors:
     """
 
     def __init__(self, key: str, build: ScheduleBuilder) -> None:
-        self._key = key
+        check_builder(key, build)
+        self._key, self._build = key, build
         # With momentum, which some schedules change too.
         self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
         self.scheduler = build_schedule(key, build, self._optimizer)
@@ -93,6 +93,10 @@ class RateFactors:
                 ) from error
             self._factors.append(self._present())
         return self._factors[round - 1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins anew: torch ties a schedule to its optimizer by functions that no copy follows."""
+        return type(self), (self._key, self._build)
 
     def _present(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])

@@ -19,7 +19,7 @@ ROOMS = [
     {"command_line"},
     {"bench"},
     {"watch", "sweep"},
-    {"report", "attacks", "export", "config_files", "sites"},
+    {"report", "attacks", "export", "model_folder", "config_files", "sites"},
     {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},

@@ -1,5 +1,6 @@
 """Adapters: small trained layers beside frozen ones."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -31,6 +32,13 @@ class Adapter(ABC):
         Args:
             stored: weights of the net, with or without this adapter.
             present: those that the net has now.
+        """
+
+    @abstractmethod
+    def merged(self, net: nn.Module) -> State:
+        """Weights and buffers of a net with this adapter, added to the weights that it adapts, by the names without it.
+
+        The net does not change.
         """
 
 
@@ -92,6 +100,19 @@ class LoRA(Adapter):
             raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
+
+    def merged(self, net: nn.Module) -> State:
+        with needing_extra("transformers", "model.adapter LoRA"):
+            from peft.tuners.tuners_utils import BaseTunerLayer
+        net = copy.deepcopy(net)
+        for layer in net.modules():
+            if isinstance(layer, BaseTunerLayer):
+                layer.merge()
+        return {name.replace(".base_layer.", "."): value for name, value in net.state_dict().items() if "lora_" not in name}
+
+    def __repr__(self) -> str:
+        where = "all-linear" if self.every_linear else self.target_modules
+        return f"LoRA(r={self.r}, alpha={self.alpha}, target_modules={where})"
 
     @staticmethod
     def _misfit(net: nn.Module, given: str) -> ValueError:

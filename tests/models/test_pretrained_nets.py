@@ -5,6 +5,7 @@ from collections import OrderedDict
 from functools import partial
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -333,3 +334,40 @@ def test_a_name_in_python_is_refused(key, given):
     """One line with the key."""
     with pytest.raises(TypeError, match=rf"^model\.{key} is '{given}', must be a.*{given}\(\)$"):
         FedAvg(MLP, **{key: given})
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
+    """Merged, a net without the adapter gives the same logits: W + (alpha / r) B A by hand; separate, what was trained."""
+    adapter = "--model.adapter LoRA --model.adapter.r 2 --model.adapter.alpha 6 --model.adapter.target_modules [features.1]"
+    given = adapter if adapted else "--model.trained [classifier.*]"
+    code, _, error = main(*f"fit --config digits_wsm.yaml --trainer.max_steps 2 {given}".split())
+    assert code == 0, error
+    checkpoint = next(tmp_path.rglob("last.ckpt"))
+    for weights in ("merged", "separate"):
+        code, out, error = main("export", "--ckpt_path", str(checkpoint), "--weights", weights, "--out", weights)
+        assert code == 0, error
+        assert f"{weights}/" in out
+    state = {
+        name.removeprefix("net."): value
+        for name, value in torch.load(checkpoint, weights_only=True)["state_dict"].items()
+        if name.startswith("net.")
+    }
+    merged, separate = (
+        safetensors.torch.load_file(tmp_path / path) for path in ("merged/model.safetensors", "separate/trained.safetensors")
+    )
+    lora = {name: value for name, value in state.items() if "lora_" in name}
+    assert separate.keys() == {*lora, "classifier.weight", "classifier.bias"}
+    assert merged.keys() == dict(MLP((1, 8, 8), 10).named_parameters()).keys()
+    if adapted:
+        a, b = (next(value for name, value in lora.items() if f"lora_{kind}" in name) for kind in "AB")
+        assert b.abs().max() > 0
+        expected = state["features.1.base_layer.weight"] + 3 * b @ a
+        torch.testing.assert_close(merged["features.1.weight"], expected)
+    else:
+        assert torch.equal(merged["features.1.weight"], state["features.1.weight"])
+    card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| method | FedAvg, ReweightedSoftmax |" in card
+    assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
+    assert "| test accuracy, last | 0." in card
+    assert ("LoRA(r=2, alpha=6" in card) == adapted
