@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_choice, check_patterns, check_range
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.functional.schedules import RateFactors, ScheduleBuilder
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
 from fl_lightning.models import Adapter
 from fl_lightning.models.federated_net import (
@@ -44,7 +45,6 @@ from fl_lightning.protocol import (
 )
 from fl_lightning.protocol.hooks import follow_keywords, overridden
 from fl_lightning.robustness import Aggregation, Hostile
-from fl_lightning.schedules import RateFactors, ScheduleBuilder
 
 ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each step

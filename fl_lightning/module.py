@@ -26,6 +26,7 @@ from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.evaluation.evaluation import Evaluation
+from fl_lightning.functional.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_schedules
 from fl_lightning.privacy import Privacy
@@ -47,7 +48,6 @@ from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
-from fl_lightning.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
 __all__ = ["FederatedModule", "Net", "Update"]

@@ -19,7 +19,7 @@ ROOMS = [
     {"command_line"},
     {"bench"},
     {"watch", "sweep"},
-    {"report", "attacks", "export", "model_folder", "config_files", "sites"},
+    {"report", "attacks", "export", "config_files", "sites"},
     {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},
@@ -33,7 +33,7 @@ ROOMS = [
     {"algorithm"},
     {"robustness"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers", "schedules", "forgetting"},
+    {"models", "losses", "metrics", "optimizers", "forgetting"},
     {"functional"},
     {"checks"},
 ]

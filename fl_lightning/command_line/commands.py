@@ -39,7 +39,7 @@ def export(
 
     checkpoint = _checkpoint(ckpt_path, run_folder)
     if weights is not None:
-        from fl_lightning.model_folder import write_model_folder
+        from fl_lightning.export import write_model_folder
 
         folder = out or run_config(checkpoint)[0] / f"{checkpoint.stem}_weights"
         print(f"Exported: {write_model_folder(checkpoint, folder, weights)}, from {checkpoint}")

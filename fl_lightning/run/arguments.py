@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.engines.engine_choice import EngineName
+from fl_lightning.functional.schedules import ScheduleBuilder
 from fl_lightning.losses import Loss, TorchLosses
 from fl_lightning.models import Adapter
 from fl_lightning.models.federated_net import BatchNormBuffers
@@ -16,7 +17,6 @@ from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.privacy import Privacy
 from fl_lightning.protocol import Learner
 from fl_lightning.robustness import Aggregation, Hostile
-from fl_lightning.schedules import ScheduleBuilder
 
 StorageOfStates = Literal["memory", "disk"]
 

@@ -23,9 +23,9 @@ from torch.optim import Optimizer
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.functional.schedules import build_schedule
 from fl_lightning.losses import Loss
 from fl_lightning.run.round_callback import round_callbacks
-from fl_lightning.schedules import build_schedule
 from fl_lightning.state.checkpoint import check_whole
 
 Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those

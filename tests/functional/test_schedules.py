@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, St
 
 from fl_lightning import FedAvg, Trainer
 from fl_lightning.data import from_arrays
-from fl_lightning.schedules import RateFactors, check_schedule
+from fl_lightning.functional.schedules import RateFactors, check_schedule
 
 
 def cosine(round):
