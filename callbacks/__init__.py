@@ -25,6 +25,7 @@ from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 from fl_lightning.callbacks.task_attention import TaskAttention
+from fl_lightning.callbacks.wise_ft import WiseFT
 from fl_lightning.run.record_logger import RecordLogger
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "RunSummary",
     "TaskAccuracy",
     "TaskAttention",
+    "WiseFT",
     "heatmap",
     "log_figure",
     "log_tensors",

@@ -1,5 +1,7 @@
 """Communication: what crossed the network, counted where it crosses, and with whom."""
 
+from typing import Any
+
 import torch
 from lightning.pytorch import Trainer
 
@@ -18,6 +20,9 @@ class Communication(FederatedCallback):
     On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that position of
     each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
 
+    With speeds of clients (``data.devices.file``) ``communication/seconds`` and ``communication/total_seconds`` are the
+    simulated time of the round and of all so far.
+
     Who took part is the tensor ``clients/round_cohort`` (K,), logged in every round whose cohort is not that of the round
     before.
     """
@@ -29,6 +34,7 @@ class Communication(FederatedCallback):
         super().__init__(every, rounds)
         self.total_down = 0
         self.total_up = 0
+        self.total_seconds = 0.0
         self.of_tasks: dict[str, float] = {}  # down_01 and so on -> bytes
         self._cohort: list[int] | None = None  # of the newest round
         self._positions: list[int] = []  # of the clients in their streams as the round begins; none without tasks
@@ -40,6 +46,7 @@ class Communication(FederatedCallback):
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self.total_down += report.bytes_down
         self.total_up += report.bytes_up
+        self.total_seconds += report.seconds or 0.0
         newest = self._count_tasks(report)
         if report.clients != self._cohort:
             self._cohort = report.clients
@@ -51,7 +58,17 @@ class Communication(FederatedCallback):
                 "total_down": self.total_down,
                 "total_up": self.total_up,
             }
+            if report.seconds is not None:
+                scalars |= {"seconds": report.seconds, "total_seconds": self.total_seconds}
             module.log_round({f"communication/{name}": value for name, value in scalars.items()} | newest, round)
+
+    def state_dict(self) -> dict[str, Any]:
+        # Runs without simulated time, as all were before there was any, have no such total.
+        return super().state_dict() | ({"total_seconds": self.total_seconds} if self.total_seconds > 0 else {})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.total_seconds = state_dict.get("total_seconds", 0.0)
 
     def _count_tasks(self, report: RoundReport) -> dict[str, float]:
         """Add a round's bytes to those of its clients' tasks; gives the scalars that changed."""

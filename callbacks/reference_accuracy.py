@@ -1,8 +1,6 @@
 """ReferenceAccuracy: what training does to knowledge that the federation does not train on."""
 
-import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -10,8 +8,14 @@ from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import heatmap, height_of, panels
-from fl_lightning.evaluation.reference_sets import ReferenceSets, ReferenceSource
-from fl_lightning.metrics import accuracy_by_owner, loss_by_owner
+from fl_lightning.evaluation.reference_sets import (
+    ReferenceSamples,
+    ReferenceSource,
+    accuracy_on,
+    held_references,
+    named_sources,
+)
+from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
 
@@ -29,7 +33,7 @@ class ReferenceAccuracy(FederatedCallback):
     Args:
         sets: by name, the sources of the reference sets, of which the test samples count; their classes are among those of
             ``data.source``.
-        root: folder of the sources; None: that of ``data.root``.
+        root: folder of the sources; None: ``data.root``.
         every, rounds: the chosen rounds.
 
     Raises:
@@ -41,24 +45,15 @@ class ReferenceAccuracy(FederatedCallback):
         self, sets: Mapping[str, ReferenceSource], root: str | None = None, every: int = 10, rounds: list[int] | None = None
     ) -> None:
         super().__init__(every, rounds)
-        if not sets:
-            raise ValueError("ReferenceAccuracy.sets is empty: give a source by name")
-        for name in sets:
-            if not re.fullmatch(r"\w+", name):
-                raise ValueError(f"ReferenceAccuracy.sets has {name!r}, must be one word of letters, digits and _: rename it")
-        self.sets = ReferenceSets(sets, root)
-        self._held: dict[str, tuple[Any, Tensor]] = {}  # evaluation inputs and classes, by the set's name
+        self.sets = named_sources("ReferenceAccuracy.sets", sets)
+        self.root = root
+        self._held: dict[str, ReferenceSamples] = {}
 
     def wants_models(self, round: int) -> bool:
         return self.due(round)
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        if not module.has_global_model:
-            raise ValueError(
-                f"callback ReferenceAccuracy: model is {type(module).__name__}, whose clients keep parts of the net, so that "
-                "there is no global model to ask: leave the callback out"
-            )
-        self._held = self.sets.prepare(module.data)
+        self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:
@@ -69,11 +64,9 @@ class ReferenceAccuracy(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return
-        pairs = [
-            (self._accuracy(models.predict_received(inputs), targets), self._accuracy(models.predict(inputs), targets))
-            for inputs, targets in self._held.values()
-        ]
-        before, after = torch.stack([one for one, _ in pairs]), torch.stack([other for _, other in pairs], dim=1)
+        held = self._held.values()
+        before = torch.stack([accuracy_on(models.predict_received(one.inputs), one.targets) for one in held])
+        after = torch.stack([accuracy_on(models.predict(one.inputs), one.targets) for one in held], dim=1)
         scalars: dict[str, Tensor] = {}
         for column, name in enumerate(self._held):
             scalars[f"reference/{name}/cohort_accuracy"] = after[:, column].mean()
@@ -102,13 +95,8 @@ class ReferenceAccuracy(FederatedCallback):
         """The global model's accuracy and loss on every set."""
         scalars: dict[str, Tensor] = {}
         with trainer.precision_plugin.val_step_context():
-            for name, (inputs, targets) in self._held.items():
-                logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
-                scalars[f"reference/{name}/accuracy"] = self._accuracy(logits, targets)
+            for name, held in self._held.items():
+                logits, targets = predict_in_batches(module.net, module.data.eval_batch_size, held.inputs), held.targets
+                scalars[f"reference/{name}/accuracy"] = accuracy_on(logits, targets)
                 scalars[f"reference/{name}/loss"] = loss_by_owner(logits, targets, torch.zeros_like(targets), 1)[0]
         module.log_round(scalars, round)
-
-    @staticmethod
-    def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
-        """(...) from logits (..., n, C)."""
-        return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]

@@ -127,6 +127,7 @@ class RunSummary(FederatedCallback):
             "personal": {name: value for name, value in sorted(module.newest.items()) if name.startswith("personal/")},
             "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
             "reference": {name: value for name, value in sorted(module.newest.items()) if name.startswith("reference/")},
+            "wise_ft": {name: value for name, value in sorted(module.newest.items()) if name.startswith("wise_ft/")},
             "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
@@ -201,6 +202,10 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row(
                 f"accuracy on {name.split('/')[1]}", f"{value:.4f}, {results['reference'][f'{name}_before']:.4f} before"
             )
+    for share in sorted({name.split("/")[1] for name in results["wise_ft"]}, key=float):
+        there = {name.split("/")[2]: value for name, value in results["wise_ft"].items() if name.split("/")[1] == share}
+        shown = ", ".join(f"{value:.4f} on {name}" for name, value in there.items())
+        table.add_row(f"accuracy with {share} of the change", shown)
     for name, value in results["tasks"].items():
         table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:

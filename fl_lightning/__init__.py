@@ -36,7 +36,19 @@ def _methods() -> list[str]:
 # torch and Lightning take seconds to import: only what is asked for is, and the command line can answer --help before.
 __getattr__, __dir__, __all__ = attach(
     __name__,
-    ["callbacks", "data", "forgetting", "functional", "losses", "methods", "models", "privacy", "report", "tasks"],
+    [
+        "callbacks",
+        "data",
+        "forgetting",
+        "functional",
+        "losses",
+        "methods",
+        "models",
+        "privacy",
+        "report",
+        "robustness",
+        "tasks",
+    ],
     {
         "algorithm": ["FederatedAlgorithm"],
         "data": ["FederatedDataModule"],

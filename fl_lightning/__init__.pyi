@@ -8,6 +8,7 @@ from . import methods as methods
 from . import models as models
 from . import privacy as privacy
 from . import report as report
+from . import robustness as robustness
 from . import tasks as tasks
 from .algorithm import FederatedAlgorithm as FederatedAlgorithm
 from .data import FederatedDataModule as FederatedDataModule

@@ -43,6 +43,8 @@ from fl_lightning.protocol import (
     Weighted,
 )
 from fl_lightning.protocol.hooks import follow_keywords, overridden
+from fl_lightning.robustness import Aggregation, Hostile
+from fl_lightning.schedules import RateFactors, ScheduleBuilder
 
 ServerWeighting = Literal["n_weighted", "uniform"]
 _MOST_STEPS = 1_000_000  # of one visit: more would take years, and memory for the draws of each step
@@ -58,12 +60,17 @@ class LocalTraining(FederatedNet):
         local_steps: local steps of a visit.
         local_epochs: passes over the client's shard instead of ``local_steps``; by default one epoch.
         learning_rate_decay: factor on the clients' rate from one round to the next.
+        client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
+            with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
             with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with the initial
             ones, and they are averaged.
         seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
+        aggregation: rule that combines clients' weights instead of their mean, such as :class:`fl_lightning.robustness.Krum`;
+            the server then holds the weights of a whole cohort.
+        hostile: makes some clients hostile, such as :class:`fl_lightning.robustness.SignFlip`; by default none is.
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
         adapter: small trained layers beside the frozen ones, such as :class:`fl_lightning.models.LoRA`.
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
@@ -96,10 +103,13 @@ class LocalTraining(FederatedNet):
         local_steps: int | None = None,
         local_epochs: int | None = None,
         learning_rate_decay: float = 1.0,
+        client_lr_scheduler: ScheduleBuilder | None = None,
         server_weighting: ServerWeighting = "n_weighted",
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
         seed: int = 0,
+        aggregation: Aggregation | None = None,
+        hostile: Hostile | None = None,
         tasks: Learner | None = None,
         adapter: Adapter | None = None,
         trained: Sequence[str] | None = None,
@@ -109,13 +119,20 @@ class LocalTraining(FederatedNet):
         self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients
+        self.client_lr_scheduler, self.rate_factors = client_lr_scheduler, None
+        if client_lr_scheduler is not None:
+            self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
         self.federation: Site | None = None  # none where trained weights are used elsewhere
+        self.aggregation, self.hostile = aggregation, hostile
         _check_settings(self)
+        if tasks is not None and not isinstance(tasks, Learner):
+            raise TypeError(f"model.tasks is {tasks!r}, must be a learner of tasks, such as fl_lightning.tasks.EWC()")
         self.tasks = Learner() if tasks is None else tasks
         self.tasks.belong_to(self)
-        self.needs = self.needs | self.tasks.needs
+        separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
+        self.needs = self.needs | self.tasks.needs | Needs(each_upload=separate)
 
     # Hooks of a visit, in their order -------------------------------------------------------------------------------
 
@@ -124,8 +141,10 @@ class LocalTraining(FederatedNet):
         return {}
 
     def client_learning_rate(self, round: int, client: int) -> float:
-        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before."""
-        return self.learning_rate_decay ** (round - 1)
+        """Factor on the local optimizer's rate; by default ``learning_rate_decay`` to the power of the rounds before, times
+        that of ``client_lr_scheduler``."""
+        decayed = self.learning_rate_decay ** (round - 1)
+        return decayed if self.rate_factors is None else decayed * self.rate_factors(round)
 
     def resting(self, client: int, step: int) -> Collection[str]:
         """Names of the weights that a local step, counted from 0, does not change, nor the optimizer's state for them.
@@ -426,6 +445,9 @@ def _check_settings(method: LocalTraining) -> None:
     if method.clip_local_gradients is not None:
         check_range("model.clip_local_gradients", method.clip_local_gradients, above=0, hint="null is no limit")
     check_choice("model.server_weighting", method.server_weighting, ServerWeighting)
+    for name, kind, such_as in (("aggregation", Aggregation, "Krum()"), ("hostile", Hostile, "SignFlip()")):
+        if not isinstance(value := getattr(method, name), kind | None):
+            raise ValueError(f"model.{name} is {value!r}, must be one of fl_lightning.robustness: such as {such_as}")
 
 
 def _check_personal(method: LocalTraining) -> None:

@@ -7,16 +7,20 @@ A loss is called as ``loss(logits, target, label_counts)`` with shapes (B, C), (
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_each, check_list, check_range
 from fl_lightning.functional import (
+    balanced_class_weights,
     calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
+    weighted_cross_entropy,
 )
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "MaskedCrossEntropy",
     "ReweightedSoftmax",
     "TruncatedCrossEntropy",
+    "WeightedCrossEntropy",
 ]
 
 # torch's losses on logits, or logarithms of probabilities, and class indices.
@@ -97,6 +102,41 @@ class CalibratedCrossEntropy(Loss):
         return f"CalibratedCrossEntropy(tau={self.tau})"
 
 
+class WeightedCrossEntropy(Loss):
+    """Class weights: :func:`fl_lightning.functional.weighted_cross_entropy`.
+
+    Args:
+        class_weights: of each class, at least 0, the same at all clients; null: each client weights the classes that it holds
+            equally, :func:`fl_lightning.functional.balanced_class_weights`.
+
+    Raises:
+        ValueError: if a weight is negative; in round 1, if there are fewer or more weights than classes.
+    """
+
+    def __init__(self, class_weights: Sequence[float] | None = None) -> None:
+        check_list("model.loss.class_weights", class_weights)
+        check_each("model.loss.class_weights", class_weights or (), at_least=0, below=math.inf)
+        self.class_weights = None if class_weights is None else tuple(class_weights)
+        self.uses_label_counts = class_weights is None
+
+    def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        if self.class_weights is None:
+            weights = balanced_class_weights(label_counts)
+        elif len(self.class_weights) == logits.shape[-1]:
+            # Filled on the device: no CUDA graph can record a copy from the host.
+            weights = torch.stack([torch.full((), weight, device=logits.device) for weight in self.class_weights])
+        else:
+            raise ValueError(
+                f"model.loss.class_weights has {len(self.class_weights)} weights, the net gives {logits.shape[-1]} classes: "
+                "give one a class"
+            )
+        return weighted_cross_entropy(logits, target, weights, reduction="none")
+
+    def __repr__(self) -> str:
+        given = "" if self.class_weights is None else f"class_weights={list(self.class_weights)}"
+        return f"WeightedCrossEntropy({given})"
+
+
 class TorchLoss(Loss):
     """A loss of torch, such as ``torch.nn.CrossEntropyLoss(label_smoothing=0.1)``, with one value per sample; no label counts.
 
@@ -121,7 +161,7 @@ class TorchLoss(Loss):
         changed = {
             "weight": (
                 loss.weight is not None,
-                "or derive a loss from fl_lightning.losses.Loss that multiplies each sample's value",
+                "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value",
             ),
             "reduction": (loss.reduction != "mean", "and choose model.optimizer.lr for the mean"),
             "ignore_index": (loss.ignore_index != -100, "and take the samples of that label out of the data"),

@@ -4,6 +4,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 :class:`fl_lightning.algorithm.FederatedAlgorithm`, which this class runs under Lightning.
 """
 
+import copy
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any, Self, Unpack
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
@@ -27,7 +27,7 @@ from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.evaluation.evaluation import Evaluation
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
-from fl_lightning.optimizers import OptimizerBuilder, check_schedule, optimizer_builder, step_schedules
+from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_schedules
 from fl_lightning.privacy import Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
@@ -37,7 +37,7 @@ from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
-from fl_lightning.run.refused_data import check_batches_of_one, check_cohorts, check_outputs, check_tasks
+from fl_lightning.run.refused_data import check_aggregation, check_batches_of_one, check_cohorts, check_outputs, check_tasks
 from fl_lightning.run.refused_sites import refuse_what_stays
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
@@ -47,10 +47,12 @@ from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
+from fl_lightning.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
 __all__ = ["FederatedModule", "Net", "Update"]
 
+_OF_RUN = ("_trainer", "_fabric", "federation", "engine", "_server", "_step_optimizer")  # what a copy does not need its own of
 _LOCAL_FITS = "the clients' local fits"
 
 
@@ -61,7 +63,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data.
         server_optimizer: builds the server's optimizer, or its name. Its gradient is the pseudo-gradient, the global weights
             less the mean of the clients' weights. SGD with rate 1 is FedAvg, with momentum FedAvgM.
-        lr_scheduler: builds a schedule for the server's optimizer, stepped once a round.
+        lr_scheduler: builds a schedule of torch for the rate of the server's optimizer, stepped once a round.
         engine: how clients are run, with the same results to rounding: ``sequential``, one after another; ``vectorized``, many
             per step; ``captured``, a visit as one compiled program; ``flower``, at their own sites, in Flower's ServerApp.
             ``auto`` follows a fixed rule, ``tune`` measures.
@@ -83,7 +85,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self,
         net: Net,
         server_optimizer: OptimizerBuilder = lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler: ScheduleBuilder | None = None,
         engine: EngineName = "auto",
         client_state: StorageOfStates = "memory",
         privacy: Privacy | None = None,
@@ -116,6 +118,17 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     def data(self) -> FederatedDataModule:
         """The data module of the run."""
         return joined(self)  # torch's compiler does not follow super() of a property
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A method with its own weights and state, and the same trainer, data and engine until it is fitted itself.
+
+        Callbacks such as Lightning's ``WeightAveraging`` copy a module in the middle of its run.
+        """
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            copied.__dict__[name] = value if name in _OF_RUN else copy.deepcopy(value, memo)
+        return copied
 
     # The round ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +229,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         """Build the net from the data's shape and classes, with initial weights from the seed."""
         data = self.federation
         if isinstance(data, FederatedDataModule) and data.tasks is not None:
-            check_tasks(self.needs, type(self).__name__, data.tasks)
+            check_tasks(self, data.tasks)
         super().configure_model()
         if isinstance(data, FederatedDataModule):
             check_outputs(self.net, data)
@@ -226,11 +239,13 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         trainable = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
         if not trainable:
             raise ValueError("model.net has no weight that requires a gradient: unfreeze some")
-        optimizer = self.server_optimizer(trainable)
+        optimizer, rounds = self.server_optimizer(trainable), self.trainer.max_steps
+        if self.client_lr_scheduler is not None:
+            check_schedule("model.client_lr_scheduler", self.client_lr_scheduler, rounds)
         if self.lr_scheduler is None:
             return optimizer
-        scheduler = self.lr_scheduler(optimizer)
-        check_schedule(scheduler)
+        scheduler = build_schedule("model.lr_scheduler", self.lr_scheduler, optimizer)
+        check_schedule("model.lr_scheduler", self.lr_scheduler, rounds)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
@@ -244,6 +259,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         if self.privacy is not None:
             self.privacy.check(self, self.data.participation, str(self.trainer.precision))
         check_cohorts(self.data.participation, self.trainer.max_steps)
+        check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
         check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
 
     def on_train_start(self) -> None:
@@ -363,6 +379,7 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
         device=method.device,
         states=method.stored.states,
         ranks=ProcessGroup.of(method.trainer),
+        devices=method.data.devices,
         protection=_protection(method),
         precision=method.trainer.precision_plugin.train_step_context,
         seed=method.seed,
@@ -391,11 +408,8 @@ def _protection(method: FederatedModule) -> Protection:
 
 
 def _check_settings(method: FederatedModule) -> None:
-    if method.lr_scheduler is not None and not callable(method.lr_scheduler):
-        raise ValueError(
-            f"model.lr_scheduler is {method.lr_scheduler!r}, must build a schedule from an optimizer: "
-            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
-        )
+    if method.lr_scheduler is not None:
+        check_builder("model.lr_scheduler", method.lr_scheduler)
     check_choice("model.engine", method.engine_name, EngineName)
     check_choice("model.client_state", method.client_state, StorageOfStates)
     reason = _protection(method).one_by_one

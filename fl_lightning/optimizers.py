@@ -74,28 +74,6 @@ def step_schedules(schedulers: Any) -> None:
         scheduler.step()
 
 
-def check_schedule(scheduler: Any) -> None:
-    """Check a schedule of the server's optimizer, which steps once a round.
-
-    Args:
-        scheduler: a scheduler of torch.
-
-    Raises:
-        ValueError: if it needs a metric, or no checkpoint can hold its state.
-    """
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ValueError(
-            "model.lr_scheduler is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another"
-        )
-    try:
-        scheduler.state_dict()
-    except AttributeError as error:  # LambdaLR looks into functions, which those of C do not allow
-        raise ValueError(
-            f"model.lr_scheduler is {type(scheduler).__name__}, whose state no checkpoint can hold ({error}): give it a "
-            "function of Python's, such as lambda round: math.sqrt(round)"
-        ) from error
-
-
 def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torch.optim.Optimizer:
     """Build an optimizer; a ValueError for one of its arguments names it as it is given on the command line."""
     try:

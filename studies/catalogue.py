@@ -41,4 +41,8 @@ ORDER = (
     "flashback_methods",
     "privacy_digits",
     "privacy_mnist",
+    "digits_classes",
+    "digits_classes_losses",
+    "digits_density",
+    "digits_schedule",
 )

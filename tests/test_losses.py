@@ -1,12 +1,15 @@
-"""Losses of torch as losses of clients."""
+"""Losses of torch as losses of clients, and class weights."""
+
+import copy
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import FedAvg
-from fl_lightning.losses import CrossEntropy, TorchLoss, TruncatedCrossEntropy, as_loss
+from fl_lightning import FedAvg, Trainer
+from fl_lightning.data import from_arrays
+from fl_lightning.losses import CrossEntropy, TorchLoss, TruncatedCrossEntropy, WeightedCrossEntropy, as_loss
 
 LOGITS, TARGET, COUNTS = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([2, 0])
 
@@ -30,7 +33,7 @@ def test_the_loss_that_was_given_stays_as_it_is():
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), r"with weight.*derive a loss from fl_lightning\.losses\.Loss"),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), r"with weight.*give fl_lightning\.losses\.WeightedCrossEntropy"),
         (nn.CrossEntropyLoss(reduction="sum"), "leave reduction out, and choose model.optimizer.lr for the mean$"),
         (nn.CrossEntropyLoss(ignore_index=0), "leave ignore_index out, and take the samples of that label out of the data$"),
         (nn.MSELoss(), "must be of fl_lightning.losses.*: write the task as classification with one class a sample"),
@@ -69,3 +72,42 @@ def test_a_loss_prints_as_it_was_given():
     """In summaries and results."""
     assert repr(TorchLoss(nn.NLLLoss())) == "NLLLoss"
     assert repr(TorchLoss(nn.CrossEntropyLoss(label_smoothing=0.1))) == "CrossEntropyLoss(label_smoothing=0.1)"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+@pytest.mark.parametrize("class_weights", [None, [0.5, 2.0, 1.0, 3.0]])
+def test_clients_follow_class_weights(engine, class_weights):
+    """One round of one full step at each client: ``mean_i a_{y_i} CE_i``, with balanced weights ``n / (C_k n_c)``."""
+    inputs = torch.randn(9, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    targets, parts = torch.tensor([0, 0, 0, 1, 2, 2, 3, 3, 3]), [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
+    net = nn.Linear(3, 4).double()
+    method = FedAvg(copy.deepcopy(net), loss=WeightedCrossEntropy(class_weights), engine=engine, local_steps=1)
+    data = from_arrays(inputs, targets, parts, batch_size=None)
+    settings = {"accelerator": "cpu", "precision": "64-true", "logger": False, "enable_checkpointing": False}
+    Trainer(max_steps=1, **settings).fit(method, datamodule=data)
+    weights = {name: torch.zeros_like(value) for name, value in net.named_parameters()}
+    for part in parts:
+        labels, counts = targets[part], torch.bincount(targets[part], minlength=4)
+        balanced = [len(part) / ((counts > 0).sum() * n) if n > 0 else 0.0 for n in counts]
+        factor = torch.tensor(class_weights or balanced, dtype=torch.float64)
+        losses = nn.functional.cross_entropy(net(inputs[part]), labels, reduction="none")
+        gradients = torch.autograd.grad((factor[labels] * losses).mean(), [*net.parameters()])
+        for (name, value), gradient in zip(net.named_parameters(), gradients):
+            weights[name] += len(part) / 9 * (value - 0.1 * gradient).detach()
+    for name, value in method.net.named_parameters():
+        torch.testing.assert_close(value, weights[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WeightedCrossEntropy([1.0, -1.0]), r"model\.loss\.class_weights .*-1\.0"),
+        (
+            lambda: WeightedCrossEntropy([1.0])(torch.zeros(1, 3), torch.tensor([0]), torch.ones(3)),
+            r"^model\.loss\.class_weights has 1 weights, the net gives 3 classes: give one a class$",
+        ),
+    ],
+)
+def test_class_weights_that_do_not_fit_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -362,7 +362,7 @@ def test_a_schedule_that_no_checkpoint_can_hold_is_refused(fit, toy_data):
         fit(method, toy_data(), 1, precision="64-true")
 
 
-@pytest.mark.parametrize(("key", "given"), [("net", "CNN2"), ("lr_scheduler", "StepLR")])
+@pytest.mark.parametrize(("key", "given"), [("net", "CNN2"), ("lr_scheduler", "StepLR"), ("client_lr_scheduler", "StepLR")])
 def test_what_builds_nothing_is_refused(key, given):
     """A name where Python wants the object: one line with the key."""
     with pytest.raises((TypeError, ValueError), match=rf"model\.{key} is '{given}', must .*build") as caught:

@@ -19,7 +19,7 @@ ROOMS = [
     {"command_line"},
     {"bench"},
     {"watch", "sweep"},
-    {"report", "attacks", "export", "config_files", "sites"},
+    {"report", "attacks", "export", "model_folder", "config_files", "sites"},
     {"tasks", "trainer"},
     {"methods", "callbacks"},
     {"module"},
@@ -31,8 +31,9 @@ ROOMS = [
     {"data"},
     {"state"},
     {"algorithm"},
+    {"robustness"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers", "forgetting"},
+    {"models", "losses", "metrics", "optimizers", "schedules", "forgetting"},
     {"functional"},
     {"checks"},
 ]
@@ -135,13 +136,7 @@ def test_callbacks_know_few_files_of_a_run():
     of_callbacks = [target for module in MODULES if room(module) == "callbacks" for target in imports(module, text(module))]
     files = {target.rpartition(".")[2] for target in of_callbacks if room(target) in ("run", "evaluation")}
     assert files == {
-        "fine_tuning",
-        "provenance",
-        "record_logger",
-        "reference_sets",
-        "refits",
-        "round_callback",
-        "trainer_settings",
+        *("fine_tuning", "provenance", "record_logger", "reference_sets", "refits", "round_callback", "trainer_settings")
     }
 
 

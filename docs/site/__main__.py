@@ -4,6 +4,7 @@ A warning, such as that of a link that leads nowhere, or an asset from the inter
 """
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -33,9 +34,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python docs/site", description="Build the documentation site.")
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder; its html/ is the site")
     out = parser.parse_args().out
-    shutil.rmtree(out, ignore_errors=True)
+    for part in ("source", "doctrees", "html"):  # and not notebooks, a cache
+        shutil.rmtree(out / part, ignore_errors=True)
     assemble(ROOT, out / "source")
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # notebooks call fl-lightning
     options = ["-q", "-W", "--keep-going", "-c", HERE, "-d", out / "doctrees"]
+    options += ["-D", f"nb_execution_cache_path={(out / 'notebooks').resolve()}"]
     code = build_main([str(argument) for argument in (*options, out / "source", out / "html")])
     loaded = from_elsewhere(out / "html") if code == 0 else []
     for line in loaded:

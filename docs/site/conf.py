@@ -35,7 +35,6 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 nb_execution_mode = "cache"  # only those that have changed since the last build
-nb_execution_cache_path = str(Path(__file__).parents[2] / "build" / "notebooks")
 nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_output_stderr = "remove"

@@ -6,21 +6,30 @@ torch and Lightning take seconds to import: a function imports them when it is c
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from fl_lightning.checks import check_range
 from fl_lightning.report.commands import compare, figures, report
 from fl_lightning.report.safe_text import one_line
 
 
-def export(*, ckpt_path: str = "best", run_folder: Path | None = None, out: Path | None = None) -> None:
-    """Write a checkpoint's net as a program that runs without fl-lightning.
+def export(
+    *,
+    ckpt_path: str = "best",
+    run_folder: Path | None = None,
+    out: Path | None = None,
+    weights: Literal["merged", "separate"] | None = None,
+) -> None:
+    """Write a checkpoint's net as a program that runs without fl-lightning, or as weights with a model card.
 
     The preparation of its inputs is a part of the torch.export program, which needs torch alone (docs/using_a_trained_net.md).
 
     Args:
         ckpt_path: best or last of the newest version, or a checkpoint.
         run_folder: of the versions; default: the newest in runs.
-        out: the file; default: next to config.yaml, as best.pt2.
+        out: the file; default: next to config.yaml, as best.pt2. With weights a folder; default: best_weights.
+        weights: instead of a program write a folder with safetensors and README.md. merged: all weights, adapters added to
+            those that they adapt. separate: only the trained ones.
 
     Raises:
         FileNotFoundError, ValueError, OSError: in one line, if it cannot be exported.
@@ -29,6 +38,12 @@ def export(*, ckpt_path: str = "best", run_folder: Path | None = None, out: Path
     from fl_lightning.run.saved_run import run_config
 
     checkpoint = _checkpoint(ckpt_path, run_folder)
+    if weights is not None:
+        from fl_lightning.model_folder import write_model_folder
+
+        folder = out or run_config(checkpoint)[0] / f"{checkpoint.stem}_weights"
+        print(f"Exported: {write_model_folder(checkpoint, folder, weights)}, from {checkpoint}")
+        return
     classifier = load_classifier(checkpoint)
     out = out or run_config(checkpoint)[0] / f"{checkpoint.stem}.pt2"
     export(classifier, out)

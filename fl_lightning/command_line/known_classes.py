@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from fl_lightning import callbacks, losses, methods, models, optimizers, privacy, tasks
-from fl_lightning.data import client_sampler, partitions
+from fl_lightning import callbacks, losses, methods, models, optimizers, privacy, robustness, tasks
+from fl_lightning.data import availability, client_sampler, devices, partitions
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Learner
 
@@ -21,9 +21,12 @@ _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "model.loss": (losses.Loss, (losses,)),
     "model.optimizer": (torch.optim.Optimizer, (torch.optim,)),
     "model.server_optimizer": (torch.optim.Optimizer, (torch.optim, optimizers)),
+    "model.aggregation": (robustness.Aggregation, (robustness,)),
+    "model.hostile": (robustness.Hostile, (robustness,)),
     "model.privacy": (privacy.Privacy, (privacy,)),
     "data.partition": (partitions.Partition, (partitions,)),
-    "data.client_sampler": (client_sampler.ClientSampler, (client_sampler,)),
+    "data.client_sampler": (client_sampler.ClientSampler, (client_sampler, availability)),
+    "data.devices": (devices.Devices, (devices,)),
     "data.tasks": (tasks.Tasks, (tasks,)),
     "trainer.callbacks": (Callback, (callbacks,)),
 }

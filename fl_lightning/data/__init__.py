@@ -12,8 +12,10 @@ from fl_lightning.data.augment import (
     Resize,
     ToRGB,
 )
+from fl_lightning.data.availability import Availability, DayAndNight, SometimesThere, Trace
 from fl_lightning.data.client_sampler import ClientSampler, Poisson, Uniform
 from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.devices import Devices
 from fl_lightning.data.in_memory import from_arrays, from_dataset
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.partitions import (
@@ -44,12 +46,15 @@ __all__ = [
     "IID",
     "Arrays",
     "Augmentation",
+    "Availability",
     "Batch",
     "CenterCrop",
     "Classes",
     "ClientSampler",
     "Cutout",
     "Dataset",
+    "DayAndNight",
+    "Devices",
     "Digits",
     "Dirichlet",
     "DirichletByClass",
@@ -75,10 +80,12 @@ __all__ = [
     "Samples",
     "Shards",
     "SomeClasses",
+    "SometimesThere",
     "Source",
     "Superclasses",
     "ToRGB",
     "TorchvisionDataset",
+    "Trace",
     "Uniform",
     "from_arrays",
     "from_dataset",

@@ -1,15 +1,16 @@
 """The test samples of each client, for personal models."""
 
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.data.samples import Dataset, Part
-from fl_lightning.data.shards import ClientShards, starts_of
+from fl_lightning.data.shards import ClientShards
 from fl_lightning.functional import matched_parts
+from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.functional.random_streams import stream_seed
 
 Kind = Literal["held_out", "matched"]
@@ -63,8 +64,8 @@ def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
     """
     ordered, order = test_owners.sort(stable=True)
     first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
-    parts = [order[start:end] for start, end in zip(first.tolist(), last.tolist(), strict=True)]
-    return ClientTestSets("held_out", "test", torch.cat(parts), starts_of((last - first).numpy()))
+    parts = Parts.of_ranges(order, first.numpy(), (last - first).numpy())
+    return ClientTestSets("held_out", "test", parts.samples, parts.start)
 
 
 def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:
@@ -75,5 +76,5 @@ def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTest
         targets: (n,) of the test set.
         seed: of the run.
     """
-    parts = matched_parts(targets, label_counts, stream_seed(seed, -1, -1, "test sets"))
-    return ClientTestSets("matched", "test", torch.cat(parts), starts_of(np.array([len(part) for part in parts])))
+    parts = unwrap(matched_parts)(targets, label_counts, stream_seed(seed, -1, -1, "test sets"))
+    return ClientTestSets("matched", "test", parts.samples, parts.start)

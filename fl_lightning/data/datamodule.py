@@ -16,6 +16,7 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
+from fl_lightning.data.devices import Devices
 from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches
@@ -62,6 +63,7 @@ class FederatedDataModule(LightningDataModule):
         mean: mean per channel, in [0, 1] for images; by default measured on the training set.
         std: deviation per channel, in the same way.
         client_sampler: the rule that draws the clients of a round, a :class:`ClientSampler`; None: ``Uniform``.
+        devices: speeds of the clients, deadline and lost uploads, :class:`fl_lightning.data.Devices`; None: all uploads arrive.
         cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
         storage: where images are stored: on the ``device``, or ``stream``, on disk, from which threads read them ahead.
@@ -92,6 +94,7 @@ class FederatedDataModule(LightningDataModule):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         client_sampler: ClientSampler | None = None,
+        devices: Devices | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
         eval_batch_size: int = 500,
         storage: Storage = "auto",
@@ -108,7 +111,8 @@ class FederatedDataModule(LightningDataModule):
         self.storage: Storage = storage
         self.num_workers, self.public_size, self.tasks = num_workers, public_size, tasks
         _check_settings(self)
-        self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed)
+        self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed, devices)
+        self.devices = devices
         self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._streams: Streams | ClassStreams | None = None

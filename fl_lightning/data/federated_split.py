@@ -1,5 +1,6 @@
 """The division of a source's training samples among the server and the clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.partitions import Partition
 from fl_lightning.data.samples import Dataset
-from fl_lightning.data.shards import ClientShards, split_clients
+from fl_lightning.data.shards import ClientShards, split_clients, values_at
 from fl_lightning.functional.random_streams import numpy_stream, stream_seed
 
 
@@ -37,15 +38,17 @@ class FederatedSplit:
         count = len(dataset.train)
         if count:
             check_range("data.public_size", self.public_size, below=count, hint="so many training samples there are")
+        if self.public_size == 0:
+            return torch.arange(count), torch.empty(0, dtype=torch.int64)
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
         return order[self.public_size :].sort().values, order[: self.public_size]
 
-    def parts(self, dataset: Dataset, private: Tensor) -> list[Tensor]:
+    def parts(self, dataset: Dataset, private: Tensor) -> Sequence[Tensor]:
         """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
         labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
         return self.deal(labels, owners)
 
-    def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> list[Tensor]:
+    def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> Sequence[Tensor]:
         """Each client's positions in some labels, (n,).
 
         Args:
@@ -65,6 +68,6 @@ class FederatedSplit:
         Raises:
             ValueError: if a client is left without samples.
         """
-        parts = [private[part] for part in self.parts(dataset, private)]
+        parts = values_at(private, self.parts(dataset, private))
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         return split_clients(parts, dataset.train.targets, len(dataset.classes), val_fraction, rng, test_fraction)

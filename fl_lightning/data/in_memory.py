@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.partitions import Fixed
 from fl_lightning.data.sources.arrays import Arrays
+from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.protocol import NetInputs
 
 _LABELS = ("labels", "label", "targets")
@@ -60,7 +61,7 @@ def from_dataset(
 
     Args:
         train: a ``TensorDataset`` of inputs and targets, or any dataset of known length with samples that are such pairs, or
-            dicts of the net's arguments and the class, as ``labels`` or ``label``.
+            dicts of the net's arguments and the class, as ``labels`` or ``label``. An input may be a tuple or a dict.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
@@ -82,11 +83,11 @@ def from_dataset(
 
 
 def _has_several_inputs(samples: TorchDataset) -> bool:
-    """Whether a sample is a dict, or a pair of one and its class."""
+    """Whether a sample is a dict, or a pair of one or of a tuple and its class."""
     if not isinstance(samples, Sized) or len(samples) == 0:
         return False
     sample = samples[0]
-    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping))
+    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping | tuple))
 
 
 def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Tensor]]:
@@ -105,17 +106,19 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
 
 
-def _stack(samples: list[Any]) -> tuple[dict[str, Tensor], Tensor | list[Any]]:
-    """Inputs by name and classes of samples that are dicts with a class, or pairs of a dict and its class."""
+def _stack(samples: list[Any]) -> tuple[NetInputs, Tensor | list[Any]]:
+    """Inputs and classes of samples that are dicts with a class, or pairs of a dict or a tuple and its class."""
     pairs = [_of_dict(sample) if isinstance(sample, Mapping) else sample for sample in samples]
+    of_tuples = isinstance(pairs[0][0], tuple)
+    named = [dict(enumerate(given) if of_tuples else given) for given, _ in pairs]
     inputs = {}
-    for name in pairs[0][0]:
-        values = [dict(given)[name] for given, _ in pairs]
+    for name in named[0]:
+        values = [given[name] for given in named]
         if isinstance(values[0], str):
             raise ValueError(f"{name} is a text: keep the columns that the net takes, as a tokenizer makes them")
-        inputs[str(name)] = torch.stack([torch.as_tensor(value) for value in values])
+        inputs[name] = torch.stack([torch.as_tensor(value) for value in values])
     targets = [target for _, target in pairs]
-    return inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
+    return tuple(inputs.values()) if of_tuples else inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -126,11 +129,13 @@ def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return {key: value for key, value in sample.items() if key != name}, sample[name]
 
 
-def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
+def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
     if isinstance(clients, Mapping):
         return list(clients.values())
     if len(clients) == 0:
         raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
+    if isinstance(clients, Tensor):
+        clients = clients.numpy()  # a tensor is iterated as a tuple of one tensor a row
     if np.ndim(next(iter(clients))) > 0:
         return list(clients)
     of_sample = np.asarray(clients)
@@ -148,7 +153,7 @@ def _index_lists(clients: Any, num_samples: int) -> list[Sequence[int]]:
         of_sample = of_sample.astype(str)
     _, client = np.unique(of_sample, return_inverse=True)
     order = np.argsort(client, kind="stable")
-    return [part.tolist() for part in np.split(order, np.cumsum(np.bincount(client))[:-1])]
+    return Parts(order, np.bincount(client))
 
 
 def _sized(name: str, samples: TorchDataset) -> Sized:

@@ -8,6 +8,7 @@ from textwrap import shorten
 
 from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
+from fl_lightning.data.devices import Devices
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,21 @@ def participation(
     clients_per_round: int | float,
     num_clients: int,
     seed: int,
+    devices: Devices | None = None,
 ) -> Participation:
     """The participation for the arguments of the data module; ``clients_per_round`` is ignored if ``cohorts`` are given.
+
+    The size is the number of clients to draw, which can be more than ``clients_per_round`` if some are late.
 
     Raises:
         ValueError: if a value is out of range, both a sampler and cohorts are given, or the cohort of round 1, or a given one,
             has anything other than clients, each once.
     """
+    if devices is not None and not isinstance(devices, Devices):
+        raise ValueError(f"data.devices is {devices!r}, must be a Devices: such as Devices(lost_uploads=0.1)")
     if cohorts is None:
         size = cohort_size(clients_per_round, num_clients)
+        size = size if devices is None else devices.drawn(size, num_clients)
         drawn = Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
     elif client_sampler is not None:
         raise ValueError(f"data.client_sampler is {client_sampler}, but data.cohorts names who takes part: leave one out")

@@ -1,9 +1,13 @@
 """Partitions of samples among clients. A partition is one small class: labels in, one index tensor per client out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import unwrap
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +25,7 @@ from fl_lightning.functional import (
 from fl_lightning.functional.partition.dealt_classes import check_power_law
 from fl_lightning.functional.partition.dirichlet import check_alpha
 from fl_lightning.functional.partition.owners import check_min_samples
+from fl_lightning.functional.partition.parts import Parts
 
 __all__ = ["IID", "Classes", "Dirichlet", "DirichletByClass", "Fixed", "Natural", "Partition", "PowerLaw", "Shards"]
 
@@ -34,10 +39,10 @@ class Partition(ABC):
     """A rule that deals labelled samples to clients."""
 
     @abstractmethod
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
 
-    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> Sequence[Tensor]:
         """The same; for partitions that use the natural client of every sample, (n,), if it is known."""
         with under_keys(_KEYS):
             return self(labels, num_clients, seed)
@@ -59,8 +64,8 @@ class Dirichlet(Partition):
             check_alpha(alpha)
         self.alpha = alpha
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return dirichlet_partition(labels, num_clients, self.alpha, seed)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(dirichlet_partition, labels, num_clients, self.alpha, seed)
 
 
 class DirichletByClass(Dirichlet):
@@ -75,8 +80,8 @@ class DirichletByClass(Dirichlet):
         super().__init__(alpha)
         self.min_size = min_size
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return dirichlet_by_class_partition(labels, num_clients, self.alpha, seed, self.min_size)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(dirichlet_by_class_partition, labels, num_clients, self.alpha, seed, self.min_size)
 
 
 class Shards(Partition):
@@ -90,8 +95,8 @@ class Shards(Partition):
         _check_classes_per_client(classes_per_client)
         self.classes_per_client = classes_per_client
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return shard_partition(labels, num_clients, self.classes_per_client, seed)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(shard_partition, labels, num_clients, self.classes_per_client, seed)
 
 
 class Classes(Partition):
@@ -105,8 +110,8 @@ class Classes(Partition):
         _check_classes_per_client(classes_per_client)
         self.classes_per_client = classes_per_client
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return class_partition(labels, num_clients, self.classes_per_client, seed)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(class_partition, labels, num_clients, self.classes_per_client, seed)
 
 
 class PowerLaw(Partition):
@@ -124,8 +129,8 @@ class PowerLaw(Partition):
             check_power_law(base, sigma)
         self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return power_law_partition(labels, num_clients, self.classes_per_client, seed, self.base, self.sigma)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(power_law_partition, labels, num_clients, self.classes_per_client, seed, self.base, self.sigma)
 
 
 class Natural(Partition):
@@ -140,11 +145,11 @@ class Natural(Partition):
             check_min_samples(min_samples)
         self.min_samples = min_samples
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
         """As other partitions, with the natural client of every sample, (n,), instead of its label."""
-        return owner_partition(labels, num_clients, seed, self.min_samples)
+        return _dealt(owner_partition, labels, num_clients, seed, self.min_samples)
 
-    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> list[Tensor]:
+    def partition(self, labels: Tensor, owners: Tensor | None, num_clients: int, seed: int) -> Sequence[Tensor]:
         if owners is None:
             raise ValueError(
                 "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "
@@ -157,8 +162,8 @@ class Natural(Partition):
 class IID(Partition):
     """Equal random parts: :func:`fl_lightning.functional.iid_partition`."""
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
-        return iid_partition(labels, num_clients, seed)
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
+        return _dealt(iid_partition, labels, num_clients, seed)
 
 
 class Fixed(Partition):
@@ -177,32 +182,47 @@ class Fixed(Partition):
         self._stored = read_partition(Path(clients)) if isinstance(clients, str) else None
         self._clients = clients if self._stored is None else self._stored.clients
 
-    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> list[Tensor]:
+    def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
         if len(self._clients) != num_clients:
             clients = f"{'lists' if self._stored is None else f'is {self._stored.path} with'} {len(self._clients)} clients"
             raise ValueError(f"data.num_clients is {num_clients}, data.partition.clients {clients}: make them equal")
         if self._stored is not None:
             self._stored.check_made_for(labels)
         try:
-            parts = [torch.as_tensor(indices, dtype=torch.int64) for indices in self._clients]
-        except (ValueError, RuntimeError, OverflowError) as error:  # such as integers that 64 bits do not hold
+            parts = self._parts()
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # such as integers that 64 bits do not hold
             raise ValueError(
                 f"data.partition.clients holds what is no list of sample indices ({error}): give one list a client"
             ) from error
-        held = torch.cat(parts)
+        held = parts.samples
         outside = held[(held < 0) | (held >= len(labels))]
         if len(outside) > 0:
             raise ValueError(
                 f"data.partition.clients names sample {int(outside[0])}, must be between 0 and {len(labels) - 1}: "
                 "use the indices of this dataset"
             )
-        if len(held.unique()) != len(held):
-            repeated = int(held.bincount().argmax())
-            raise ValueError(f"data.partition.clients names sample {repeated} more than once: give each sample to one client")
+        times = held.bincount()
+        if (times > 1).any():
+            raise ValueError(
+                f"data.partition.clients names sample {int(times.argmax())} more than once: give each sample to one client"
+            )
         return parts
+
+    def _parts(self) -> Parts:
+        if isinstance(self._clients, Parts):
+            return self._clients
+        if all(isinstance(indices, list | tuple | range) for indices in self._clients):
+            sizes = np.fromiter(map(len, self._clients), np.int64)
+            return Parts(np.fromiter(chain.from_iterable(self._clients), np.int64, sizes.sum()), sizes)
+        return Parts.of([torch.as_tensor(indices, dtype=torch.int64) for indices in self._clients])
 
     def __repr__(self) -> str:
         return f"Fixed({'' if self._stored is None else self._stored.path})"
+
+
+def _dealt(partition: Callable[..., list[Tensor]], *arguments: Any) -> Parts:
+    """What the partition lists, as the table that it makes first."""
+    return unwrap(partition)(*arguments)
 
 
 def _check_classes_per_client(classes_per_client: int) -> None:

@@ -29,8 +29,8 @@ class PresentShards:
 
     def __init__(self, shards: ClientShards, num_tasks: int) -> None:
         self.shards, self.num_tasks = shards, num_tasks
-        self._train_start: list[int] = shards.train_start.tolist()
-        self._rows = list(range(0, len(shards.label_counts), num_tasks))
+        self._train_start = shards.train_start.numpy()
+        self._rows: Sequence[int] = range(0, len(shards.label_counts), num_tasks)
 
     def to(self, device: torch.device, streamed: bool) -> None:
         """Keep indices and counts on a device; indices of streamed samples stay on the host."""
@@ -56,17 +56,19 @@ class PresentShards:
             self._count_labels()
 
     def _count_labels(self) -> None:
-        self.label_counts = self.shards.label_counts[self._rows].to(self._device)
-        self.train_label_counts = self.shards.train_label_counts[self._rows].to(self._device)
+        counts = self.shards.label_counts, self.shards.train_label_counts
+        if self.num_tasks > 1:
+            counts = (each[[*self._rows]] for each in counts)
+        self.label_counts, self.train_label_counts = (each.to(self._device) for each in counts)
 
     def train_start(self, client: int) -> int:
         """Start of a client's samples in ``train``."""
-        return self._train_start[self._rows[client]]
+        return int(self._train_start[self._rows[client]])
 
     def num_train(self, client: int) -> int:
         """Training samples of a client, n_k."""
         row = self._rows[client]
-        return self._train_start[row + 1] - self._train_start[row]
+        return int(self._train_start[row + 1] - self._train_start[row])
 
     def train_indices(self, client: int) -> Tensor:
         """Indices of a client's training samples."""

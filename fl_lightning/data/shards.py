@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_memory
+from fl_lightning.functional.partition.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,15 @@ class ClientShards:
         return self.validation[self.validation_start[client] : self.validation_start[client + 1]]
 
 
+def values_at(values: Tensor, positions: Sequence[Tensor]) -> Parts:
+    """The values, (n,), at each client's positions."""
+    if isinstance(positions, Parts):
+        return Parts(values[positions.samples], positions.sizes)
+    return Parts.of([values[part] for part in positions])
+
+
 def split_clients(
-    parts: list[Tensor],
+    parts: Sequence[Tensor],
     labels: Tensor,
     num_classes: int,
     val_fraction: float,
@@ -53,21 +61,17 @@ def split_clients(
     Raises:
         ValueError: if a client is left without a training sample, or without a requested validation or test sample.
     """
-    held = torch.cat(parts).numpy()
-    sizes = np.array([len(part) for part in parts])
-    owner = np.repeat(np.arange(len(parts)), sizes)
-    # One sort for all clients: the time depends on samples, not on clients.
-    shuffled = held[np.lexsort((rng.random(len(held)), owner))]
-    position = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    table = Parts.of(parts)
+    sizes = table.sizes.numpy()
     fractions = {"validation": val_fraction, "test": test_fraction}
     held_out = {kind: sizes - np.floor((1 - part) * sizes + 1e-9).astype(np.int64) for kind, part in fractions.items()}
-    train_sizes = sizes - held_out["validation"] - held_out["test"]
-    _check_sizes(sizes, {"training": train_sizes, **held_out}, val_fraction, test_fraction)
-    is_train, is_test = position < train_sizes[owner], position >= (sizes - held_out["test"])[owner]
-    masks = (is_train, ~is_train & ~is_test, is_test)
-    counts = (train_sizes, *held_out.values())
-    held_by = [(torch.from_numpy(shuffled[mask]), count) for mask, count in zip(masks, counts, strict=True)]
-    return _shards(held_by, labels, num_classes)
+    counts = {"training": sizes - held_out["validation"] - held_out["test"], **held_out}
+    _check_sizes(sizes, counts, val_fraction, test_fraction)
+    shuffled, start, held = _shuffled(table, rng), table.start[:-1].numpy(), []
+    for of_kind in counts.values():
+        held.append(Parts.of_ranges(shuffled, start, of_kind))
+        start = start + of_kind
+    return _shards(*held, labels, num_classes)
 
 
 def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
@@ -78,25 +82,42 @@ def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], label
         labels: (n,) class of every sample.
         num_classes: C.
     """
-    held = [(torch.cat([*parts]), np.array([len(part) for part in parts])) for parts in (train, validation)]
-    return _shards([*held, (torch.empty(0, dtype=torch.int64), np.zeros(len(train), dtype=np.int64))], labels, num_classes)
+    nothing = Parts(torch.empty(0, dtype=torch.int64), torch.zeros(len(train), dtype=torch.int64))
+    return _shards(Parts.of(train), Parts.of(validation), nothing, labels, num_classes)
 
 
-def _shards(held: Sequence[tuple[Tensor, np.ndarray]], labels: Tensor, num_classes: int) -> ClientShards:
-    """Shards from all clients' training, validation and test indices, client by client, and the clients' numbers of them."""
-    (train, train_sizes), (validation, validation_sizes), (test, test_sizes) = held
-    train_counts = _count_labels(labels[train], train_sizes, num_classes)
-    validation_counts = _count_labels(labels[validation], validation_sizes, num_classes)
+def _shards(train: Parts, validation: Parts, test: Parts, labels: Tensor, num_classes: int) -> ClientShards:
+    counts = _count_labels(train, labels, num_classes)
     return ClientShards(
-        train=train,
-        train_start=starts_of(train_sizes),
-        validation=validation,
-        validation_start=starts_of(validation_sizes),
-        test=test,
-        test_start=starts_of(test_sizes),
-        train_label_counts=train_counts,
-        label_counts=train_counts + validation_counts,
+        train=train.samples,
+        train_start=train.start,
+        validation=validation.samples,
+        validation_start=validation.start,
+        test=test.samples,
+        test_start=test.start,
+        train_label_counts=counts,
+        label_counts=counts + _count_labels(validation, labels, num_classes) if len(validation.samples) else counts,
     )
+
+
+def _shuffled(parts: Parts, rng: np.random.Generator) -> np.ndarray:
+    """All clients' samples, client by client, each client's in random order."""
+    owner = np.repeat(np.arange(len(parts)), parts.sizes.numpy())
+    return parts.samples.numpy()[_order_within(owner, len(parts), rng.random(len(owner)))]
+
+
+def _order_within(owner: np.ndarray, num_owners: int, draws: np.ndarray) -> np.ndarray:
+    """Order by owner, which ascends, and each owner's samples by their draws in [0, 1): ``np.lexsort((draws, owner))``.
+
+    One sort for all clients, of one whole number a sample: 40 times as fast for a million clients of two samples.
+    """
+    bits = 63 - num_owners.bit_length()
+    keys = owner << bits
+    keys |= (draws * 2.0**bits).astype(np.int64)
+    order = keys.argsort(kind="stable")
+    if bits < 53 and (np.diff(keys[order]) == 0).any():  # a draw has 53 bits
+        return np.lexsort((draws, owner))
+    return order
 
 
 def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: float, test_fraction: float) -> None:
@@ -117,14 +138,10 @@ def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: 
             )
 
 
-def _count_labels(labels: Tensor, sizes: np.ndarray, num_classes: int) -> Tensor:
-    counted = f"data.num_clients is {len(sizes)} and data.source has {num_classes} classes: the label counts of all clients"
-    check_memory(8 * len(sizes) * num_classes, counted, "lower data.num_clients")
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    counts = np.bincount(owner * num_classes + labels.numpy(), minlength=len(sizes) * num_classes)
-    return torch.from_numpy(counts.reshape(len(sizes), num_classes))
-
-
-def starts_of(sizes: np.ndarray) -> Tensor:
-    """(N + 1,), starts of N adjacent parts of these sizes, and the end of the last one."""
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+def _count_labels(parts: Parts, labels: Tensor, num_classes: int) -> Tensor:
+    counted = f"data.num_clients is {len(parts)} and data.source has {num_classes} classes: the label counts of all clients"
+    check_memory(8 * len(parts) * num_classes, counted, "lower data.num_clients")
+    cells = np.repeat(np.arange(len(parts)) * num_classes, parts.sizes.numpy())
+    cells += labels[parts.samples].numpy()
+    counts = np.bincount(cells, minlength=len(parts) * num_classes)
+    return torch.from_numpy(counts.reshape(len(parts), num_classes))

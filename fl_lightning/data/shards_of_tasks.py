@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.partitions import Fixed, Natural
 from fl_lightning.data.samples import Dataset
-from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients
+from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients, values_at
 from fl_lightning.functional.random_streams import numpy_stream
 
 
@@ -147,7 +147,7 @@ def _shards_of_task(
     rng = numpy_stream(split.seed, key, -1, "validation split")
     try:
         parts = replace(split, num_clients=num_clients).deal(labels, None, key)
-        return split_clients([held[part] for part in parts], targets, num_classes, val_fraction, rng)
+        return split_clients(values_at(held, parts), targets, num_classes, val_fraction, rng)
     except ValueError as error:
         if num_clients == split.num_clients:
             raise

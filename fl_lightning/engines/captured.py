@@ -86,7 +86,10 @@ class CapturedEngine(SequentialEngine):
         self._lanes: dict[int, VisitMemory] = {}
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        num_steps = [min(self.method.num_local_steps(visit.client), max_steps or sys.maxsize) for visit in visits.values()]
+        limit = max_steps or sys.maxsize
+        num_steps = [
+            min(self.method.num_local_steps(visit.client), visit.num_steps or limit, limit) for visit in visits.values()
+        ]
         planned = self._planned([visit.client for visit in visits.values()], round, num_steps)
         whole: list[_Whole] = []
         for (position, visit), steps in zip(visits.items(), planned, strict=True):

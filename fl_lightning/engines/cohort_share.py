@@ -144,20 +144,24 @@ def _gathered(reply: Reply) -> dict[str, State]:
     return {name: part.tensors for name, part in reply.upload.items() if isinstance(part, Gathered)}
 
 
-def round_report(round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome], can_be_lost: bool = True) -> RoundReport:
+def round_report(
+    round: int, visits: Sequence[Visit], outcomes: Sequence[Outcome], can_be_lost: bool = True, least: int = 1
+) -> RoundReport:
     """The result of a cohort's visits.
 
     Args:
         can_be_lost: whether no update counts if more than half of the sent ones are not finite.
+        least: number of finite updates below which none counts.
     """
     pairs = list(zip(visits, outcomes, strict=True))
     sent = [outcome for visit, outcome in pairs if visit.sends]
-    lost = can_be_lost and 2 * sum(not outcome.is_finite for outcome in sent) > len(sent)
+    num_updates = sum(outcome.is_finite == outcome.has_weight == 1 for outcome in sent)
+    lost = (can_be_lost and 2 * sum(not outcome.is_finite for outcome in sent) > len(sent)) or 0 < num_updates < least
     return RoundReport(
         round=round,
         clients=[visit.client for visit in visits],
         losses=[outcome.loss for outcome in outcomes],
-        num_updates=0 if lost else sum(outcome.is_finite == outcome.has_weight == 1 for outcome in sent),
+        num_updates=0 if lost else num_updates,
         nonfinite=[visit.client for visit, outcome in pairs if not outcome.is_finite],
         bytes_down=sum(outcome.bytes_down for outcome in outcomes),
         bytes_up=sum(outcome.bytes_up for outcome in outcomes),

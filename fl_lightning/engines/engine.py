@@ -1,5 +1,6 @@
 """The common part of all engines: the distribution of clients, and the start and the results of a visit."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,11 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
+from fl_lightning.engines.pace import paced
 from fl_lightning.engines.ranks import split_by_work
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.separate_uploads import booked
 from fl_lightning.engines.sums import check_weight
 from fl_lightning.engines.traffic import Traffic
 from fl_lightning.engines.update_norms import update_norm, update_norms
@@ -77,6 +80,8 @@ class Engine(ABC):
         self.traffic = Traffic(self._shared, self.needs.nonzeros_alone)
         self._kept = [name for name in self.working_state if method.needs.client_weights or name not in self._replaced]
         self._states = CohortStates(context.states, context.ranks, context.device)
+        if method.hostile is not None:
+            method.hostile.begin(method.data.num_clients, method.seed, context.device)
         self.dtype = next(weight.dtype for weight in self.net.parameters() if weight.is_floating_point())
         sent = {"weights": method.trained_weights(self.net), "buffers": kept_buffers(method, self.net)}
         # What FedAvg's ``client_result`` sends, by name of the upload.
@@ -98,6 +103,8 @@ class Engine(ABC):
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""
+        pace = paced(self.context.devices, self.hooks, self.traffic, self._row_bytes, round, visits)
+        visits, keep_models = pace.visits, keep_models and len(pace.visits) > 0
         ranks, split = self.context.ranks, _split(self.method, visits, self.context.ranks.size)
         share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
         self._states.fetch([[visits[position].client for position in positions] for positions in split])
@@ -108,7 +115,9 @@ class Engine(ABC):
             share.gather(ranks)
         outcomes = share.outcomes()  # the one transfer of the round
         # Under user-level privacy one client must not decide about the others' updates, each of which is bounded.
-        report = round_report(round, visits, outcomes, can_be_lost=self.context.protection.bound is None)
+        least = 1 if self.method.aggregation is None else self.method.aggregation.least
+        report = round_report(round, visits, outcomes, can_be_lost=self.context.protection.bound is None, least=least)
+        report = pace.noted(report)
         self._states.send(round, keeps_any=any(outcome.has_state for outcome in outcomes))
         for client in report.nonfinite:
             share.reduced.gathered_tensors.pop(client, None)
@@ -168,6 +177,7 @@ class Engine(ABC):
             state=state,
             receives=visit.receives,
             sends=visit.sends,
+            num_steps=visit.num_steps,
             max_steps=max_steps,
         )
 
@@ -186,11 +196,15 @@ class Engine(ABC):
             if sent is not own:
                 copy_all([own[name] for name in sent], list(sent.values()))
         label_counts, train_label_counts = counts or (data.label_counts[index], data.train_label_counts[index])
+        if method.hostile is not None:
+            label_counts, train_label_counts = (
+                method.hostile.label_counts(of, index) for of in (label_counts, train_label_counts)
+            )
         client = Client(
             index=index,
             round=request.round,
             num_train=data.num_train(index),
-            num_steps=method.num_local_steps(index),
+            num_steps=min(method.num_local_steps(index), request.num_steps or sys.maxsize),
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             weight_names=self._weight_names,
@@ -286,7 +300,7 @@ class Engine(ABC):
 
     def book(self, position: int, reply: Reply, share: Share) -> None:
         """Book the reply of the client in the working copy."""
-        share.book(position, reply, partial(self.used_model, self.working_state, reply.state))
+        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state))
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.flower import FlowerEngine
@@ -100,7 +101,7 @@ def start_engine(
         if asked == "auto" and choice.name == "captured":
             _compare(started.engine, SequentialEngine(method, context), round, visits[:2])
     except Exception as error:
-        if choice.name == "sequential":
+        if choice.name == "sequential" or isinstance(error, ArgumentError):  # which no other engine would accept
             raise
         if asked != "auto":
             raise _cannot_run(method, choice, error) from error

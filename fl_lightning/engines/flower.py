@@ -11,6 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.run_context import RunContext
+from fl_lightning.engines.separate_uploads import booked
 from fl_lightning.protocol import ClientState, Packed, Reply, Request, Visit, pack, unpack
 
 
@@ -83,7 +84,8 @@ class FlowerEngine(Engine):
         replies = self._sites.visit(round, {request.client: pack(request) for request in requests.values()})
         for position, request in requests.items():
             packed = replies.get(request.client)
-            share.book(position, self._lost(request) if packed is None else unpack(Reply, packed), _refuse_models)
+            reply = self._lost(request) if packed is None else booked(self.method, unpack(Reply, packed))
+            share.book(position, reply, _refuse_models)
 
     def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> int:
         """Nothing: the sites show their settings before, and states of clients take no space here."""

@@ -117,6 +117,9 @@ class LocalStep:
             resting=resting,
         )
 
+        if self.method.hostile is not None:
+            batch = self.method.hostile.batch(batch, client)
+
         def take_step():
             return self.method.client_step(self.scope.net, batch, client)
 

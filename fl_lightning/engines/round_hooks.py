@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload
 from fl_lightning.protocol.hooks import overridden
@@ -29,14 +30,15 @@ class RoundHooks:
 
         self.prepares = self.tasks.prepares or are_own([ours.client_start])
         """Whether :meth:`begin_visit` does anything."""
-        self.reads_models = are_own(
+        self.reads_models = method.needs.each_upload or are_own(
             [ours.client_result, ours.kept_state, ours.probe],
             [of_tasks.end_visit, of_tasks.upload, of_tasks.probe, of_tasks.kept_state],
         )
-        """Whether a visit ends with an evaluation of the client's model, which FedAvg does not have."""
+        """Whether a visit ends with an evaluation or a copy of the client's model, which FedAvg does not have."""
         self.has_phases = are_own([ours.resting])
         """Whether a local step can leave weights unchanged."""
-        self.changes_rates = method.learning_rate_decay != 1 or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
+        decays = method.learning_rate_decay != 1 or method.client_lr_scheduler is not None
+        self.changes_rates = decays or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
         """Whether the factor on the local optimizer's rate can differ between visits."""
         self.keeps_state = are_own(
             [ours.broadcast, ours.client_start, ours.client_step, ours.client_result, ours.kept_state],
@@ -85,7 +87,9 @@ class RoundHooks:
         return self.tasks.kept_state(client, self.method.kept_state(client, state))
 
     def aggregate(self, reduced: Reduction) -> Update:
-        """The server's update from the clients' weighted means."""
+        """The server's update from the clients' weighted means, or from what a rule has instead of them."""
+        if self.method.needs.each_upload:
+            reduced = CombinedUploads(self.method, reduced)
         self.tasks.receive(reduced)
         return self.method.aggregate(reduced)
 

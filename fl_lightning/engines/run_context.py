@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fl_lightning.data.devices import Devices
 from fl_lightning.engines.ranks import OneProcess, Ranks
 from fl_lightning.protocol.protection import Protection
 from fl_lightning.state.client_states import ClientStates, MemoryStates
@@ -20,6 +21,7 @@ class RunContext:
         device: the device on which clients are trained.
         states: store of the clients' states.
         ranks: the processes that share cohorts, and the exchange between them.
+        devices: speeds of the clients, and what they lose; None: all visits end.
         protection: protection of the clients' samples.
         precision: context in which hooks run, such as autocast.
         batch_size: samples of a local step; None: that of the federation.
@@ -29,6 +31,7 @@ class RunContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     states: ClientStates = field(default_factory=MemoryStates)
     ranks: Ranks = field(default_factory=OneProcess)
+    devices: Devices | None = None
     protection: Protection = field(default_factory=Protection)
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext
     batch_size: int | None = None

@@ -57,6 +57,8 @@ class SequentialEngine(Engine):
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
         client = client.having(step=step, resting=self._rests(client, step))
+        if self.method.hostile is not None:
+            batch = self.method.hostile.batch(batch, client)
         return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:

@@ -176,6 +176,9 @@ class VectorizedEngine(Engine):
             "label_counts": self.data.label_counts[indices],
             "train_label_counts": self.data.train_label_counts[indices],
         }
+        if self.method.hostile is not None:
+            counts = {name: facts[name] for name in ("label_counts", "train_label_counts")}
+            facts |= {name: self.method.hostile.label_counts(of, indices) for name, of in counts.items()}
         dims: dict[str, Any] = dict.fromkeys(facts, 0)
         for name in ("received_state", "broadcast", "carry"):
             facts[name], dims[name] = _join([getattr(client, name) for client in clients])

@@ -1,51 +1,77 @@
-"""Reference sets: test samples of another source, on which a federation's net is asked what it still knows."""
+"""The reference sets of a callback, and accuracy on them: of the present net, and of those between it and the initial one."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning.data import EvaluationInputs, FederatedDataModule
-from fl_lightning.data.prepared_samples import PreparedSamples
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.reference_samples import ReferenceSamples
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
+from fl_lightning.functional import weighted_average
+from fl_lightning.functional.aggregation import State
+from fl_lightning.metrics import accuracy_by_owner
+from fl_lightning.models.federated_net import copied_net, global_tensors
 
 ReferenceSource = str | Source  # by name, or as an object
 
 
-class ReferenceSets:
-    """The test samples of some sources, as the net of a federation takes them.
+def accuracy_on(logits: Tensor, targets: Tensor) -> Tensor:
+    """(...) from logits (..., n, C)."""
+    return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
+
+
+def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, Source]:
+    """The sources of reference sets by name.
+
+    Raises:
+        ValueError: if there is none, or a name is no word.
+    """
+    if not sets:
+        raise ValueError(f"{key} is empty: give a source by name")
+    for name in sets:
+        if not re.fullmatch(r"\w+", name):
+            raise ValueError(f"{key} has {name!r}, must be one word of letters, digits and _: rename it")
+    return {name: open_source(source) for name, source in sets.items()}
+
+
+def held_references(
+    callback: str, sets: Mapping[str, Source], root: str | None, method: FederatedAlgorithm, data: FederatedDataModule
+) -> dict[str, ReferenceSamples]:
+    """The test samples of reference sets, before round 1; without a root from the folder of the federation's data.
+
+    Raises:
+        ValueError: if there is no global model, or as :class:`ReferenceSamples`.
+    """
+    if not method.has_global_model:
+        raise ValueError(
+            f"callback {callback}: model is {type(method).__name__}, whose clients keep parts of the net, so that there is "
+            "no global model to ask: leave the callback out"
+        )
+    folder = data.root if root is None else Path(root)
+    return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data) for name, one in sets.items()}
+
+
+def present_weights(method: FederatedAlgorithm) -> State:
+    """A copy of the global weights and buffers, by name."""
+    return {name: tensor.clone() for name, tensor in global_tensors(method).items()}
+
+
+def mixed_nets(method: FederatedAlgorithm, start: State, shares: Sequence[float]) -> Iterator[nn.Module]:
+    """A net for each share a, one after another in the same memory: ``(1 - a) start + a present``; the method's own stays.
 
     Args:
-        sources: by name.
-        root: folder of the sources; None: that of ``data.root``.
+        start: an earlier result of :func:`present_weights`.
     """
-
-    def __init__(self, sources: Mapping[str, ReferenceSource], root: str | None) -> None:
-        self._sources = {name: open_source(source) for name, source in sources.items()}
-        self._root = None if root is None else Path(root)
-
-    def prepare(self, data: FederatedDataModule) -> dict[str, tuple[EvaluationInputs, Tensor]]:
-        """By name, the inputs and their classes in the federation, on the device of its net.
-
-        Raises:
-            ValueError: if a set has no test sample, another shape or a class that the federation lacks.
-        """
-        return {name: self._prepared(name, source, data) for name, source in self._sources.items()}
-
-    def _prepared(self, name: str, source: Source, data: FederatedDataModule) -> tuple[EvaluationInputs, Tensor]:
-        dataset, what = source.load(self._root or data.root), f"ReferenceAccuracy.sets has {name}, "
-        if len(dataset.test) == 0:
-            raise ValueError(f"{what}which has no test sample: give another source")
-        strange = [known for known in dataset.classes if known not in data.classes]
-        if strange:
-            raise ValueError(f"{what}with the class {strange[0]}, which data.source lacks: its net has no output for it")
-        samples = PreparedSamples(dataset, data.preparation, "auto", 0)
-        given, taken = ((record.shape, record.dtype) for record in (samples.input_record, data.samples.input_record))
-        if given != taken:
-            raise ValueError(f"{what}with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
-        samples.to(data.preparation.device, data.preparation.dtype, announce=False)
-        label = torch.tensor([data.classes.index(known) for known in dataset.classes])
-        inputs = samples.inputs("test", torch.arange(len(dataset.test)))
-        return inputs, label[dataset.test.targets].to(data.preparation.device)
+    net, end = copied_net(method), global_tensors(method)
+    held = dict((*net.named_parameters(), *net.named_buffers()))
+    start = {name: tensor.to(end[name].device) for name, tensor in start.items()}
+    for share in shares:
+        with torch.no_grad():
+            for name, tensor in weighted_average([start, end], [1 - share, share]).items():
+                held[name].copy_(tensor)
+        yield net

@@ -26,10 +26,12 @@ from fl_lightning.functional.generator_losses import class_imbalance, gaussian_d
 from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
+    balanced_class_weights,
     calibrated_cross_entropy,
     masked_cross_entropy,
     reweighted_softmax_cross_entropy,
     truncated_cross_entropy,
+    weighted_cross_entropy,
 )
 from fl_lightning.functional.matched_test_parts import matched_parts
 from fl_lightning.functional.partition.dealt_classes import class_partition, power_law_partition
@@ -55,6 +57,7 @@ __all__ = [
     "average_forgetting",
     "average_incremental_accuracy",
     "backward_transfer",
+    "balanced_class_weights",
     "calibrated_cross_entropy",
     "class_imbalance",
     "class_partition",
@@ -98,5 +101,6 @@ __all__ = [
     "truncated_cross_entropy",
     "update_global_label_counts",
     "weighted_average",
+    "weighted_cross_entropy",
     "worst_decile",
 ]

@@ -129,5 +129,47 @@ def calibrated_cross_entropy(
     return reduce_losses(F.cross_entropy(logits - margins, target, reduction="none"), reduction)
 
 
+def weighted_cross_entropy(logits: Tensor, target: Tensor, class_weights: Tensor, reduction: LossReduction = "mean") -> Tensor:
+    """Cross entropy of which each sample counts by the weight of its class: ``a_y (logsumexp_c f_c - f_y)``.
+
+    The mean is over samples. torch's ``CrossEntropyLoss(weight=...)`` divides by the sum of the weights in a batch, so that
+    a sample counts differently in each batch.
+
+    Args:
+        logits: (B, C), any float dtype.
+        target: (B,) class indices.
+        class_weights: (C,), at least 0.
+        reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+
+    Raises:
+        ValueError: if ``reduction`` is none of the three.
+
+    Example::
+
+        >>> weighted_cross_entropy(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([1.0, 3.0]))  # 3 log 2
+        tensor(2.0794)
+    """
+    losses = F.cross_entropy(at_least_float32(logits), target, reduction="none")
+    return reduce_losses(class_weights.to(losses.dtype)[target] * losses, reduction)
+
+
+def balanced_class_weights(label_counts: Tensor) -> Tensor:
+    """Weights (C,) with which the classes that a client holds count equally: ``n / (C_k n_c)``, 0 for absent classes.
+
+    n samples of C_k classes have the mean weight 1; scikit-learn's ``class_weight="balanced"``.
+
+    Args:
+        label_counts: (C,) samples of each class at the client.
+
+    Example::
+
+        >>> balanced_class_weights(torch.tensor([1, 3, 0]))
+        tensor([2.0000, 0.6667, 0.0000])
+    """
+    held = label_counts > 0
+    shares = label_counts.sum() / (held.sum() * label_counts.clamp_min(1))
+    return shares * held
+
+
 def _true_logit(logits: Tensor, target: Tensor) -> Tensor:
     return logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)

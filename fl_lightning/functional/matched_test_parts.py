@@ -1,12 +1,14 @@
 """A test set dealt to clients in proportion to their training samples."""
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+
+from fl_lightning.functional.partition.grouping import by_client
+from fl_lightning.functional.partition.parts import Parts, listed
 
 
-def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list[Tensor]:
+@listed
+def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> Parts:
     """Deal a test set to clients, each class in proportion to the clients' training samples of it.
 
     The codes of FedRep, LG-FedAvg and FedBABU deal it so. If the test set has the same share of every class's training samples,
@@ -27,7 +29,7 @@ def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list
         >>> [len(part) for part in parts]
         [3, 3]
     """
-    labels, counts = np.asarray(labels), np.asarray(label_counts).astype(np.int64)
+    labels, counts = np.asarray(labels), np.asarray(label_counts).astype(np.int64, copy=False)
     rng = np.random.default_rng(seed)
     dealt, owners = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for label in np.flatnonzero(counts.sum(axis=0)):
@@ -36,6 +38,4 @@ def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> list
         borders = (2 * running * len(pool) + total) // (2 * total)  # rounded shares of all clients up to each
         dealt.append(pool)
         owners.append(np.repeat(np.arange(len(counts)), np.diff(borders, prepend=0)))
-    samples, owner = np.concatenate(dealt), np.concatenate(owners)
-    joined = torch.from_numpy(samples[np.argsort(owner, kind="stable")])
-    return list(joined.split(np.bincount(owner, minlength=len(counts)).tolist()))
+    return by_client(np.concatenate(dealt), np.concatenate(owners), len(counts))

@@ -1,13 +1,16 @@
 """Adapters: small trained layers beside frozen ones."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
 from fl_lightning.checks import check_list, check_range
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.network import class_layer
 
 
 class Adapter(ABC):
@@ -31,6 +34,13 @@ class Adapter(ABC):
             present: those that the net has now.
         """
 
+    @abstractmethod
+    def merged(self, net: nn.Module) -> State:
+        """Weights and buffers of a net with this adapter, added to the weights that it adapts, by the names without it.
+
+        The net does not change.
+        """
+
 
 class LoRA(Adapter):
     """Low-rank adaptation (Hu et al., ICLR 2022) by peft: a layer of weight W computes with W + (alpha / r) B A.
@@ -40,8 +50,8 @@ class LoRA(Adapter):
     Args:
         r: rank, at least 1.
         alpha: factor on the update; null is ``r``, so that the update counts once.
-        target_modules: ends of the names of the layers, such as ``[query, value]``, each of which fits one; null is peft's
-            choice, for nets of transformers that it knows.
+        target_modules: ends of the names of the layers, such as ``[query, value]``, each of which fits one; ``all-linear``: all
+            linear layers before the class layer; null is peft's choice, for nets of transformers that it knows.
         dropout: probability of an adapter's input to be dropped, in [0, 1).
 
     Raises:
@@ -52,41 +62,57 @@ class LoRA(Adapter):
         self,
         r: int = 8,
         alpha: float | None = None,
-        target_modules: Sequence[str] | None = None,
+        target_modules: Sequence[str] | Literal["all-linear"] | None = None,
         dropout: float = 0.0,
     ) -> None:
         check_range("model.adapter.r", r, at_least=1)
         check_range("model.adapter.dropout", dropout, at_least=0, below=1, hint="0 drops nothing")
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
-        check_list("model.adapter.target_modules", target_modules)
+        self.every_linear = target_modules == "all-linear"
+        if not self.every_linear:
+            check_list("model.adapter.target_modules", target_modules)
         if target_modules is not None and not target_modules:
             raise ValueError("model.adapter.target_modules is [], which adapts no layer: name some, or give null")
         self.r, self.alpha, self.dropout = r, alpha, dropout
-        self.target_modules = None if target_modules is None else list(target_modules)
+        self.target_modules = None if target_modules is None or self.every_linear else list(target_modules)
 
     def attach(self, net: nn.Module) -> None:
         with needing_extra("transformers", "model.adapter LoRA"):
             import peft
+        targets = _linear_layers(net) if self.every_linear else self.target_modules
         config = peft.LoraConfig(
             r=self.r,
             lora_alpha=self.r if self.alpha is None else self.alpha,  # pyright: ignore[reportArgumentType]  # any number
             lora_dropout=self.dropout,
-            target_modules=self.target_modules,
+            target_modules=targets,
         )
         layers = [name for name, _ in net.named_modules()]
-        for target in self.target_modules or ():
+        for target in targets or ():
             if not any(name == target or name.endswith(f".{target}") for name in layers):
                 raise self._misfit(net, f"has {target!r}")
         adapted = net
-        if self.target_modules is None:  # peft's choice depends on the configuration of a net of transformers
+        if targets is None:  # peft's choice depends on the configuration of a net of transformers
             adapted = next((layer for layer in net.modules() if hasattr(layer, "config")), net)
         try:
             peft.inject_adapter_in_model(config, adapted)
         except (ValueError, TypeError) as error:
-            raise self._misfit(net, f"is {'null' if self.target_modules is None else self.target_modules}") from error
+            raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
+
+    def merged(self, net: nn.Module) -> State:
+        with needing_extra("transformers", "model.adapter LoRA"):
+            from peft.tuners.tuners_utils import BaseTunerLayer
+        net = copy.deepcopy(net)
+        for layer in net.modules():
+            if isinstance(layer, BaseTunerLayer):
+                layer.merge()
+        return {name.replace(".base_layer.", "."): value for name, value in net.state_dict().items() if "lora_" not in name}
+
+    def __repr__(self) -> str:
+        where = "all-linear" if self.every_linear else self.target_modules
+        return f"LoRA(r={self.r}, alpha={self.alpha}, target_modules={where})"
 
     @staticmethod
     def _misfit(net: nn.Module, given: str) -> ValueError:
@@ -103,3 +129,10 @@ class LoRA(Adapter):
         # Names that are not of this net stay as they are, and are refused.
         weights = {named.get(name, name): tensor for name, tensor in stored.items()}
         return {name: tensor for name, tensor in present.items() if "lora_" in name} | weights
+
+
+def _linear_layers(net: nn.Module) -> list[str]:
+    """Names of the linear layers before the class layer."""
+    head = class_layer(net, "which all-linear leaves out: list model.adapter.target_modules")
+    names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
+    return [name for name in names if name != head and not name.startswith(f"{head}.")]

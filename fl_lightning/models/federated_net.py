@@ -16,11 +16,11 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
 from fl_lightning.models.foreign_net import accept_foreign
+from fl_lightning.models.network import class_layer
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
 BatchNormBuffers = Literal["averaged", "local", "reset"]
-_CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc")  # in well-known libraries
 _INITIAL = "initial"  # kind of the server's state
 
 
@@ -217,12 +217,7 @@ def freeze_net(method: FederatedNet) -> None:
     if method.adapter is not None:
         method.adapter.attach(net)
         if trained is None:
-            head = next((name for name, _ in net.named_children() if name in _CLASS_LAYERS), None)
-            if head is None:
-                raise ValueError(
-                    f"model.net {type(net).__name__} has a class layer of none of the names {', '.join(_CLASS_LAYERS)}, which "
-                    "model.adapter would freeze: name it in model.trained, with '*lora_*'"
-                )
+            head = class_layer(net, "which model.adapter would freeze: name it in model.trained, with '*lora_*'")
             named = net.named_parameters()
             trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(f"{head}.")]
     if trained is not None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+_CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc")  # in well-known libraries
+
 
 class Network(nn.Module):
     """A classifier built from ``(input_shape, num_classes, ...)``; your own nets need not derive from it.
@@ -43,3 +45,19 @@ def check_colour(net: str, input_shape: Sequence[int]) -> None:
             f"model.net {net} needs colour images, the data gives shape {tuple(input_shape)}: "
             "add fl_lightning.data.ToRGB to data.augment"
         )
+
+
+def class_layer(net: nn.Module, cure: str) -> str:
+    """The name of a net's class layer, one of those in well-known libraries.
+
+    Args:
+        cure: what to do without one, for the error.
+
+    Raises:
+        ValueError: if there is no layer of a known name.
+    """
+    head = next((name for name, _ in net.named_children() if name in _CLASS_LAYERS), None)
+    if head is None:
+        known = ", ".join(_CLASS_LAYERS)
+        raise ValueError(f"model.net {type(net).__name__} has a class layer of none of the names {known}, {cure}")
+    return head

@@ -45,6 +45,17 @@ class UserLevelDP(Privacy):
                 f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "
                 "set it to uniform, with a method that does not weight by itself"
             )
+        if method.needs.each_upload:
+            key = "aggregation" if method.aggregation is not None else "hostile"
+            raise ValueError(
+                f"model.privacy is UserLevelDP, which bounds a sum of changes, but model.{key} is {getattr(method, key)}: use "
+                "DPSGD"
+            )
+        if getattr(method.data, "devices", None) is not None:
+            raise ValueError(
+                "model.privacy is UserLevelDP, which divides by the expected number of clients, but data.devices has some "
+                "of them missing: use DPSGD, or set data.devices to null"
+            )
         if method.needs.data.task_streams:
             raise ValueError(
                 f"model.privacy is UserLevelDP, but clients that learn tasks, as with {type(method.tasks).__name__}, tell the "

@@ -36,12 +36,13 @@ class Visit(NamedTuple):
     """One client's part in a round.
 
     A client that does not receive continues from its stored weights (``Needs.client_weights``), or from the global ones at its
-    first visit. A client that does not send trains for itself.
+    first visit. A client that does not send trains for itself. A slow one can take fewer local steps than its method asks for.
     """
 
     client: int
     receives: bool = True
     sends: bool = True
+    num_steps: int | None = None  # maximum; None: as many as the method asks for
 
 
 class GradientEstimator(Protocol):

@@ -44,6 +44,8 @@ class RoundReport:
     norms: list[float]  # of each client's update: the sent weights and buffers less the global ones; 0 if nothing was sent
     lost: bool = False  # whether nothing of the round counts, as more than half of the senders have no finite update
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
+    missing: list[int] | None = None  # drawn, but not in ``clients``: late, or with a lost upload; None without devices
+    seconds: float | None = None  # simulated time of the round; None: visits take no time
 
     @property
     def counted(self) -> list[int]:

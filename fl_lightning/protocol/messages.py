@@ -38,7 +38,8 @@ class Request:
         sends: whether its update is requested; else it trains for itself.
         returns_state: whether its new state is requested.
         probes: whether the method's probe is requested.
-        max_steps: maximum number of local steps; None: all of the visit.
+        num_steps: maximum number of local steps of the visit; None: as many as the method asks for.
+        max_steps: steps after which the visit is broken off; None: none.
     """
 
     round: int
@@ -52,6 +53,7 @@ class Request:
     sends: bool = True
     returns_state: bool = True
     probes: bool = True
+    num_steps: int | None = None
     max_steps: int | None = None
 
 

@@ -24,7 +24,7 @@ def report(
 ) -> None:
     """Write tables and figures of any number of runs.
 
-    They are ``report.html``, ``report.md``, ``tables/*.csv``, ``figures/*.png`` and ``*.svg``.
+    They are ``report.html``, ``report.md``, ``tables/*.csv`` and ``*.tex``, and ``figures/*.png``, ``*.svg`` and ``*.pdf``.
 
     Args:
         runs: folders of runs, at any depth.

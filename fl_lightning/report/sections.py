@@ -2,16 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.report import costs, figures, forgetting, scores
+from fl_lightning.report import costs, figures, forgetting, knowledge, scores
 from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
@@ -31,6 +32,7 @@ _ABLATIONS = {
 }
 _MOST_FAMILIES = 10  # lines of an ablation
 _MOST_HEATMAPS = 12  # methods in one figure
+_PAGE = 8.5  # inches: the height of the text on a page
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def _learning(study: Study, palette: Palette) -> Iterator[Section]:
         yield from _ablations(study, palette)
         yield from _tasks(study, palette)
         yield from _forgetting(study, palette)
+        if knowledge.reference_sets(study):
+            yield Section("New and old knowledge", [*knowledge.planes(study, palette)], [knowledge.table(study)])
 
 
 def _spent(study: Study, palette: Palette) -> Iterator[Section]:
@@ -237,18 +241,26 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
         measured = {group: measured_in(group.runs[0].log) for group in shown}
         for round in rounds or sorted(set().union(*measured.values()))[-1:]:
             having = [group for group in shown if round in measured[group]]
-            if having:
-                drawn.append(_heatmaps(title, having, round, draw))
+            drawn += _heatmaps(title, having, round, draw)
     if drawn:
         yield Section("Who forgets", drawn)
 
 
-def _heatmaps(title: str, groups: list[Group], round: int, draw) -> Drawing:
-    seeds = ", ".join(sorted({str(group.seeds[0]) for group in groups}))
-    where = f", {groups[0].condition}" if groups[0].condition else ""
-    caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
-    figure = draw(groups, round)
-    return Drawing(f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}", caption, figure)
+def _heatmaps(title: str, groups: list[Group], round: int, draw: Callable[[list[Group], int], Figure]) -> Iterator[Drawing]:
+    """Drawings of some methods each: as few as have room on a page."""
+    if not groups:
+        return
+    together = draw(groups, round)
+    most = max(1, int(_PAGE * len(groups) / together.get_figheight()))  # methods of a drawing
+    pages = [groups[start : start + most] for start in range(0, len(groups), most)]
+    for number, page in enumerate(pages, 1):
+        seeds = ", ".join(sorted({str(group.seeds[0]) for group in page}))
+        where = f", {page[0].condition}" if page[0].condition else ""
+        caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
+        name, heading = f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}"
+        if len(pages) > 1:
+            name, heading = f"{name}_{number}", f"{heading}, {number} of {len(pages)}"
+        yield Drawing(name, heading, caption, together if len(pages) == 1 else draw(page, round))
 
 
 def _communication(study: Study, palette: Palette) -> Iterator[Section]:

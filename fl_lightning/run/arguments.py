@@ -7,8 +7,6 @@ keyword of a typed dict must not also be an argument of the function, so a metho
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from lightning.pytorch.cli import LRSchedulerCallable
-
 from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.engines.engine_choice import EngineName
 from fl_lightning.losses import Loss, TorchLosses
@@ -17,6 +15,8 @@ from fl_lightning.models.federated_net import BatchNormBuffers
 from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.privacy import Privacy
 from fl_lightning.protocol import Learner
+from fl_lightning.robustness import Aggregation, Hostile
+from fl_lightning.schedules import ScheduleBuilder
 
 StorageOfStates = Literal["memory", "disk"]
 
@@ -27,9 +27,12 @@ class _OfTraining(TypedDict, total=False):
     local_steps: int | None
     local_epochs: int | None
     learning_rate_decay: float
+    client_lr_scheduler: ScheduleBuilder | None
     clip_local_gradients: float | None
     batch_norm_buffers: BatchNormBuffers
     seed: int
+    aggregation: Aggregation | None
+    hostile: Hostile | None
     adapter: Adapter | None
     trained: Sequence[str] | None
     personal: Sequence[str] | None
@@ -37,7 +40,7 @@ class _OfTraining(TypedDict, total=False):
 
 class _OfRun(TypedDict, total=False):
     server_optimizer: OptimizerBuilder
-    lr_scheduler: LRSchedulerCallable | None
+    lr_scheduler: ScheduleBuilder | None
     engine: EngineName
     client_state: StorageOfStates
     privacy: Privacy | None

@@ -38,9 +38,8 @@ class LostRounds:
         if self.count == _MOST:
             raise FloatingPointError(self._line(report))
         if self.count == 1 and report.lost:
-            warnings.warn(
-                f"round {report.round} is lost: {_few_are_finite(report)} ({_nonfinite(report)}{self._before()})", stacklevel=2
-            )
+            why = _too_few_for_a_rule(report) or f"{_few_are_finite(report)} ({_nonfinite(report)}{self._before()})"
+            warnings.warn(f"round {report.round} is lost: {why}", stacklevel=2)
 
     def _name_far_update(self, report: RoundReport) -> None:
         before = self._last_counted and self._last_counted.largest_norm
@@ -60,6 +59,8 @@ class LostRounds:
                 f"{_MOST} rounds in a row were lost or undone (last: {what_blew_up(report)}): lower the learning rate of "
                 "model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
             )
+        if (why := _too_few_for_a_rule(report)) is not None:
+            return f"{why}, {_MOST} rounds in a row: lower model.aggregation.hostile, or raise data.clients_per_round"
         if not report.nonfinite:
             return (
                 f"all clients weighed 0 in {_MOST} rounds in a row (last: {', '.join(map(str, report.clients))}): give some a "
@@ -87,6 +88,14 @@ def what_blew_up(report: RoundReport) -> str:
 def _few_are_finite(report: RoundReport) -> str:
     most = "no client" if len(report.nonfinite) == len(report.clients) else "fewer than half of the clients"
     return f"{most} sent a finite update"
+
+
+def _too_few_for_a_rule(report: RoundReport) -> str | None:
+    """A rule's reason for a lost round; None: it was lost for another."""
+    finite = len(report.clients) - len(report.nonfinite)
+    if not report.lost or 2 * finite < len(report.clients):
+        return None
+    return f"{finite} clients sent a finite update, fewer than model.aggregation needs"
 
 
 def _nonfinite(report: RoundReport) -> str:

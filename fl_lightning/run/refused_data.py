@@ -1,6 +1,7 @@
 """Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts."""
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 
@@ -8,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs
+from fl_lightning.robustness import Aggregation
 
 
 def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
@@ -38,7 +41,13 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         outputs = _outputs(net, placed)
     except torch.OutOfMemoryError:  # no error of the net
         raise
-    except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+    except (RuntimeError, AssertionError, IndexError, TypeError, ValueError) as error:
+        if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
+            height, width, *wanted = map(int, sizes.groups())
+            raise ValueError(
+                f"model.net takes images of {wanted[0]}x{wanted[1]}, the data gives {height}x{width}: add "
+                "fl_lightning.data.Resize to data.augment, or build the net for this size"
+            ) from error
         given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
         if data.samples.inputs_are_whole:
             given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
@@ -88,22 +97,20 @@ def _outputs(net: nn.Module, inputs: NetInputs) -> object:
     return outputs
 
 
-def check_tasks(needs: Needs, method: str, tasks: Tasks) -> None:
-    """Refuse tasks that a method does not learn.
-
-    Args:
-        needs: the method's needs, which include the tasks that it learns.
-        method: the name of its class, for the message.
+def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
+    """Refuse tasks that a method, with its learner, does not learn.
 
     Raises:
-        ValueError: with a method that learns them.
+        ValueError: naming what learns other tasks, with a learner of these.
     """
-    if needs.data.arriving_classes if tasks.global_model else needs.data.task_streams:
+    needs = method.needs.data
+    if needs.arriving_classes if tasks.global_model else needs.task_streams:
         return
-    learns = "other" if needs.data.arriving_classes or needs.data.task_streams else "no"
-    learner = "ClassLearner" if tasks.global_model else "EWC"
+    learner = type(method if method.tasks.needs == Needs() else method.tasks).__name__
+    learns = "other" if needs.arriving_classes or needs.task_streams else "no"
+    cure = "ClassLearner or ServerEWC" if tasks.global_model else "TaskLearner or EWC"
     raise ValueError(
-        f"data.tasks is {tasks}, but {method} learns {learns} tasks: set model.tasks, as to {learner}, or data.tasks to null"
+        f"data.tasks is {tasks}, but {learner} learns {learns} tasks: set model.tasks, as to {cure}, or data.tasks to null"
     )
 
 
@@ -116,6 +123,23 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
     named = participation.num_rounds
     if named is not None and rounds > named:
         raise ValueError(f"trainer.max_steps is {rounds}, but {participation.said_by} names {named} rounds: lower it")
+
+
+def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
+    """Refuse a rule that needs more updates than a cohort has clients, unless the sampler draws cohorts of any size.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if aggregation is None or data.participation.sampler.may_be_empty:
+        return
+    named = data.participation.num_rounds is not None
+    size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
+    if size < aggregation.least:
+        raise ValueError(
+            f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "
+            f"{data.participation.said_by} gives {size}: raise data.clients_per_round, or lower model.aggregation.hostile"
+        )
 
 
 def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:

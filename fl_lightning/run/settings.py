@@ -25,6 +25,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.losses import Loss
 from fl_lightning.run.round_callback import round_callbacks
+from fl_lightning.schedules import build_schedule
 from fl_lightning.state.checkpoint import check_whole
 
 Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those
@@ -36,7 +37,7 @@ _MAY_CHANGE = {
 }
 _LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: the part of a set that is evaluated
 _EVALUATION_BATCH = "data.eval_batch_size"
-_BUILT = ("net", "lr_scheduler")  # like optimizers, described by the objects that they build
+_BUILT = ("net", "lr_scheduler", "client_lr_scheduler")  # like optimizers, described by the objects that they build
 _COHORTS = "data.cohorts"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
@@ -245,7 +246,7 @@ def described(key: str, value: Any) -> Settings:
 
 
 def _optimizers(method: FederatedAlgorithm) -> Settings:
-    """The optimizers, and the server's schedule, as built for the net's weights."""
+    """The optimizers and schedules, as built for the net's weights."""
     weights = [weight for weight in method.net.parameters() if weight.requires_grad]
     settings, options = {}, dict(_options(method))
     for key in filter(_builds_optimizer, options):
@@ -255,11 +256,14 @@ def _optimizers(method: FederatedAlgorithm) -> Settings:
         for number, group in enumerate(groups):
             prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
             settings |= described(prefix, {name: value for name, value in group.items() if name not in _HOW})
-    if options["lr_scheduler"] is None:
-        return settings | {"model.lr_scheduler": None}
-    scheduler = options["lr_scheduler"](options["server_optimizer"](weights))
-    state = {name: value for name, value in scheduler.state_dict().items() if name not in _HOW_FAR}
-    return settings | {"model.lr_scheduler": _name(type(scheduler))} | described("model.lr_scheduler", state)
+    for name, of in (("lr_scheduler", "server_optimizer"), ("client_lr_scheduler", "optimizer")):
+        if (build := options.get(name)) is None:
+            settings[f"model.{name}"] = None
+            continue
+        scheduler = build_schedule(f"model.{name}", build, options[of](weights))
+        state = {key: value for key, value in scheduler.state_dict().items() if key not in _HOW_FAR}
+        settings |= {f"model.{name}": _name(type(scheduler))} | described(f"model.{name}", state)
+    return settings
 
 
 def _builds_optimizer(key: str) -> bool:

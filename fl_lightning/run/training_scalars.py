@@ -6,12 +6,14 @@ from fl_lightning.protocol import RoundReport
 
 
 def training_scalars(report: RoundReport) -> dict[str, float]:
-    """Lost and undone rounds, the number of clients with an update that is not finite, and the mean loss of the others."""
+    """Lost and undone rounds, clients with an update that is not finite, missing clients, and the mean loss of the others."""
     scalars = {
         "train/nonfinite_clients": float(len(report.nonfinite)),
         "train/undone": float(report.undone),
         "train/lost": float(report.lost),
     }
+    if report.missing is not None:
+        scalars["train/missing_clients"] = float(len(report.missing))
     counted = [loss for client, loss in zip(report.clients, report.losses, strict=True) if client not in report.nonfinite]
     if counted:
         scalars["train/loss"] = sum(counted) / len(counted)

@@ -10,6 +10,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, shards_of_parts
+from fl_lightning.functional.partition.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,10 @@ class OwnSamples(FederatedSplit):
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """All samples train: nothing is evaluated at a site."""
-        none = torch.empty(0, dtype=torch.int64)
-        train = [private if client == self.client else none for client in range(self.num_clients)]
-        return shards_of_parts(train, [none] * self.num_clients, dataset.train.targets, len(dataset.classes))
+        sizes = torch.zeros(self.num_clients, dtype=torch.int64)
+        nothing = Parts(private[:0], sizes)
+        train = Parts(private, sizes.index_fill(0, torch.tensor(self.client), len(private)))
+        return shards_of_parts(train, nothing, dataset.train.targets, len(dataset.classes))
 
 
 class OwnData(FederatedDataModule):

@@ -15,7 +15,9 @@ from fl_lightning.tasks.ewc import EWC
 from fl_lightning.tasks.fedweit import FedWeIT
 from fl_lightning.tasks.former_names import present_form
 from fl_lightning.tasks.knowledge import WeightedTransfer
+from fl_lightning.tasks.l2sp import L2SP
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
+from fl_lightning.tasks.pretrained_ewc import PretrainedEWC
 from fl_lightning.tasks.single_task import SingleTask
 from fl_lightning.tasks.stable_sgd import StableSGD
 from fl_lightning.tasks.synaptic_intelligence import SynapticIntelligence
@@ -24,6 +26,7 @@ __all__ = [
     "APD",
     "EWC",
     "GLFC",
+    "L2SP",
     "MFCL",
     "ClassArguments",
     "ClassLearner",
@@ -32,6 +35,7 @@ __all__ = [
     "FedWeIT",
     "ICaRL",
     "LwF",
+    "PretrainedEWC",
     "Replay",
     "ServerEWC",
     "SingleTask",

@@ -1,4 +1,4 @@
-"""Arriving classes on Split-CIFAR-100: four learners against fine-tuning, and which classes compete in the loss."""
+"""Arriving classes: all learners on digits, and four of them on Split-CIFAR-100; which classes compete in the loss."""
 
 from studies.declaration import SWEEP, Study, Sweep
 
@@ -15,8 +15,60 @@ _LEARNERS = {
     "iCaRL": ("icarl", ""),
     "MFCL": ("mfcl", ""),
 }
+_ON_DIGITS = {
+    "fine-tuning, new": ("fedavg", ""),
+    "fine-tuning, seen": ("fedavg", "--model.tasks.softmax_over seen"),
+    "FedProx": ("fedprox", ""),
+    "all data so far": ("joint", ""),
+    "LwF": ("lwf", ""),
+    "ServerEWC": ("ewc", ""),
+    "replay": ("replay", ""),
+    "iCaRL": ("icarl", ""),
+    "GLFC": ("glfc", ""),
+    "MFCL": ("mfcl", ""),
+}
+_OF_DIGITS = {
+    "tasks/accuracy": "A_5",
+    "tasks/forgetting": "forgetting",
+    "tasks/old_accuracy": "old classes",
+    "tasks/new_accuracy": "new classes",
+    "tasks/nearest_mean_accuracy": "A_5 by nearest mean",
+    "MB_up": "MB up",
+    "MB_down": "MB down",
+}
 
 STUDIES = [
+    Study(
+        name="digits_classes",
+        title="Arriving classes: digits in five tasks",
+        claim="Learners that remember samples forget less than those that do not, and a softmax over the new classes alone "
+        "forgets less than one over all classes seen.",
+        paper="The learners' papers have no digits; GLFC, TARGET and MFCL report this order on CIFAR-100, where MFCL is ahead "
+        "of all that keep no sample.",
+        sweeps=tuple(
+            Sweep(name, f"--config digits_classes_{config}.yaml {options} --seeds 3".replace("  ", " "))
+            for name, (config, options) in _ON_DIGITS.items()
+        ),
+        measures=_OF_DIGITS,
+        baseline={SWEEP: "fine-tuning, new"},
+    ),
+    Study(
+        name="digits_classes_losses",
+        title="Arriving classes: TCE and WSM on digits in five tasks",
+        claim="TCE and WSM, which are made for clients that lack classes, forget less of earlier tasks than cross entropy over "
+        "the new classes.",
+        paper="In no paper: Legate, Caccia, Belilovsky have one task.",
+        sweeps=tuple(
+            Sweep(
+                config,
+                f"--config digits_classes_{config}.yaml "
+                "--set model.loss=CrossEntropy,TruncatedCrossEntropy,ReweightedSoftmax --seeds 3",
+            )
+            for config in ("fedavg", "lwf", "replay")
+        ),
+        measures=_OF_DIGITS,
+        baseline={"model.loss": "CrossEntropy"},
+    ),
     Study(
         name="arriving_classes",
         title="Arriving classes: Split-CIFAR-100 in ten tasks",

@@ -91,4 +91,30 @@ STUDIES = [
         measures=_MEASURES,
         baseline={"model.tasks.l1": "0.001"},
     ),
+    Study(
+        name="digits_density",
+        title="FedWeIT on digits: accuracy by what is sent",
+        claim="Sending a tenth of B's outputs or fewer costs little accuracy.",
+        paper="Figure 7, on NonIID-50, a picture.",
+        sweeps=(Sweep("", "--config digits_fedweit.yaml --set model.density=0.03,0.1,0.3,1.0 --seeds 3"),),
+        measures=_MEASURES,
+        baseline={"model.density": "1.0"},
+    ),
+    Study(
+        name="digits_schedule",
+        title="FedWeIT on digits: synchronous and asynchronous tasks",
+        claim="Clients that begin their next task without waiting for the others are as accurate, and the run ends sooner.",
+        paper="Figure 9, on NonIID-50, a picture.",
+        sweeps=(
+            Sweep(
+                "",
+                "--config digits_fedweit.yaml --set model.tasks.schedule=synchronous,asynchronous --seeds 3 "
+                "--model.tasks.patience 2 --model.tasks.smallest_rate 2e-4 --model.tasks.rounds_per_task 20 "
+                "--trainer.max_steps 100",
+            ),
+        ),
+        measures={**_MEASURES, "rounds": "rounds"},
+        claimed=("tasks/accuracy", "rounds"),
+        baseline={"model.tasks.schedule": "synchronous"},
+    ),
 ]

@@ -1,4 +1,4 @@
-"""ReferenceAccuracy against models that are fitted and asked by a plain loop, and SomeClasses."""
+"""ReferenceAccuracy and WiseFT against models that are fitted, mixed and asked by a plain loop, and SomeClasses."""
 
 import copy
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
-from fl_lightning.callbacks import FederatedCallback, ReferenceAccuracy
+from fl_lightning.callbacks import FederatedCallback, ReferenceAccuracy, WiseFT
 from fl_lightning.data import Arrays, Digits, SomeClasses
 from fl_lightning.models import MLP
 
@@ -154,3 +154,64 @@ def test_it_is_an_option_of_the_command_line(main, tmp_path):
     record = next(tmp_path.rglob("record.jsonl")).read_text()
     assert "reference/old/accuracy" in record
     assert "forgetting/reference_old" in record
+
+
+# WiseFT ------------------------------------------------------------------------------------------------------------------
+
+SHARES = [0.0, 0.3, 1.0]
+
+
+def logged_by(method, monkeypatch):
+    logged, log = {}, method.log_round
+    monkeypatch.setattr(method, "log_round", lambda new, round: logged.update(new) or log(new, round))
+    return logged
+
+
+def test_nets_between_start_and_end(monkeypatch):
+    """``(1 - a) start + a end``, weight by weight; the run keeps its end."""
+    method, other = (FedAvg(MLP, local_steps=3) for _ in range(2))
+    logged, data = logged_by(method, monkeypatch), federation()
+    fitted(method, data, WiseFT({"old": OLD}, SHARES))
+    fitted(other, federation())
+    for one, same in zip(method.net.parameters(), other.net.parameters(), strict=True):
+        assert torch.equal(one, same)
+    begun = FedAvg(MLP, local_steps=3)
+    start = federation()
+    start.setup()
+    begun.join(start)
+    for share in SHARES:
+        net = copy.deepcopy(method.net)
+        for weight, first in zip(net.parameters(), begun.net.parameters(), strict=True):
+            weight.data = (1 - share) * first.data + share * weight.data
+        for name, source in (("old", OLD), ("test", NEW)):
+            accuracy, _ = asked(net, source.load(Path()), data)
+            assert float(logged[f"wise_ft/{share:g}/{name}"]) == pytest.approx(float(accuracy)), (share, name)
+
+
+def test_a_resumed_run_mixes_with_the_same_start(monkeypatch, tmp_path):
+    """The start is in the checkpoint."""
+    results = []
+    for parts in ([3], [1, 3]):
+        for rounds in parts:
+            method = FedAvg(MLP, local_steps=3)
+            logged = logged_by(method, monkeypatch)
+            callbacks = [WiseFT({"old": OLD}, SHARES)]
+            trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=callbacks)
+            trainer.fit(method, datamodule=federation(), ckpt_path=tmp_path / "1.ckpt" if rounds > parts[0] else None)
+            trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        results.append({name: float(value) for name, value in logged.items() if name.startswith("wise_ft")})
+    assert results[0] == results[1] != {}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WiseFT({}), "WiseFT.sets is empty: give a source by name"),
+        (lambda: WiseFT({"test": OLD}), "WiseFT.sets has test, which is the federation's own"),
+        (lambda: WiseFT({"old": OLD}, [1.5]), "WiseFT.shares .*1.5"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)

@@ -96,7 +96,11 @@ def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
     forgetting["forgetting/client_worst"] = -0.25
     results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
-    results |= {"personal": {}, "reference": {"reference/old/accuracy": 0.25, "reference/old/accuracy_before": 0.75}}
+    results |= {
+        "personal": {},
+        "reference": {"reference/old/accuracy": 0.25, "reference/old/accuracy_before": 0.75},
+        "wise_ft": {},
+    }
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
     results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
     _print_table(results)

@@ -1,5 +1,6 @@
 """The data module: cohorts, batches, normalisation, splits, loaders and what its constructor refuses."""
 
+import gc
 import inspect
 import math
 import tracemalloc
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 from fl_lightning.data import (
     IID,
     Arrays,
+    Classes,
     Dirichlet,
     FederatedDataModule,
     Fixed,
     Natural,
+    PowerLaw,
     RandomCrop,
     RandomHorizontalFlip,
+    Shards,
     from_arrays,
 )
 from fl_lightning.data.class_stream import ClassStream
@@ -623,3 +627,24 @@ def test_it_says_what_it_holds():
     assert str(module) == "Arrays, 2 clients, not loaded yet"
     module.setup()
     assert str(module) == "Arrays, 2 clients, 3 classes, samples: 7 training, 0 validation, 0 test"
+
+
+@pytest.mark.parametrize("partition", [IID(), Shards(1), Classes(), PowerLaw(1), Natural(), "owners", "ranges"], ids=str)
+def test_a_client_costs_no_object(partition):
+    """100,000 clients, two samples each, within 20 collections of garbage; a tensor or list a client makes over a hundred."""
+    owners = torch.arange(200_000) // 2
+    inputs, targets = torch.zeros(200_000, 1), owners % 5
+    if isinstance(partition, str):
+        clients = owners if partition == "owners" else [range(2 * k, 2 * k + 2) for k in range(100_000)]
+        data = from_arrays(inputs, targets, clients)
+    else:
+        data = FederatedDataModule(
+            Arrays(inputs, targets, owners=owners), num_clients=100_000, partition=partition, val_fraction=0
+        )
+    started = []
+    gc.callbacks.append(lambda phase, info: started.append(phase))
+    try:
+        data.setup()
+    finally:
+        gc.callbacks.pop()
+    assert started.count("start") < 20

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from fl_lightning.data import CenterCrop, from_arrays, from_dataset
 
@@ -257,3 +257,23 @@ def test_targets_of_another_task_are_refused(targets, message):
     """Several labels a sample, as numbers of either kind or as lists, and values: each with the limit and the way."""
     with pytest.raises(ValueError, match=f"^data.source .*{message}"):
         from_arrays(X, targets, [[0, 1], [2, 3, 4]])
+
+
+def test_inputs_that_are_tuples_of_a_dataset():
+    """A pair of a tuple of two tensors and a class: they are stacked position by position."""
+
+    class Two(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, row):
+            if row >= 4:
+                raise IndexError(row)
+            return (torch.full((3,), float(row)), torch.tensor([row, -row])), row % 2
+
+    data = from_dataset(Two(), [[0, 1], [2, 3]], batch_size=None)
+    data.setup()
+    first, second = data.train_set.inputs
+    assert first.shape == (4, 3)
+    assert second.tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
+    assert data.train_set.targets.tolist() == [0, 1, 0, 1]

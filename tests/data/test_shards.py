@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.data.shards import split_clients
+from fl_lightning.data.shards import _order_within, split_clients
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -17,6 +17,14 @@ def split(parts, labels, num_classes, val_fraction, seed=0):
     return split_clients(
         [torch.as_tensor(p) for p in parts], torch.as_tensor(labels), num_classes, val_fraction, np.random.default_rng(seed)
     )
+
+
+@pytest.mark.parametrize("step", [0.1, 2.0**-53])
+def test_samples_are_in_the_order_of_owner_and_draw(step):
+    """``np.lexsort`` by both, also where draws are equal or differ by less than a key has bits for beside a million owners."""
+    owner = np.repeat([0, 1, 5, 10**6 - 1], [3, 1, 4, 2])
+    draws = np.array([2, 1, 2, 0, 3, 0, 1, 0, 1, 0]) * step
+    assert _order_within(owner, 10**6, draws).tolist() == np.lexsort((draws, owner)).tolist()
 
 
 def train_and_validation(shards, client):

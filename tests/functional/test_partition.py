@@ -21,6 +21,7 @@ from fl_lightning.functional import (
     power_law_partition,
     shard_partition,
 )
+from fl_lightning.functional.partition.parts import Parts
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(np.array)
@@ -562,3 +563,21 @@ def test_50000_clients_take_seconds(partition, num_classes):
     parts = partition(labels, 50000, 0)
     assert time.perf_counter() - start < 10
     assert sum(map(len, parts)) == 50000
+
+
+@PROPERTY
+@given(st.lists(st.lists(st.integers(0, 50)), min_size=1, max_size=9), st.data())
+def test_a_table_of_parts_is_the_list_of_them(lists, data):
+    """Length, items, slices, iteration, and ranges in another order, of lists that can be empty."""
+    given_parts = [torch.tensor(part, dtype=torch.int64) for part in lists]
+    table = Parts.of(given_parts)
+    assert len(table) == len(lists)
+    assert Parts.of(table) is table
+    assert_equal(list(table), given_parts)
+    assert_equal([table[k] for k in range(-len(lists), len(lists))], [*given_parts, *given_parts])
+    assert_equal(table[1:], given_parts[1:])
+    order = np.array(data.draw(st.permutations(range(len(lists)))))
+    ranges = Parts.of_ranges(table.samples, table.start[:-1].numpy()[order], table.sizes.numpy()[order])
+    assert_equal(list(ranges), [given_parts[k] for k in order])
+    with pytest.raises(IndexError):
+        table[len(lists)]

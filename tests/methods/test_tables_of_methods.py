@@ -13,7 +13,7 @@ from fl_lightning.config_files.reading import config_values
 from fl_lightning.protocol import Learner
 
 EXCHANGED = ("clients", "server", "more down", "more up", "a client keeps")
-KINDS = ("one model", "personal models", "task streams", "arriving classes")
+KINDS = ("one model", "personal models", "pretrained nets", "task streams", "arriving classes")
 PERSONAL = ("a client uses", "the server has")
 
 
@@ -30,6 +30,8 @@ def test_every_method_says_what_a_round_is(name):
 def _kind(name: str, value: type) -> str:
     if name in methods.__all__:
         return "personal models" if PERSONAL[0] in ROUNDS[name] else "one model"
+    if issubclass(value, tasks.L2SP):
+        return "pretrained nets"
     return "arriving classes" if issubclass(value, tasks.ClassLearner) else "task streams"
 
 

@@ -14,7 +14,7 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
 from fl_lightning.privacy import DPSGD
-from fl_lightning.protocol import ClientBatches, Federation, Learner, PublicSamples
+from fl_lightning.protocol import ClientBatches, DataNeeds, Federation, Learner, PublicSamples
 
 
 class Site:
@@ -68,7 +68,9 @@ def test_a_site_without_public_samples_is_refused_by_what_needs_them(tiny, name)
         getattr(methods, name)(tiny.new_net(norm=False)).join(Site(tiny.data, without=["public"]))
 
 
-LEARNERS = [kind for name in tasks.__all__ if issubclass(kind := getattr(tasks, name), Learner)]
+LEARNERS = [
+    kind for name in tasks.__all__ if issubclass(kind := getattr(tasks, name), Learner) and kind.needs.data != DataNeeds()
+]
 
 
 @pytest.mark.parametrize("pair", [*map(paired, LEARNERS), Pair(methods.FedProx, tasks.EWC)], ids=str)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from functools import partial
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -302,3 +303,71 @@ def test_a_text_is_no_list():
     ):
         with pytest.raises(ValueError, match=r"is '.*', must be a list: give \['"):
             make()
+
+
+def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
+    """As many as the net has before ``classifier``; without a known class layer the key is named."""
+    method = FedAvg(partial(TransformersModel, name=str(folders / "bert")), adapter=LoRA(r=2, target_modules="all-linear"))
+    fitted(method, federation("bert"), rounds=1)
+    plain = transformers.BertModel.from_pretrained(folders / "bert")
+    linear = [name for name, layer in plain.named_modules() if isinstance(layer, nn.Linear)]
+    adapted = {name.partition(".lora_")[0] for name in method.trained_names if "lora_" in name}
+    assert len(linear) == len(adapted) == 7
+    assert {name for name in method.trained_names if "lora_" not in name} == {"classifier.weight", "classifier.bias"}
+    net = nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), ("last", nn.Linear(4, 3))]))
+    data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
+    with pytest.raises(ValueError, match="class layer of none of the names .* which all-linear leaves out: list model.adapter"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
+
+
+def test_images_of_another_size_are_refused_in_our_words(folders):
+    """The line names both sizes and what changes them."""
+    data = from_arrays(torch.zeros(6, 3, 8, 8), torch.arange(6) % 3, [range(6)])
+    with pytest.raises(
+        ValueError, match=r"^model\.net takes images of 16x16, the data gives 8x8: add .*Resize to data\.augment"
+    ):
+        fitted(FedAvg(partial(TransformersModel, name=str(folders / "vit"))), data)
+
+
+@pytest.mark.parametrize(("key", "given"), [("adapter", "LoRA"), ("tasks", "EWC")])
+def test_a_name_in_python_is_refused(key, given):
+    """One line with the key."""
+    with pytest.raises(TypeError, match=rf"^model\.{key} is '{given}', must be a.*{given}\(\)$"):
+        FedAvg(MLP, **{key: given})
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
+    """Merged, a net without the adapter gives the same logits: W + (alpha / r) B A by hand; separate, what was trained."""
+    adapter = "--model.adapter LoRA --model.adapter.r 2 --model.adapter.alpha 6 --model.adapter.target_modules [features.1]"
+    given = adapter if adapted else "--model.trained [classifier.*]"
+    code, _, error = main(*f"fit --config digits_wsm.yaml --trainer.max_steps 2 {given}".split())
+    assert code == 0, error
+    checkpoint = next(tmp_path.rglob("last.ckpt"))
+    for weights in ("merged", "separate"):
+        code, out, error = main("export", "--ckpt_path", str(checkpoint), "--weights", weights, "--out", weights)
+        assert code == 0, error
+        assert f"{weights}/" in out
+    state = {
+        name.removeprefix("net."): value
+        for name, value in torch.load(checkpoint, weights_only=True)["state_dict"].items()
+        if name.startswith("net.")
+    }
+    merged, separate = (
+        safetensors.torch.load_file(tmp_path / path) for path in ("merged/model.safetensors", "separate/trained.safetensors")
+    )
+    lora = {name: value for name, value in state.items() if "lora_" in name}
+    assert separate.keys() == {*lora, "classifier.weight", "classifier.bias"}
+    assert merged.keys() == dict(MLP((1, 8, 8), 10).named_parameters()).keys()
+    if adapted:
+        a, b = (next(value for name, value in lora.items() if f"lora_{kind}" in name) for kind in "AB")
+        assert b.abs().max() > 0
+        expected = state["features.1.base_layer.weight"] + 3 * b @ a
+        torch.testing.assert_close(merged["features.1.weight"], expected)
+    else:
+        assert torch.equal(merged["features.1.weight"], state["features.1.weight"])
+    card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| method | FedAvg, ReweightedSoftmax |" in card
+    assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
+    assert "| test accuracy, last | 0." in card
+    assert ("LoRA(r=2, alpha=6" in card) == adapted

@@ -7,6 +7,7 @@ from pretended.runs import assert_same, both, every_engine, fit
 
 from fl_lightning import callbacks, methods
 from fl_lightning import tasks as room
+from fl_lightning.data import Arrays
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, TaskStream
 
@@ -96,6 +97,29 @@ WATCHED = {
 def test_callbacks(name):
     watched = "FedPer" if name == "PersonalAccuracy" else "FedAvg"
     both(name=watched, watch=lambda: [getattr(callbacks, name)(every=1, **WATCHED[name])])
+
+
+def known_before():
+    """Images of two of the classes, of which no client has any."""
+    images = torch.randint(0, 256, (12, 3, 5, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    return Arrays(images, [0, 1] * 6, images, [0, 1] * 6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("learner", [lambda: room.L2SP(1.0), lambda: room.PretrainedEWC(known_before(), 1.0)])
+def test_what_holds_a_net_to_its_start(learner, engine):
+    """And what looks at what it knew: samples of another source go to the device too."""
+
+    def run(device, engine):
+        sets = {"old": known_before()}
+        watch = [callbacks.ReferenceAccuracy(sets, every=1), callbacks.WiseFT(sets, [0.5])]
+        return fit(device, engine=engine, tasks=learner(), watch=watch)
+
+    cpu, gpu = run("cpu", "sequential"), run("gpu", engine)
+    assert_same(gpu, cpu)
+    names = [name for name in cpu.newest if name.startswith(("reference/", "wise_ft/"))]
+    assert len(names) == 6
+    assert [gpu.newest[name] for name in names] == pytest.approx([cpu.newest[name] for name in names], abs=1e-4)
 
 
 STREAM = {"tasks": TaskStream(classes_per_task=2), "augment": ()}

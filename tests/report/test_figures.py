@@ -99,6 +99,23 @@ def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(wr
     assert forgotten[:2, :2].tolist() == [[-0.75, -0.5], [-0.25, 0.0]]
 
 
+def test_heatmaps_of_many_methods_have_several_pages(write_run, study):
+    """At the width of a column a method takes more than a third of a page: four have two pages or more, none too high."""
+    for mu in (0.1, 0.2, 0.3, 0.4):
+        folder = write_run(f"mu_{mu}", {2: 0.5}, model="FedProx", model__mu=mu)
+        with RecordWriter(folder) as more:
+            more.add_tensor("clients/cohort", torch.arange(2.0), 2)
+            more.add_tensor("clients/accuracy_before", torch.ones(2), 2)
+            more.add_tensor("clients/accuracy_after", torch.full((2, 2), mu), 2)
+    with figures.drawing_style(3.25):
+        of_clients = [one for section in sections(study(), []) for one in section.drawings if "whose" in one.name]
+    assert [one.name for one in of_clients] == [f"who_forgets_whose_data_2_{page}" for page in range(1, len(of_clients) + 1)]
+    assert len(of_clients) > 1
+    assert all(one.figure.get_figheight() < 9 for one in of_clients)
+    shown = [axes.images[0].get_array()[1, 0] for one in of_clients for axes in one.figure.axes[::2] if axes.images]
+    assert sorted(shown) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
 @pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
 def test_a_cohort_of_ten_is_legible_at_the_width_of_a_paper(write_run, study, width):
     """Every text of every figure is 7 points or larger and within the figure, and no two labels of an axis touch."""
@@ -129,3 +146,28 @@ def test_a_cohort_of_ten_is_legible_at_the_width_of_a_paper(write_run, study, wi
                 for axis in (axes.xaxis, axes.yaxis):
                     boxes = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_text()]
                     assert not any(one.overlaps(other) for one, other in pairwise(boxes)), axes.get_title()
+
+
+def test_the_plane_of_new_knowledge_against_old(write_run, study):
+    """A point a method: the last test accuracy across, the last accuracy on the reference set up; .9 before, nets between."""
+    for seed, new, old in ((0, 0.5, 0.25), (1, 0.7, 0.35)):
+        curves = {
+            "reference/cats/accuracy": {0: 0.9, 2: old},
+            "reference/cats/accuracy_before": {0: 0.9},
+            "wise_ft/1/test": {2: new},
+            "wise_ft/1/cats": {2: old},
+            "wise_ft/0.5/test": {2: 0.4},
+            "wise_ft/0.5/cats": {2: 0.8},
+        }
+        write_run("a", {2: new}, seed=seed, scalars=curves)
+    write_run("b", {2: 0.9}, model="FedProx")
+    (section,) = (one for one in sections(study(), []) if one.title == "New and old knowledge")
+    (axes,) = section.drawings[0].figure.axes
+    before, point, line = axes.lines[0], axes.lines[1], axes.lines[-1]
+    assert before.get_ydata() == pytest.approx([0.9, 0.9])
+    assert (*point.get_xdata(), *point.get_ydata()) == pytest.approx((0.6, 0.3))
+    assert line.get_xydata() == pytest.approx(np.array([[0.4, 0.8], [0.6, 0.3]]))
+    (table,) = section.tables
+    assert table.rows[0][1:] == ["0.600 ± 0.141", "0.300 ± 0.071", "0.900 ± 0.000", "0.600 ± 0.071"]
+    assert table.columns[-1] == "forgetting of cats"
+    assert len(table.rows) == 1

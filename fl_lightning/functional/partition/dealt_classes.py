@@ -2,13 +2,14 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from fl_lightning.checks import ArgumentError, check_range
 from fl_lightning.functional.partition.grouping import by_client, checked_labels, indices_by_class
+from fl_lightning.functional.partition.parts import Parts, listed
 
 
-def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int) -> list[Tensor]:
+@listed
+def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int) -> Parts:
     """Clients that hold exactly k classes each; every sample is used.
 
     Classes are dealt at random and evenly: no client gets one twice, and numbers of owners differ by at most 1. The samples of
@@ -49,9 +50,10 @@ def class_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
     return _hand_out(labels, hands, sizes, rng)
 
 
+@listed
 def power_law_partition(
     labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int, base: int = 1, sigma: float = 2.0
-) -> list[Tensor]:
+) -> Parts:
     """Clients of k classes with sizes from a heavy-tailed law: many small ones, a few large.
 
     The recipe of Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx), for MNIST. Classes are
@@ -147,9 +149,7 @@ def _deal_classes(
     return classes[rng.permutation(laps.ravel()[: num_clients * k].reshape(num_clients, k))]
 
 
-def _hand_out(
-    labels: NDArray[np.int64], hands: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator
-) -> list[Tensor]:
+def _hand_out(labels: NDArray[np.int64], hands: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Parts:
     """Give client i ``sizes[i, j]`` random samples of class ``hands[i, j]``, in random order."""
     pools = indices_by_class(labels, int(labels.max()) + 1, rng)
     used = np.bincount(hands.ravel(), sizes.ravel()).astype(np.int64)

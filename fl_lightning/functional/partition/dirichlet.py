@@ -1,15 +1,15 @@
 """Partitions by a Dirichlet distribution: over the classes of each client, or over the clients of each class."""
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from fl_lightning.checks import ArgumentError, check_range
 from fl_lightning.functional.partition.grouping import by_client, checked_labels, indices_by_class
+from fl_lightning.functional.partition.parts import Parts, listed
 
 
-def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int) -> list[Tensor]:
+@listed
+def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int) -> Parts:
     """Clients of equal size with class shares from a Dirichlet distribution.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019:
@@ -41,12 +41,14 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
     pools = indices_by_class(labels, num_classes, rng)
     left = np.array([len(pool) for pool in pools])
     size = len(labels) // num_clients
-    return [torch.from_numpy(_draw_client(shares[client], size, pools, left, rng)) for client in range(num_clients)]
+    drawn = np.empty((num_clients, size), dtype=np.int64)
+    for client in range(num_clients):
+        drawn[client] = _draw_client(shares[client], size, pools, left, rng)
+    return Parts(drawn.ravel(), np.full(num_clients, size))
 
 
-def dirichlet_by_class_partition(
-    labels: ArrayLike, num_clients: int, alpha: float, seed: int, min_size: int = 10
-) -> list[Tensor]:
+@listed
+def dirichlet_by_class_partition(labels: ArrayLike, num_clients: int, alpha: float, seed: int, min_size: int = 10) -> Parts:
     """Clients of unequal size: each class is split among the clients by Dirichlet proportions.
 
     The recipe of Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, and NIID-Bench: for each class draw
@@ -96,7 +98,9 @@ def dirichlet_by_class_partition(
         if held.min() >= min_size:
             owners = np.repeat(np.tile(np.arange(num_clients), num_classes), sizes.ravel())
             parts = by_client(np.concatenate(pools), owners, num_clients)
-            return [torch.from_numpy(rng.permutation(part.numpy())) for part in parts]
+            for part in parts:
+                rng.shuffle(part.numpy())
+            return parts
     raise ArgumentError(
         "alpha",
         f"is {alpha}: 1,000 draws left some of the {num_clients} clients with fewer than {min_size} samples: raise alpha, "

@@ -1,15 +1,15 @@
 """Partitions into equal sizes: cut from the data in random order, or sorted by label."""
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.partition.grouping import checked_labels
+from fl_lightning.functional.partition.parts import Parts, listed
 
 
-def iid_partition(labels: ArrayLike, num_clients: int, seed: int) -> list[Tensor]:
+@listed
+def iid_partition(labels: ArrayLike, num_clients: int, seed: int) -> Parts:
     """Clients that each get a random part of the data, all of one size to one sample.
 
     Args:
@@ -23,15 +23,16 @@ def iid_partition(labels: ArrayLike, num_clients: int, seed: int) -> list[Tensor
     Example::
 
         >>> parts = iid_partition([0, 1, 0, 1, 0], num_clients=2, seed=0)
-        >>> [len(part) for part in parts], sorted(torch.cat(parts).tolist())
+        >>> [len(part) for part in parts], sorted(np.concatenate(parts).tolist())
         ([3, 2], [0, 1, 2, 3, 4])
     """
     labels = checked_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
-    return [torch.from_numpy(part) for part in np.array_split(order, num_clients)]
+    return Parts(order, _even_sizes(len(labels), num_clients))
 
 
-def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int) -> list[Tensor]:
+@listed
+def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int, seed: int) -> Parts:
     """Clients made of a few shards of the data sorted by label.
 
     McMahan et al., AISTATS 2017: sort by label, cut into ``num_clients * classes_per_client`` shards of equal size (to one
@@ -59,6 +60,13 @@ def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
     check_range("classes_per_client", classes_per_client, at_least=1, at_most=len(labels) // num_clients, hint=hint)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
-    shards = np.array_split(order[np.argsort(labels[order], kind="stable")], num_shards)
-    deal = rng.permutation(num_shards).reshape(num_clients, classes_per_client)
-    return [torch.from_numpy(np.concatenate([shards[i] for i in hand])) for hand in deal]
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    sizes = _even_sizes(len(labels), num_shards)
+    starts, deal = np.cumsum(sizes) - sizes, rng.permutation(num_shards)
+    dealt = Parts.of_ranges(by_label, starts[deal], sizes[deal])
+    return Parts(dealt.samples, dealt.sizes.reshape(num_clients, classes_per_client).sum(dim=1))
+
+
+def _even_sizes(count: int, num_parts: int) -> NDArray[np.int64]:
+    """Sizes of parts that differ by at most 1, larger ones first, as ``np.array_split`` cuts."""
+    return np.full(num_parts, count // num_parts) + (np.arange(num_parts) < count % num_parts)

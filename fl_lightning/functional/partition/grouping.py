@@ -1,11 +1,10 @@
 """Samples by class, and by client: the first and the last step of a partition."""
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.partition.parts import Parts
 
 
 def checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
@@ -41,13 +40,12 @@ def indices_by_class(labels: NDArray[np.int64], num_classes: int, rng: np.random
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
 
 
-def by_client(samples: NDArray[np.int64], owners: NDArray[np.int64], num_clients: int) -> list[Tensor]:
-    """The samples of each owner in the order given, as views of one tensor.
+def by_client(samples: NDArray[np.int64], owners: NDArray[np.int64], num_clients: int) -> Parts:
+    """The samples of each owner in the order given.
 
     Example::
 
         >>> [part.tolist() for part in by_client(np.array([5, 6, 7]), np.array([1, 0, 1]), num_clients=3)]
         [[6], [5, 7], []]
     """
-    joined = torch.from_numpy(samples[np.argsort(owners, kind="stable")])
-    return list(joined.split(np.bincount(owners, minlength=num_clients).tolist()))
+    return Parts(samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=num_clients))

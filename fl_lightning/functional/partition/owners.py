@@ -1,14 +1,14 @@
 """The natural partition of the data."""
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.partition.parts import Parts, listed
 
 
-def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples: int = 1) -> list[Tensor]:
+@listed
+def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples: int = 1) -> Parts:
     """Natural clients: the writer of a digit, the user of a phone.
 
     Those with fewer than ``min_samples`` samples are left out; of the others ``num_clients`` are taken at random. Clients come
@@ -39,8 +39,8 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
     check_range("num_clients", num_clients, at_least=1, at_most=len(kept), hint=hint)
     if num_clients < len(kept):
         kept = np.sort(np.random.default_rng(seed).choice(kept, num_clients, replace=False))
-    parts = torch.from_numpy(order).split(sizes.tolist())
-    return [parts[client] for client in kept]
+    starts = np.cumsum(sizes) - sizes
+    return Parts.of_ranges(order, starts[kept], sizes[kept])
 
 
 def check_min_samples(min_samples: int) -> None:

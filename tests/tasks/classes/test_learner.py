@@ -276,13 +276,13 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
     arriving = arriving if with_trainer else type(arriving)(loop)
     for method, tasks, message in (
         (FedAvg, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvg learns no tasks: set model.tasks, as to "
-         "ClassLearner, or data.tasks to null"),
-        (OnStreams, ClassStream(3), "data.tasks is ClassStream(3 tasks), but OnStreams learns other tasks: set "
-         "model.tasks, as to ClassLearner, or data.tasks to null"),
+         "ClassLearner or ServerEWC, or data.tasks to null"),
+        (OnStreams, ClassStream(3), "data.tasks is ClassStream(3 tasks), but EWC learns other tasks: set "
+         "model.tasks, as to ClassLearner or ServerEWC, or data.tasks to null"),
         (ClassLearner, None, "data.tasks is null, but ClassLearner learns classes as they arrive: give data.tasks a "
          "ClassStream"),
         (ClassLearner, TaskStream(classes_per_task=2), "data.tasks is TaskStream(by=classes, tasks_per_client=None), but "
-         "FedAvg learns other tasks: set model.tasks, as to EWC, or data.tasks to null"),
+         "ClassLearner learns other tasks: set model.tasks, as to TaskLearner or EWC, or data.tasks to null"),
         (ClassLearner, ClassStream(3, cumulative=True), "model.tasks.softmax_over is new, but data.tasks is ClassStream(3 "
          "tasks, cumulative), whose tasks have samples of earlier ones' classes: set it to seen"),
     ):  # fmt: skip

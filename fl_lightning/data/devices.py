@@ -1,0 +1,168 @@
+"""Devices: how fast clients work, and which uploads do not arrive."""
+
+import csv
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fl_lightning.checks import check_file, check_range
+from fl_lightning.functional.random_streams import numpy_stream
+
+__all__ = ["Devices"]
+
+_COLUMNS = ["client", "samples_per_second", "download", "upload"]
+
+
+class Device(NamedTuple):
+    """A client's device: samples a second in training, bytes a second down and up."""
+
+    samples_per_second: float
+    download: float
+    upload: float
+
+
+class Work(NamedTuple):
+    """A visit's work."""
+
+    client: int
+    steps: int
+    samples_per_step: float
+    bytes_down: int
+    bytes_up: int
+
+
+class Finish(NamedTuple):
+    """How a visit ends."""
+
+    steps: int  # local steps that it takes
+    seconds: float  # from the round's start until its upload arrives, or would
+    arrives: bool  # whether the server takes its upload
+
+
+class Devices:
+    """Clients that are slow, and uploads that are lost. Seconds are simulated: no process waits.
+
+    A visit takes the time of its download, its local steps and its upload. The round ends when the server has all uploads that
+    it waits for, or at the deadline.
+
+    Args:
+        file: path of a CSV file with the columns client, samples_per_second, download and upload (bytes a second), a line for
+            each client; None: visits take no time.
+        deadline: seconds after which a round ends, above 0; None: never.
+        partial_work: whether clients that would miss the deadline take fewer local steps, at least 1; else they take all.
+        over_selection: factor on ``data.clients_per_round``, at least 1. The server takes the first ``clients_per_round``
+            uploads (Bonawitz et al., MLSys 2019, arXiv 1902.01046).
+        lost_uploads: probability that an upload is lost, at least 0 and below 1.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a value is out of range, or needs a file.
+    """
+
+    def __init__(
+        self,
+        file: str | None = None,
+        deadline: float | None = None,
+        partial_work: bool = False,
+        over_selection: float = 1.0,
+        lost_uploads: float = 0.0,
+    ) -> None:
+        if deadline is not None:
+            check_range("data.devices.deadline", deadline, above=0, below=math.inf, hint="null is none")
+        check_range("data.devices.over_selection", over_selection, at_least=1, below=math.inf, hint="1 draws no more clients")
+        check_range("data.devices.lost_uploads", lost_uploads, at_least=0, below=1, hint="0 loses none")
+        for name, value, default in (
+            ("deadline", deadline, None),
+            ("partial_work", partial_work, False),
+            ("over_selection", over_selection, 1),
+        ):
+            if file is None and value != default:
+                raise ValueError(f"data.devices.{name} is {value}, but no client is late without data.devices.file: give one")
+        if partial_work and deadline is None:
+            raise ValueError("data.devices.partial_work is True, but no client is late without data.devices.deadline: set it")
+        self.file, self.deadline, self.partial_work = file, deadline, partial_work
+        self.over_selection, self.lost_uploads = over_selection, lost_uploads
+        self._devices = None if file is None else _read(file)
+
+    def __repr__(self) -> str:
+        return f"Devices(file={self.file})"
+
+    def drawn(self, size: int, num_clients: int) -> int:
+        """Clients to draw for a cohort of ``size``.
+
+        Raises:
+            ValueError: if there are not so many, or a client has no line in the file or is none of the federation.
+        """
+        drawn = math.ceil(size * self.over_selection - 1e-9)
+        if drawn > num_clients:
+            raise ValueError(
+                f"data.devices.over_selection is {self.over_selection}, which draws {drawn} clients, but data.num_clients is "
+                f"{num_clients}: lower it, or data.clients_per_round"
+            )
+        named = range(num_clients) if self._devices is None else self._devices.keys()
+        if unknown := sorted({*named} - {*range(num_clients)}):
+            raise ValueError(
+                f"data.devices.file is {self.file}, which names client {unknown[0]}, but data.num_clients is {num_clients}: "
+                "remove its line, or raise data.num_clients"
+            )
+        if missing := sorted({*range(num_clients)} - {*named}):
+            raise ValueError(f"data.devices.file is {self.file}, which has no line for client {missing[0]}: add one")
+        return drawn
+
+    def finishes(self, visits: Sequence[Work], round: int, seed: int) -> tuple[list[Finish], float | None]:
+        """How the visits of a round end, and the seconds until the round does; None: they take no time.
+
+        Args:
+            round: counted from 1.
+            seed: seed of the data module; losses depend on it, the round and the client.
+        """
+        times = [self._time(work) for work in visits]
+        in_time = [self.deadline is None or seconds <= self.deadline for _, seconds in times]
+        lost = [self._is_lost(work.client, round, seed) for work in visits]
+        arriving = [row for row in range(len(visits)) if in_time[row] and not lost[row]]
+        awaited = int(len(visits) / self.over_selection + 1e-9)
+        taken = sorted(sorted(arriving, key=lambda row: (times[row][1], row))[:awaited])
+        finishes = [Finish(*times[row], row in taken) for row in range(len(visits))]
+        if self._devices is None:
+            return finishes, None
+        if len(taken) < awaited and self.deadline is not None:
+            return finishes, self.deadline
+        waited_for = taken if len(taken) == awaited else range(len(visits))
+        return finishes, max((times[row][1] for row in waited_for), default=0.0)
+
+    def _time(self, work: Work) -> tuple[int, float]:
+        """Local steps of a visit, and its seconds."""
+        if self._devices is None:
+            return work.steps, 0.0
+        device = self._devices[work.client]
+        exchange = work.bytes_down / device.download + work.bytes_up / device.upload
+        step = work.samples_per_step / device.samples_per_second
+        steps = work.steps
+        if self.partial_work and self.deadline is not None:
+            steps = min(max(int((self.deadline - exchange) / step + 1e-9), 1), steps)
+        return steps, exchange + steps * step
+
+    def _is_lost(self, client: int, round: int, seed: int) -> bool:
+        return self.lost_uploads > 0 and numpy_stream(seed, round, client, "lost upload").random() < self.lost_uploads
+
+
+def _read(path: str) -> dict[int, Device]:
+    check_file("data.devices.file", path, cure="give a CSV file")
+    devices: dict[int, Device] = {}
+    with open(path, newline="", encoding="utf-8") as lines:
+        head, *rows = list(filter(None, csv.reader(lines))) or [[]]
+    if head != _COLUMNS:
+        raise ValueError(f"data.devices.file is {path}, whose first line must be {','.join(_COLUMNS)}")
+    for number, row in enumerate(rows, start=2):
+        try:
+            client, *numbers = row
+            device = Device(*map(float, numbers))
+            is_good = all(0 < value < math.inf for value in device) and int(client) not in devices
+        except (TypeError, ValueError):
+            is_good = False
+        if not is_good:
+            raise ValueError(
+                f"data.devices.file is {path}, whose line {number} must be an index of another client and three numbers above 0"
+            )
+        devices[int(client)] = device
+    return devices

@@ -1,0 +1,68 @@
+"""Samples that no client has, as the federation's net takes them."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.loaders import EvaluationInputs
+from fl_lightning.data.prepared_samples import Part, PreparedSamples
+from fl_lightning.data.sources.source import Source
+from fl_lightning.protocol import Batch
+
+
+class ReferenceSamples:
+    """The samples of another source with a federation's preparation, in evaluation mode, and its class indices.
+
+    They are on the device on which the federation's samples are at their first use.
+
+    Args:
+        what: the source as the user gave it, such as ``data.source is digits``, for messages.
+        source: its classes are among those of the federation.
+        root: folder of the source, as ``data.root``.
+        data: the federation.
+        part: the samples that count.
+
+    Raises:
+        ValueError: if there is no such sample, its shape is another, or the federation lacks its class.
+    """
+
+    def __init__(self, what: str, source: Source, root: Path, data: FederatedDataModule, part: Part = "test") -> None:
+        dataset = source.load(root)
+        samples = dataset.train if part == "train" else dataset.test
+        if len(samples) == 0:
+            raise ValueError(f"{what}, which has no {part} sample: give another source")
+        strange = [known for known in dataset.classes if known not in data.classes]
+        if strange:
+            raise ValueError(f"{what}, with the class {strange[0]}, which data.source lacks: its net has no output for it")
+        self._samples, self._part, self._preparation = (
+            PreparedSamples(dataset, data.preparation, "auto", 0),
+            part,
+            data.preparation,
+        )
+        given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
+        if given != taken:
+            raise ValueError(f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
+        self._targets = torch.tensor([data.classes.index(known) for known in dataset.classes])[samples.targets]
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    @cached_property
+    def inputs(self) -> EvaluationInputs:
+        """All inputs, (n, ...), made part by part."""
+        self._samples.to(self._preparation.device, self._preparation.dtype, announce=False)
+        return self._samples.inputs(self._part, torch.arange(len(self)))
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(n,), classes of the federation."""
+        return self._targets.to(self._preparation.device)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All samples, ``size`` at a time."""
+        for inputs, targets in zip(self.inputs.split(size), self.targets.split(size), strict=True):
+            yield Batch(inputs, targets)

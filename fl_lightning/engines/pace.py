@@ -1,0 +1,59 @@
+"""The visits of a round whose uploads the server takes, if clients have devices that fail or are slow."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from fl_lightning.data.devices import Devices, Work
+from fl_lightning.engines.round_hooks import RoundHooks
+from fl_lightning.engines.traffic import Traffic
+from fl_lightning.protocol import Request, RoundReport, Visit
+
+
+class Pace(NamedTuple):
+    """The visits of a round as the devices make them.
+
+    Args:
+        visits: those whose uploads the server takes, with the local steps that they have time for.
+        missing: clients of the others, which got the model, and whose visits have no other effect; None without devices.
+        bytes_down: bytes that these received.
+        seconds: simulated seconds of the round; None: visits take no time.
+    """
+
+    visits: Sequence[Visit]
+    missing: list[int] | None
+    bytes_down: int
+    seconds: float | None
+
+    def noted(self, report: RoundReport) -> RoundReport:
+        """A report of the visits, with what is missing."""
+        return replace(report, missing=self.missing, bytes_down=report.bytes_down + self.bytes_down, seconds=self.seconds)
+
+
+def paced(
+    devices: Devices | None, hooks: RoundHooks, traffic: Traffic, bytes_up: int, round: int, visits: Sequence[Visit]
+) -> Pace:
+    """The visits of a round.
+
+    Args:
+        devices: of the clients; None: all visits end.
+        hooks: of the method.
+        traffic: counts bytes down.
+        bytes_up: bytes of an upload of weights and buffers; further tensors of a method take no time.
+        round: counted from 1.
+        visits: those of the cohort.
+    """
+    if devices is None:
+        return Pace(visits, None, 0, None)
+    method, works = hooks.method, list[Work]()
+    for visit in visits:
+        client, steps = visit.client, method.num_local_steps(visit.client)
+        broadcast = hooks.broadcast(client) if visit.receives else {}
+        down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
+        up = bytes_up if visit.sends else 0
+        works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
+    finishes, seconds = devices.finishes(works, round, method.data.seed)
+    pairs = list(zip(visits, works, finishes, strict=True))
+    there = [visit._replace(num_steps=finish.steps) for visit, _, finish in pairs if finish.arrives]
+    missing = [work for _, work, finish in pairs if not finish.arrives]
+    return Pace(there, [work.client for work in missing], sum(work.bytes_down for work in missing), seconds)

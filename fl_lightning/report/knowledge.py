@@ -1,0 +1,90 @@
+"""New knowledge against old: accuracy on the federation's data, and on reference sets that no client has."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from fl_lightning.report import figures
+from fl_lightning.report.figures import INK, Drawing, Palette
+from fl_lightning.report.groups import Group
+from fl_lightning.report.runs import Run
+from fl_lightning.report.study import Spread, Study
+from fl_lightning.report.tables import Table, capitalised, means_and_sds, spread
+
+_SHARE = r"wise_ft/([\d.]+)/test"
+
+
+def reference_sets(study: Study) -> list[str]:
+    """Names of the reference sets of finished runs."""
+    names = {name for group in study.finished for run in group.runs for name in run.log.scalars}
+    return sorted(found[1] for name in names if (found := re.fullmatch(r"reference/(\w+)/accuracy", name)))
+
+
+def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
+    """A plane for each reference set: a point a method, and a line through its nets between the start and the end."""
+    for name in reference_sets(study):
+
+        def draw(axes: Axes, group: Group, name: str = name) -> None:
+            before, old, new = _before(group, name), _old(group, name), _last(group, study.metric)
+            if not old.values:
+                return
+            axes.axhline(before.mean, color=INK, linewidth=0.6, linestyle=":")
+            bars = [0.0 if np.isnan(one.deviation) else one.deviation for one in (new, old)]
+            axes.errorbar(
+                [new.mean], [old.mean], [bars[1]], [bars[0]], fmt="o", capsize=2, color=palette[group], label=group.method
+            )
+            if len(mixed := _mixed(group, name)):
+                axes.plot(*mixed.T, color=palette[group], linewidth=0.8, linestyle="--", marker=".")
+
+        shown = study.shown()
+        caption = (
+            f"Up is more of the old knowledge, right more of the new: accuracy on {name} against {study.metric_name}, after "
+            f"the last round. Means over seeds, bars of one standard deviation. Dotted: accuracy on {name} before round 1. "
+            "Dashed: nets between the initial and the final weights (WiSE-FT). "
+        )
+        figure = figures.by_condition(shown, draw, study.metric_name, f"accuracy on {name}")
+        yield Drawing(f"knowledge_{name}", f"New knowledge against {name}", caption + figures.panels_note(shown), figure)
+
+
+def table(study: Study) -> Table:
+    """New and old knowledge of each method, and what it forgot."""
+    names = reference_sets(study)
+    groups = [group for group in study.finished if any(_old(group, name).values for name in names)]
+    columns, scores = [study.metric_name], [[_last(group, study.metric)] for group in groups]
+    for name in names:
+        columns += [f"accuracy on {name}", f"{name} before", f"forgetting of {name}"]
+        for group, row in zip(groups, scores, strict=True):
+            old, before = _old(group, name), _before(group, name)
+            drops = [b - o for b, o in zip(before.values, old.values, strict=False)]
+            row += [old, before, Spread.of_all(drops, len(group.runs))]
+    note = "After the last round, means ± standard deviation over seeds. Forgetting is the drop since before round 1: positive "
+    note += "is forgetting."
+    records = [{"method": group.label} | means_and_sds(columns, row) for group, row in zip(groups, scores, strict=True)]
+    rows = [[group.label, *map(spread, row)] for group, row in zip(groups, scores, strict=True)]
+    return Table("knowledge", capitalised("new and old knowledge"), note, ["method", *columns], rows, records)
+
+
+def _old(group: Group, name: str) -> Spread:
+    """Accuracy on a reference set at the end, by seed."""
+    return _last(group, f"reference/{name}/accuracy")
+
+
+def _before(group: Group, name: str) -> Spread:
+    return _last(group, f"reference/{name}/accuracy_before")
+
+
+def _last(group: Group, scalar: str) -> Spread:
+    return Spread.of_all((_value(run, scalar) for run in group.runs if scalar in run.log.scalars), len(group.runs))
+
+
+def _value(run: Run, scalar: str) -> float:
+    return float(run.log.scalars[scalar].values[-1])
+
+
+def _mixed(group: Group, name: str) -> np.ndarray:
+    """(shares, 2): new and old accuracy of the nets between start and end, means over seeds, by share of the end."""
+    shares = sorted((found[1] for tag in group.runs[0].log.scalars if (found := re.fullmatch(_SHARE, tag))), key=float)
+    pairs = [[_last(group, f"wise_ft/{share}/{what}").mean for what in ("test", name)] for share in shares]
+    return np.array(pairs).reshape(-1, 2)

@@ -1,0 +1,124 @@
+"""Schedules of learning rates by torch, which step once a round."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+# From an optimizer to a schedule of its rate.
+ScheduleBuilder = Callable[[torch.optim.Optimizer], LRScheduler]
+_MOST_ROUNDS = 100_000  # that are tried before a fit: about a second
+
+
+def check_builder(key: str, build: object) -> None:
+    """Refuse what builds no schedule, such as its name.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if not callable(build):
+        raise ValueError(
+            f"{key} is {build!r}, must build a schedule from an optimizer: "
+            "such as lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        )
+
+
+def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """A schedule of an optimizer's rate.
+
+    Args:
+        key: key of the config, for messages.
+
+    Raises:
+        ValueError: if it cannot be built, needs a metric, or no checkpoint can hold its state.
+    """
+    try:
+        scheduler = build(optimizer)
+    except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+        raise ValueError(f"{key} cannot be built ({_reason(error)}): change its arguments") from error
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError(f"{key} is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another")
+    try:
+        scheduler.state_dict()
+    except AttributeError as error:  # LambdaLR looks into functions, which those of C do not allow
+        raise ValueError(
+            f"{key} is {type(scheduler).__name__}, whose state no checkpoint can hold ({error}): give it a "
+            "function of Python's, such as lambda round: math.sqrt(round)"
+        ) from error
+    return scheduler
+
+
+class RateFactors:
+    """The factor on a rate in each round, by a schedule; a function of only the round.
+
+    Args:
+        key: key of the config, for messages.
+        build: builds the schedule, of a rate of 1.
+
+    Raises:
+        ValueError: as :func:`build_schedule`.
+
+    Example::
+
+        >>> factors = RateFactors("model.client_lr_scheduler", lambda one: torch.optim.lr_scheduler.StepLR(one, 2, gamma=0.5))
+        >>> [factors(round) for round in (1, 2, 3, 4, 5)]
+        [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    def __init__(self, key: str, build: ScheduleBuilder) -> None:
+        check_builder(key, build)
+        self._key, self._build = key, build
+        # With momentum, which some schedules change too.
+        self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+        self.scheduler = build_schedule(key, build, self._optimizer)
+        self._factors = [self._present()]
+
+    def __call__(self, round: int) -> float:
+        """The factor in a round, counted from 1.
+
+        Raises:
+            ValueError: if the schedule ends before it, or fails.
+        """
+        while len(self._factors) < round:
+            try:
+                self._optimizer.step()  # torch warns of schedules that step before their optimizer
+                self.scheduler.step()
+            except (ValueError, ZeroDivisionError) as error:
+                raise ValueError(
+                    f"{self._key} is {_shown(self.scheduler)}, which fails after round {len(self._factors)} "
+                    f"({_reason(error)}): change its arguments"
+                ) from error
+            self._factors.append(self._present())
+        return self._factors[round - 1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins anew: torch ties a schedule to its optimizer by functions that no copy follows."""
+        return type(self), (self._key, self._build)
+
+    def _present(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+
+def check_schedule(key: str, build: ScheduleBuilder, rounds: int) -> None:
+    """Refuse, before round 1, a schedule that fails in a fit of so many rounds.
+
+    Raises:
+        ValueError: as :class:`RateFactors`.
+    """
+    RateFactors(key, build)(min(rounds, _MOST_ROUNDS) + 1)
+
+
+def _shown(scheduler: LRScheduler) -> str:
+    """``StepLR(step_size=0, gamma=0.1)``: its class, and those of its arguments that it keeps."""
+    state: dict[str, Any] = scheduler.state_dict()
+    given = {name: state[name] for name in inspect.signature(type(scheduler)).parameters if name in state}
+    return (
+        f"{type(scheduler).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items() if name != 'last_epoch')})"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

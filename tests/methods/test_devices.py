@@ -1,0 +1,114 @@
+"""Clients that are late, work less or lose their upload, in the rounds of methods."""
+
+import pytest
+import torch
+
+from fl_lightning import SCAFFOLD, FedAvg, FedNova
+from fl_lightning.callbacks import Communication
+from fl_lightning.data import Devices
+from fl_lightning.privacy import UserLevelDP
+
+COHORT = [0, 1, 2, 3]  # of 4, 6, 4 and 2 local steps
+
+
+@pytest.fixture
+def speeds(tmp_path):
+    """Client 3 takes 1 s a sample; the others next to nothing."""
+    lines = [f"{client},{1 if client == 3 else 1e6},1e9,1e9" for client in range(5)]
+    (tmp_path / "speeds.csv").write_text("client,samples_per_second,download,upload\n" + "\n".join(lines) + "\n")
+    return str(tmp_path / "speeds.csv")
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+@pytest.mark.parametrize("method", [FedAvg, SCAFFOLD])
+def test_late_clients_are_as_if_not_drawn(tiny, speeds, engine, method):
+    """As without client 3, whose download counts; its state stays empty. Captured programs round in another order."""
+    devices = Devices(speeds, deadline=5.0)
+    late = tiny.train(method, tiny.new_data(cohorts=[COHORT] * 2, devices=devices), engine=engine)
+    without = tiny.train(method, tiny.new_data(cohorts=[COHORT[:3]] * 2), engine=engine)
+    tiny.assert_same(late.net, without.net, atol=1e-12 if engine == "captured" else 0)
+    for report, other in zip(late.reports, without.reports, strict=True):
+        assert (report.clients, report.missing, report.seconds) == (COHORT[:3], [3], 5.0)
+        assert report.losses == pytest.approx(other.losses, abs=1e-12)
+        assert (report.bytes_up, report.num_updates) == (other.bytes_up, 3)
+        assert report.bytes_down == other.bytes_down // 3 * 4
+    assert 3 not in late.stored.states.clients()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+@pytest.mark.parametrize("method", [FedAvg, FedNova])
+def test_partial_work_equals_a_plain_loop(tiny, speeds, engine, method):
+    """Client 3 has time for one of two steps of 4 samples; FedNova divides by the steps that it took."""
+    devices = Devices(speeds, deadline=5.0, partial_work=True)
+    trained = tiny.train(method, tiny.new_data(cohorts=[COHORT], devices=devices), engine=engine)
+    net, steps = tiny.new_net(), {0: 4, 1: 6, 2: 4, 3: 1}
+    tiny.num_steps = steps.__getitem__
+    locals = {client: tiny.visit(net, client, 1) for client in COHORT}
+    new = tiny.mean(locals)
+    if method is FedNova:
+        shares = {client: tiny.shard_sizes[client] / sum(tiny.shard_sizes[:4]) for client in COHORT}
+        effective = sum(shares[client] * steps[client] for client in COHORT)
+        for name, old in net.named_parameters():
+            changes = [shares[c] / steps[c] * (old - locals[c].get_parameter(name)).detach() for c in COHORT]
+            new[name] = old.detach() - effective * sum(changes)
+    tiny.assert_same(trained.net, new)
+    assert trained.reports[0].missing == []
+    assert trained.reports[0].seconds == pytest.approx(4.0, abs=1e-3)
+
+
+def test_a_round_without_any_upload_leaves_the_model(tiny, speeds):
+    """No client counts, and none is blamed."""
+    trained = tiny.train(FedAvg, tiny.new_data(cohorts=[COHORT] * 2, devices=Devices(speeds, deadline=1e-9)))
+    tiny.assert_same(trained.net, tiny.new_net(), atol=0)
+    assert [report.missing for report in trained.reports] == [COHORT] * 2
+    assert trained.lost_rounds.count == 0
+
+
+def test_lost_uploads_over_a_stop(fit, tiny, tmp_path):
+    """A run that stops after two of four rounds and goes on ends with the same bits, and the same total of seconds."""
+    lines = "client,samples_per_second,download,upload\n" + "".join(f"{c},{c + 1},1000,500\n" for c in range(5))
+    (tmp_path / "speeds.csv").write_text(lines)
+    settings = {"file": str(tmp_path / "speeds.csv"), "lost_uploads": 0.4, "deadline": 9.0, "partial_work": True}
+
+    def run(rounds, ckpt_path=None):
+        data = tiny.new_data(cohorts=[COHORT] * rounds, devices=Devices(**settings))
+        method, watcher = SCAFFOLD(tiny.new_net(), local_epochs=2, engine="sequential"), Communication()
+        trainer = fit(method, data, rounds, ckpt_path, precision="64-true", callbacks=[watcher])
+        return method, watcher, trainer
+
+    whole, watcher, _ = run(4)
+    _, _, trainer = run(2)
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    resumed, again, _ = run(4, tmp_path / "two.ckpt")
+    tiny.assert_same(resumed.net, whole.net, atol=0)
+    assert again.total_seconds == watcher.total_seconds > 0
+    assert resumed.newest["communication/total_seconds"] == watcher.total_seconds
+
+
+def test_other_settings_of_devices_do_not_go_on(fit, tiny, tmp_path):
+    def run(lost, ckpt_path=None, rounds=2):
+        data = tiny.new_data(cohorts=[COHORT] * rounds, devices=Devices(lost_uploads=lost))
+        return fit(FedAvg(tiny.new_net(), engine="sequential"), data, rounds, ckpt_path, precision="64-true")
+
+    run(0.1).save_checkpoint(tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match=r"data\.devices\.lost_uploads is 0\.2, 0\.1 in the run"):
+        run(0.2, tmp_path / "run.ckpt", rounds=3)
+
+
+def test_user_level_privacy_refuses_devices(tiny):
+    with pytest.raises(
+        ValueError, match="^model.privacy is UserLevelDP, which divides by the expected number of clients, but d"
+    ):
+        data = tiny.new_data(cohorts=None, clients_per_round=2, devices=Devices(lost_uploads=0.1))
+        tiny.train(FedAvg, data, norm=False, rounds=1, privacy=UserLevelDP(1.0), server_weighting="uniform")
+
+
+def test_seconds_by_hand(tiny, tmp_path):
+    """Two steps of 4 samples at 2 a second, the net at 1,000 bytes a second down and 500 up."""
+    lines = "client,samples_per_second,download,upload\n" + "".join(f"{c},2,1000,500\n" for c in range(5))
+    (tmp_path / "speeds.csv").write_text(lines)
+    data = tiny.new_data(cohorts=[[3]], devices=Devices(str(tmp_path / "speeds.csv")))
+    (report,) = tiny.train(FedAvg, data).reports
+    assert report.bytes_down == report.bytes_up
+    assert report.seconds == pytest.approx(2 * 4 / 2 + report.bytes_down / 1000 + report.bytes_up / 500)
+    assert torch.tensor(report.losses).isfinite().all()

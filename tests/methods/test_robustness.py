@@ -1,0 +1,151 @@
+"""Robust rules and hostile clients in the rounds of methods: against plain loops, under every engine, over a stop."""
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
+from fl_lightning.methods import MOON, FedACG
+from fl_lightning.privacy import UserLevelDP
+from fl_lightning.robustness import ALIE, IPM, RFA, CenteredClipping, CoordinateMedian, Krum, LabelFlip, SignFlip, TrimmedMean
+
+ALL = [[0, 1, 2, 3], [0, 1, 2, 3]]
+RULES = [CoordinateMedian(), TrimmedMean(1), Krum(0), Krum(0, kept=2), RFA(), CenteredClipping(0.3, 2)]
+SEED = 3  # of the draw of hostile clients
+
+
+def flat(states: list[dict], names: list[str]) -> torch.Tensor:
+    return torch.stack([torch.cat([state[name].detach().double().flatten() for name in names]) for state in states])
+
+
+def state_of(net: nn.Module) -> dict:
+    return {name: tensor.detach().clone() for name, tensor in net.state_dict().items()}
+
+
+def apart(vector: torch.Tensor, like: dict, names: list[str]) -> dict:
+    parts = vector.split([like[name].numel() for name in names])
+    return {name: part.view(like[name].shape) for name, part in zip(names, parts, strict=True)}
+
+
+@pytest.mark.parametrize("tiny", ["sgd", "momentum tce"], indirect=True)
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_rounds_equal_the_rule_on_whole_vectors(tiny, rule):
+    """``w <- w + rule(w^1 - w, ..., w^4 - w)``, each client's weights as one vector. Statistics of BatchNorm follow."""
+    data = tiny.new_data(cohorts=ALL)
+    method, net = tiny.train(FedAvg, data, aggregation=rule), tiny.new_net()
+    weights = [name for name, _ in net.named_parameters()]
+    for round, cohort in enumerate(ALL, start=1):
+        locals = [state_of(tiny.visit(net, client, round)) for client in cohort]
+        old = state_of(net)
+        changes = flat(locals, weights) - flat([old], weights)
+        net.load_state_dict({**old, **apart(flat([old], weights)[0] + rule(changes), old, weights)}, strict=True)
+        # Buffers: the same factors, or each entry by itself.
+        buffers = [name for name, _ in net.named_buffers()]
+        both = rule.combine({"w": changes, "b": flat(locals, buffers) - flat([old], buffers)}, ["w"])
+        for name, value in apart(flat([old], buffers)[0] + both["b"], old, buffers).items():
+            buffer = net.get_buffer(name)
+            buffer.copy_(value if buffer.is_floating_point() else value.add(1e-9).floor())
+    tiny.assert_same(method.net, net)
+
+
+@pytest.mark.parametrize("hostile", [SignFlip(0.4, 3.0), ALIE(0.4), IPM(0.4)], ids=repr)
+@pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
+def test_hostile_clients_in_the_mean(tiny, hostile, weighting):
+    """Two of four clients send what the attack makes of all changes; the mean has the weights of FedAvg."""
+    data = tiny.new_data(cohorts=ALL)
+    method, net = tiny.train(FedAvg, data, hostile=hostile, server_weighting=weighting, seed=SEED), tiny.new_net()
+    named = hostile.clients(5, SEED)
+    assert set(named) < set(ALL[0])
+    for round, cohort in enumerate(ALL, start=1):
+        locals = {client: tiny.visit(net, client, round) for client in cohort}
+        new, old = tiny.mean(locals, uniform=weighting == "uniform"), state_of(net)
+        n = [tiny.shard_sizes[client] if weighting == "n_weighted" else 1 for client in cohort]
+        for name, weight in net.named_parameters():
+            moved = {client: local.get_parameter(name).detach() - weight.detach() for client, local in locals.items()}
+            own = torch.stack([moved[c].flatten() for c in named])
+            honest = torch.stack([moved[c].flatten() for c in cohort if c not in named])
+            sent = dict(zip(named, hostile.changes(own, honest).view(2, *weight.shape), strict=True))
+            new[name] = old[name] + sum(k * {**moved, **sent}[c] for k, c in zip(n, cohort, strict=True)) / sum(n)
+        net.load_state_dict(new)
+    tiny.assert_same(method.net, net)
+
+
+def test_label_flip_trains_on_other_labels(tiny, monkeypatch):
+    """A run whose data has the flipped labels gives the same bits; the loss reads the flipped counts, too."""
+    data, hostile = tiny.new_data(), LabelFlip(0.4)
+    flipped, named = tiny.new_data(), hostile.clients(5, 0)
+    flipped.setup()
+    for client in named:
+        rows = flipped.present_shards.train_indices(client)
+        flipped.train_set.targets[rows] = 3 - flipped.train_set.targets[rows]
+        for counts in (flipped.label_counts, flipped.train_label_counts):
+            counts[client] = counts[client].flip(0)
+    tiny.assert_same(tiny.train(FedAvg, data, hostile=hostile).net, tiny.train(FedAvg, flipped).net, atol=0)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "captured"])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (FedAvg, {"hostile": LabelFlip(0.4)}),
+        (FedAvg, {"aggregation": RFA(), "hostile": ALIE(0.4)}),
+        (MOON, {"aggregation": Krum(0)}),
+    ],
+    ids=repr,
+)
+def test_every_engine_gives_the_same(tiny, engine, method, settings):
+    nets = [tiny.train(method, tiny.new_data(cohorts=ALL), engine=one, **settings).net for one in ("sequential", engine)]
+    tiny.assert_same(*nets)
+
+
+@pytest.mark.parametrize("method", [FedProx, FedACG, MOON])
+def test_methods_that_send_weights_combine(tiny, method):
+    trained = tiny.train(method, tiny.new_data(cohorts=ALL), aggregation=CoordinateMedian(), hostile=SignFlip())
+    assert trained.reports[-1].num_updates == 4
+    assert all(weight.isfinite().all() for weight in trained.net.parameters())
+
+
+def test_bytes_are_those_of_fedavg(tiny):
+    """A weight in the mean is a number of samples, which does not count."""
+    plain, ruled = (tiny.train(FedAvg, **settings) for settings in ({}, {"aggregation": CoordinateMedian()}))
+    assert [report.bytes_up for report in ruled.reports] == [report.bytes_up for report in plain.reports]
+
+
+def test_a_round_with_too_few_updates_is_lost(tiny):
+    """One client of three diverges: two updates are too few for a rule that needs three, and the model stays."""
+    with pytest.warns(UserWarning, match="round 1 is lost: 2 clients sent a finite update, fewer than model.aggregation needs"):
+        method = tiny.train_any("FedAvg", cohorts=[[0, 1, 3]], poisoned=1, aggregation=TrimmedMean(1))
+    tiny.assert_same(method.net, tiny.new_net(), atol=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (
+            SCAFFOLD,
+            {"aggregation": CoordinateMedian()},
+            "model.aggregation is CoordinateMedian, but SCAFFOLD also sends variate, which it does not protect: use a method "
+            "that sends weights only, such as FedAvg, FedProx or MOON",
+        ),
+        (FedNova, {"hostile": SignFlip()}, "model.hostile is SignFlip, but FedNova sends no weights: use LabelFlip or another"),
+        (
+            FedAvg,
+            {"aggregation": Krum(1)},
+            "model.aggregation is Krum(hostile=1, kept=1), which needs 5 clients in a round, but data.cohorts gives 2: raise "
+            "data.clients_per_round, or lower model.aggregation.hostile",
+        ),
+        (
+            FedAvg,
+            {"aggregation": RFA(), "privacy": UserLevelDP(1.0), "server_weighting": "uniform"},
+            "model.privacy is UserLevelDP, which bounds a sum of changes, but model.aggregation is RFA(iterations=3, nu=",
+        ),
+        (FedAvg, {"aggregation": SignFlip()}, "model.aggregation is SignFlip(fraction=0.2, scale=1.0), must be one of"),
+        (FedAvg, {"hostile": "SignFlip"}, "model.hostile is 'SignFlip', must be one of fl_lightning.robustness: such as"),
+    ],
+)
+def test_what_does_not_combine_is_refused(tiny, method, settings, message):
+    """Before round 1, by name."""
+    with pytest.raises(ValueError) as error:
+        tiny.train(method, norm=False, **settings)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,153 @@
+"""Robust rules against their equations in plain loops of float64, and against byzfl where it is installed."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning.robustness import RFA, Aggregation, CenteredClipping, CoordinateMedian, Krum, TrimmedMean
+
+
+def vectors(count: int, size: int = 7, seed: int = 0) -> Tensor:
+    """Honest ones about (1, 1, ...), and a far one at the end."""
+    drawn = 1 + torch.randn(count, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn[-1] *= -20
+    return drawn
+
+
+def norm(vector: list[float]) -> float:
+    return math.sqrt(sum(value**2 for value in vector))
+
+
+def less(one: list[float], other: list[float]) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def mean(rows: list[list[float]], weights: list[float] | None = None) -> list[float]:
+    weights = weights or [1.0] * len(rows)
+    columns = zip(*rows, strict=True)
+    return [sum(w * value for w, value in zip(weights, column, strict=True)) / sum(weights) for column in columns]
+
+
+def median(rows: list[list[float]]) -> list[float]:
+    middle = len(rows) // 2
+    columns = [sorted(column) for column in zip(*rows, strict=True)]
+    return [column[middle] if len(rows) % 2 else (column[middle - 1] + column[middle]) / 2 for column in columns]
+
+
+def trimmed(rows: list[list[float]], f: int) -> list[float]:
+    kept = [sorted(column)[f : len(rows) - f] for column in zip(*rows, strict=True)]
+    return [sum(column) / len(column) for column in kept]
+
+
+def krum(rows: list[list[float]], f: int, m: int) -> list[float]:
+    """Blanchard et al., Section 4: scores over the n - f - 2 closest others."""
+    scores = []
+    for i, row in enumerate(rows):
+        squares = sorted(norm(less(row, other)) ** 2 for j, other in enumerate(rows) if j != i)
+        scores.append((sum(squares[: len(rows) - f - 2]), i))
+    return mean([rows[i] for _, i in sorted(scores)[:m]])
+
+
+def weiszfeld(rows: list[list[float]], iterations: int, nu: float) -> list[float]:
+    v = [0.0] * len(rows[0])
+    for _ in range(iterations):
+        v = mean(rows, [1 / max(nu, norm(less(row, v))) for row in rows])
+    return v
+
+
+def clipped(rows: list[list[float]], radius: float, iterations: int) -> list[float]:
+    v = [0.0] * len(rows[0])
+    for _ in range(iterations):
+        steps = [[min(1.0, radius / norm(less(row, v))) * move for move in less(row, v)] for row in rows]
+        v = [old + move for old, move in zip(v, mean(steps), strict=True)]
+    return v
+
+
+CASES = [
+    (CoordinateMedian(), median),
+    (TrimmedMean(0), lambda rows: trimmed(rows, 0)),
+    (TrimmedMean(2), lambda rows: trimmed(rows, 2)),
+    (Krum(0), lambda rows: krum(rows, 0, 1)),
+    (Krum(2), lambda rows: krum(rows, 2, 1)),
+    (Krum(2, kept=4), lambda rows: krum(rows, 2, 4)),
+    (RFA(), lambda rows: weiszfeld(rows, 3, 1e-6)),
+    (RFA(40, nu=0.5), lambda rows: weiszfeld(rows, 40, 0.5)),
+    (CenteredClipping(1.5), lambda rows: clipped(rows, 1.5, 1)),
+    (CenteredClipping(0.5, iterations=6), lambda rows: clipped(rows, 0.5, 6)),
+]
+
+
+@pytest.mark.parametrize("count", [7, 10])
+@pytest.mark.parametrize(("rule", "loop"), CASES, ids=lambda part: repr(part) if isinstance(part, Aggregation) else "")
+def test_rules_equal_their_equations(rule, loop, count):
+    x = vectors(count)
+    torch.testing.assert_close(rule(x), torch.tensor(loop(x.tolist()), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("count", [9, 12])
+def test_rules_equal_byzfl(count):
+    """Its Krum sums over one neighbour more, as if f were less by one, and its Multi-Krum then keeps n - f - 1."""
+    byzfl = pytest.importorskip("byzfl", reason="byzfl is not installed")
+    x = vectors(count, seed=count)
+    pairs = [
+        (CoordinateMedian(), byzfl.Median()),
+        (TrimmedMean(2), byzfl.TrMean(2)),
+        (Krum(2), byzfl.Krum(3)),
+        (Krum(2, kept=count - 3), byzfl.MultiKrum(3)),
+        (RFA(4, nu=0.1), byzfl.GeometricMedian(nu=0.1, T=4)),
+        (CenteredClipping(2.0, iterations=3), byzfl.CenteredClipping(L=3, tau=2.0)),
+    ]
+    for ours, theirs in pairs:
+        expected = torch.as_tensor(theirs(x.numpy()))  # of a tensor it takes the lower of two medians
+        torch.testing.assert_close(ours(x), expected, msg=lambda text, rule=ours: f"{rule}: {text}")
+
+
+@pytest.mark.parametrize("rule", [CoordinateMedian(), TrimmedMean(1), Krum(1), Krum(1, kept=4), RFA(), CenteredClipping()])
+def test_one_hostile_vector_moves_the_result_little(rule):
+    """However far it is, where the mean follows it."""
+    near, far = vectors(8), vectors(8)
+    near[-1], far[-1] = 1.0, 1e6
+    assert (rule(far) - rule(near)).norm() < 3
+    assert (far.mean(dim=0) - near.mean(dim=0)).norm() > 1e5
+
+
+@pytest.mark.parametrize("rule", [rule for rule, _ in CASES])
+def test_the_order_of_clients_does_not_matter(rule):
+    x = vectors(10)
+    torch.testing.assert_close(rule(x.flip(0)), rule(x))
+
+
+@pytest.mark.parametrize("rule", [CoordinateMedian(), TrimmedMean(1), Krum(1), RFA()])
+def test_equal_vectors_are_the_result(rule):
+    """Distances of 0 among them."""
+    torch.testing.assert_close(rule(torch.full((7, 3), 2.0, dtype=torch.float64)), torch.full((3,), 2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("rule", "least"), [(CoordinateMedian(), 1), (TrimmedMean(3), 7), (Krum(2), 7), (Krum(1, kept=6), 7), (RFA(), 1)]
+)
+def test_fewer_vectors_than_a_rule_needs_are_refused(rule, least):
+    assert rule.least == least
+    assert rule(vectors(least)).isfinite().all()
+    with pytest.raises(ValueError, match=f"combines {least} vectors or more, and there are {least - 1}$"):
+        rule(vectors(7)[: least - 1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrimmedMean(-1), "model.aggregation.hostile is -1, must be at least 0: 0 is the mean"),
+        (lambda: Krum(-1), "model.aggregation.hostile is -1, must be at least 0"),
+        (lambda: Krum(kept=0), "model.aggregation.kept is 0, must be at least 1: 1 is Krum"),
+        (lambda: RFA(0), "model.aggregation.iterations is 0, must be at least 1: 3 is the paper's"),
+        (lambda: RFA(nu=0.0), "model.aggregation.nu is 0.0, must be above 0: 1e-6 is the paper's"),
+        (lambda: CenteredClipping(math.inf), "model.aggregation.radius is inf, must be above 0 and finite: it is the norm of"),
+        (lambda: CenteredClipping(iterations=0), "model.aggregation.iterations is 0, must be at least 1: 1 is the paper's"),
+    ],
+)
+def test_values_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).startswith(message)

@@ -1,0 +1,62 @@
+"""Lightning's averages of the weights, EMA and SWA, over the server's weights after each round."""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, WeightAveraging
+from torch import nn
+
+from fl_lightning import FedAvg, Trainer
+from fl_lightning.callbacks import FederatedCallback
+from fl_lightning.data import from_arrays
+
+ROUNDS, DECAY = 4, 0.9
+
+
+class Kept(FederatedCallback):
+    """The global weights after each round."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = []
+
+    def on_round_end(self, trainer, module, round, report):
+        self.weights.append(module.net.weight.detach().clone())
+
+
+def fit(folder, average, ckpt=None):
+    torch.manual_seed(0)
+    method, kept = FedAvg(nn.Linear(3, 3).double(), local_steps=3), Kept()
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = from_arrays(inputs, torch.arange(12) % 3, [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]], batch_size=None)
+    checkpoints = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    settings = {"accelerator": "cpu", "precision": "64-true", "logger": False, "callbacks": [average(), kept, checkpoints]}
+    Trainer(max_steps=ROUNDS, **settings).fit(method, datamodule=data, ckpt_path=ckpt)
+    return method.net.weight.detach(), kept.weights
+
+
+@pytest.mark.parametrize(
+    ("average", "weights"),
+    [
+        (lambda: EMAWeightAveraging(decay=DECAY), [DECAY**3, *((1 - DECAY) * DECAY ** (3 - round) for round in (1, 2, 3))]),
+        (WeightAveraging, [1 / ROUNDS] * ROUNDS),
+    ],
+    ids=["EMA", "SWA"],
+)
+def test_the_average_and_its_resume(tmp_path, average, weights):
+    """The net ends as the weighted mean of those after each round; from a checkpoint in between, as the same bits."""
+    whole, after = fit(tmp_path / "whole", average)
+    torch.testing.assert_close(whole, sum(w * one for w, one in zip(weights, after, strict=True)), atol=1e-12, rtol=0)
+    resumed, rest = fit(tmp_path / "resumed", average, tmp_path / "whole" / "step=2.ckpt")
+    assert torch.equal(resumed, whole)
+    assert torch.equal(rest[-1], after[-1])  # clients get the newest weights, not their average
+
+
+def test_it_is_an_option_of_the_command_line(main, tmp_path):
+    """Lightning copies the method, but neither its trainer nor its data."""
+    average = "--trainer.callbacks+ lightning.pytorch.callbacks.EMAWeightAveraging --trainer.callbacks.decay 0.9"
+    code, _, error = main(*f"fit --config digits_wsm.yaml --trainer.max_steps 2 {average}".split())
+    assert code == 0, error
+    stored = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)
+    assert not torch.equal(
+        stored["state_dict"]["net.classifier.weight"], stored["current_model_state"]["net.classifier.weight"]
+    )
