@@ -14,7 +14,7 @@ import pytest
 from fork_server import FORKED_RUNS
 from written_pages import DOCS
 
-from fl_lightning.bench.federation import check_options, digest_of, federation, federations
+from fl_lightning.bench.federation import Federation, check_options, digest_of, federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
 
@@ -206,3 +206,20 @@ def test_an_installed_wheel_runs_a_cell(tmp_path):
     assert ran.returncode == 0, ran.stderr
     (path,) = (work / "forgetbench").glob("*.json")
     assert read_cell(path).runs[1].numbers["rounds"] == 20
+
+
+@pytest.mark.slow
+def test_runs_begin_with_the_pretrained_net(main, monkeypatch, tmp_path):
+    """A federation of digits in place of one of CIFAR-100: the digits 5 to 9, for a net that knows the others."""
+    measures = {"accuracy": "test_accuracy", "F": "reference/old/lost"}
+    small = Federation("small", "digits_other_five.yaml", [1], 1e6, 1e6, measures, {1: "p"}, "digits_first_five.yaml")
+    monkeypatch.setattr("fl_lightning.bench.federation.federations", lambda: {"small": small})
+    monkeypatch.setattr("fl_lightning.bench.table.federations", lambda: {"small": small})
+    monkeypatch.setattr("fl_lightning.command_line.bench.data_digests", lambda data: ("p", "s"))
+    monkeypatch.setattr("fl_lightning.sweep.worker.subprocess", FORKED_RUNS)
+    code, _, error = main(*BENCH, "--federation", "small", "--method", "FedAvg")
+    assert (code, error) == (0, "")
+    (path,) = Path("forgetbench").glob("*.json")
+    cell = read_cell(path)
+    assert len(cell.initial_weights) == 64
+    assert cell.runs[1].numbers["reference/old/lost"] > 0.5  # nearly all of what the net knew: docs/pretrained_nets.md

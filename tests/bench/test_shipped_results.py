@@ -18,8 +18,8 @@ def test_the_table_is_that_of_the_results_files():
     hold_page("forgetbench.md", held.sub(lambda _: table([read_cell(path) for path in FILES]), text))
 
 
-def test_six_methods_have_run_in_full():
-    """On digits, each with all seeds, from one clean commit."""
+def test_six_settings_have_run_in_full():
+    """Of methods and losses on digits, each with all seeds, from one clean commit."""
     cells = [cell for cell in map(read_cell, FILES) if cell.federation == "digits" and len(cell.runs) == 5]
     assert len({cell.label for cell in cells}) >= 6
     assert {cell.commit for cell in cells} == {cells[0].commit}
