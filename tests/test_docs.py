@@ -15,8 +15,8 @@ import torch.nn.functional as F
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import FedAvg, FederatedModule, losses, methods, models, privacy, tasks
-from fl_lightning.data import FederatedDataModule, client_sampler, partitions
+from fl_lightning import FedAvg, FederatedModule, losses, methods, models, privacy, robustness, tasks
+from fl_lightning.data import FederatedDataModule, availability, client_sampler, partitions
 from fl_lightning.engines.engine_choice import EngineName
 from fl_lightning.protocol import Learner
 from fl_lightning.report.runs import read_run
@@ -178,14 +178,28 @@ def test_the_documented_sampler_runs(main, tmp_path):
     assert [data.cohort(round) for round in (1, 4)] == [[1, 5, 9, 13, 17], [0, 4, 8, 12, 16]]
 
 
-def test_documented_samplers_are_keys(main):
+SAMPLERS = {*client_sampler.__all__, *availability.__all__} - {"ClientSampler", "Availability"}
+RULES, HOSTILE = (
+    {name for name in robustness.__all__ if issubclass(getattr(robustness, name), base)} - {base.__name__}
+    for base in (robustness.Aggregation, robustness.Hostile)
+)
+
+
+def test_documented_samplers_are_keys(main, tmp_path):
     """Every sampler of ours has its row in docs/data.md, and its name is understood."""
     text = (ROOT / "docs" / "data.md").read_text()
     section = text[text.index("## Who takes part") :].split("\n### ")[0]
-    names = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert {*names} == {*client_sampler.__all__} - {"ClientSampler"}
+    rows = re.findall(r"^\| (`\w+`.*?) \|", section, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert {*names} == SAMPLERS
+    (trace := tmp_path / "trace.csv").write_text("0,1\n")
+    needed = {
+        "SometimesThere": ["--data.client_sampler.probability", "0.5"],
+        "Trace": ["--data.client_sampler.file", str(trace)],
+    }
     for name in names:
-        code, _, error = main("fit", "--config", "digits_tce.yaml", "--data.client_sampler", name, "--print_config")
+        sampler = ["--data.client_sampler", name, *needed.get(name, [])]
+        code, _, error = main("fit", "--config", "digits_tce.yaml", *sampler, "--print_config")
         assert code == 0, error
 
 
@@ -199,7 +213,9 @@ def test_documented_samplers_are_keys(main):
         ("--model.adapter", {*models.__all__} & {"LoRA"}),
         ("--model.loss", {*losses.__all__} - {"Loss"}),
         ("--data.partition", {*partitions.__all__} - {"Partition"}),
-        ("--data.client_sampler", {*client_sampler.__all__} - {"ClientSampler"}),
+        ("--data.client_sampler", SAMPLERS),
+        ("--model.aggregation", RULES),
+        ("--model.hostile", HOSTILE),
         ("--model.engine", {*get_args(EngineName)}),
         ("--model.privacy", {*privacy.__all__} - {"Privacy"}),
     ],

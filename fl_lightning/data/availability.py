@@ -78,7 +78,7 @@ class DayAndNight(Availability):
 
 
 class Trace(Availability):
-    """A file sets when clients are there.
+    """Clients are there in the rounds that a file lists.
 
     Args:
         file: path of a CSV file without a header. A line is a client: its index, then for each round 1 if it is there or 0. A

@@ -114,7 +114,7 @@ class Devices:
 
         Args:
             round: counted from 1.
-            seed: seed of the data module; losses depend on it, the round and the client.
+            seed: seed of the run; lost uploads depend on it, the round and the client.
         """
         times = [self._time(work) for work in visits]
         in_time = [self.deadline is None or seconds <= self.deadline for _, seconds in times]

@@ -52,7 +52,7 @@ def paced(
         down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
         up = bytes_up if visit.sends else 0
         works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
-    finishes, seconds = devices.finishes(works, round, method.data.seed)
+    finishes, seconds = devices.finishes(works, round, method.seed)
     pairs = list(zip(visits, works, finishes, strict=True))
     there = [visit._replace(num_steps=finish.steps) for visit, _, finish in pairs if finish.arrives]
     missing = [work for _, work, finish in pairs if not finish.arrives]

@@ -13,9 +13,9 @@ class Aggregation(ABC):
     """A rule that withstands some hostile clients. Each client counts once: it could lie about its number of samples."""
 
     @property
-    @abstractmethod
     def least(self) -> int:
         """Smallest number of updates that the rule can combine; a round with fewer is lost."""
+        return 1
 
     @abstractmethod
     def combine(self, changes: Mapping[str, Tensor], measured: Collection[str]) -> State:

@@ -25,8 +25,6 @@ class CenteredClipping(ByDistance):
         ValueError: if a value is out of range.
     """
 
-    least = 1
-
     def __init__(self, radius: float = 1.0, iterations: int = 1) -> None:
         check_range("model.aggregation.radius", radius, above=0, below=math.inf, hint="it is the norm of a usual update")
         check_range("model.aggregation.iterations", iterations, at_least=1, hint="1 is the paper's")

@@ -12,8 +12,6 @@ from fl_lightning.robustness.aggregation import ByCoordinate
 class CoordinateMedian(ByCoordinate):
     """Each coordinate is the median over clients; with an even number of clients, the mean of the two in the middle."""
 
-    least = 1
-
     def of_coordinates(self, values: Tensor) -> Tensor:
         ordered, count = values.sort(dim=0).values, len(values)
         return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -23,8 +23,6 @@ class RFA(ByDistance):
         ValueError: if a value is out of range.
     """
 
-    least = 1
-
     def __init__(self, iterations: int = 3, nu: float = 1e-6) -> None:
         check_range("model.aggregation.iterations", iterations, at_least=1, hint="3 is the paper's")
         check_range("model.aggregation.nu", nu, above=0, hint="1e-6 is the paper's")
