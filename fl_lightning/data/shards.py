@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -67,11 +68,12 @@ def split_clients(
     held_out = {kind: sizes - np.floor((1 - part) * sizes + 1e-9).astype(np.int64) for kind, part in fractions.items()}
     counts = {"training": sizes - held_out["validation"] - held_out["test"], **held_out}
     _check_sizes(sizes, counts, val_fraction, test_fraction)
-    shuffled, start, held = _shuffled(table, rng), table.start[:-1].numpy(), []
-    for of_kind in counts.values():
-        held.append(Parts.of_ranges(shuffled, start, of_kind))
-        start = start + of_kind
-    return _shards(*held, labels, num_classes)
+    shuffled, start = _shuffled(table, rng), table.start[:-1].numpy()
+    ends = accumulate(counts.values())
+    train, validation, test = (
+        Parts.of_ranges(shuffled, start + end - of, of) for end, of in zip(ends, counts.values(), strict=True)
+    )
+    return _shards(train, validation, test, labels, num_classes)
 
 
 def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
