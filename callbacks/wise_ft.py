@@ -75,5 +75,7 @@ class WiseFT(FederatedCallback):
     def _samples(self, module: FederatedModule) -> dict[str, tuple[Inputs, Tensor]]:
         """Inputs and classes of each set, the federation's own first."""
         evaluation = module.data.evaluation
-        own = {"test": (evaluation.test_inputs(), evaluation.test_targets())} if evaluation.has_test else {}
-        return own | {name: (held.inputs, held.targets) for name, held in self._held.items()}
+        sets: dict[str, tuple[Inputs, Tensor]] = {}
+        if evaluation.has_test:
+            sets["test"] = evaluation.test_inputs(), evaluation.test_targets()
+        return sets | {name: (held.inputs, held.targets) for name, held in self._held.items()}

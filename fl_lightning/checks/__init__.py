@@ -200,8 +200,8 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
-def check_list(key: str, values: Sequence[str] | None) -> None:
-    """Refuse a text where a list of texts is needed: it would count as a list of its letters.
+def check_list(key: str, values: Sequence[Any] | None) -> None:
+    """Refuse a text where a list is needed: it would count as a list of its letters.
 
     >>> check_list("model.trained", "classifier.*")
     Traceback (most recent call last):

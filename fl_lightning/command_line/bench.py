@@ -109,7 +109,7 @@ def _run_cell(command: _Command) -> Cell:
     folders, seconds = _swept(of.config, method, command.seeds, command.jobs, out / command.name)
     runs = {}
     for seed, folder in folders.items():
-        spent = {} if seconds[seed] is None else {PROCESSOR_SECONDS: seconds[seed]}
+        spent = {} if (of_run := seconds[seed]) is None else {PROCESSOR_SECONDS: of_run}
         runs[seed] = CellRun(*digests[seed], run_scalars(read_run(folder)) | spent)
     return Cell(
         federation=of.name,

@@ -110,7 +110,7 @@ def _stack(samples: list[Any]) -> tuple[NetInputs, Tensor | list[Any]]:
     """Inputs and classes of samples that are dicts with a class, or pairs of a dict or a tuple and its class."""
     pairs = [_of_dict(sample) if isinstance(sample, Mapping) else sample for sample in samples]
     of_tuples = isinstance(pairs[0][0], tuple)
-    named = [dict(enumerate(given) if of_tuples else given) for given, _ in pairs]
+    named: list[Mapping[Any, Any]] = [dict(enumerate(given) if of_tuples else given) for given, _ in pairs]
     inputs = {}
     for name in named[0]:
         values = [given[name] for given in named]

@@ -38,11 +38,8 @@ class ReferenceSamples:
         strange = [known for known in dataset.classes if known not in data.classes]
         if strange:
             raise ValueError(f"{what}, with the class {strange[0]}, which data.source lacks: its net has no output for it")
-        self._samples, self._part, self._preparation = (
-            PreparedSamples(dataset, data.preparation, "auto", 0),
-            part,
-            data.preparation,
-        )
+        self._part: Part = part
+        self._samples, self._preparation = PreparedSamples(dataset, data.preparation, "auto", 0), data.preparation
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
         if given != taken:
             raise ValueError(f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
