@@ -16,7 +16,10 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.state.strict_yaml import load_yaml
 
 _FREE = ("data.root", "data.num_workers", "data.storage", "trainer.accelerator", "trainer.devices")
-_FIXED = ("model.net", "model.local_steps", "model.local_epochs", "model.initial_weights", "model.tasks.rounds_per_task")
+_FIXED = (
+    *("model.net", "model.local_steps", "model.local_epochs", "model.initial_weights", "model.tasks.rounds_per_task"),
+    "model.hostile",
+)
 
 
 @dataclass(frozen=True)
