@@ -9,7 +9,7 @@ import pytest
 
 from fl_lightning import functional
 
-_NO_MATHEMATICS = {"random_streams", "transfers"}
+_NO_MATHEMATICS = {"random_streams", "schedules", "transfers"}
 _MODULES = [
     importlib.import_module(part.name)
     for part in pkgutil.walk_packages(functional.__path__, f"{functional.__name__}.")

@@ -50,6 +50,7 @@ LOSSES = {
     "WSM": Variation({"loss": losses.ReweightedSoftmax()}),
     "masked CE": Variation({"loss": losses.MaskedCrossEntropy()}),
     "FedLC": Variation({"loss": losses.CalibratedCrossEntropy()}),
+    "balanced CE": Variation({"loss": losses.WeightedCrossEntropy()}),
 }
 NETS = {
     "no norm": BASE,
@@ -361,7 +362,8 @@ FedAvg stands for all methods in the rows of the other engines. In addition, eve
 any two of the losses, networks, optimizers, precisions and of the engines `sequential` and `vectorized` meet. They train as
 well; a mixture is refused where one of its parts is, and BatchNorm in bf16-mixed under `vectorized`.
 
-CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`; momentum is
+CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`, balanced CE
+`WeightedCrossEntropy`; momentum is
 SGD's. At the server, mean is SGD with rate 1, FedAvgM the same with momentum, FedAdagrad torch's Adagrad.
 """
 

@@ -36,6 +36,7 @@ COLUMNS = {
     "WSM": {"loss": losses.ReweightedSoftmax()},
     "masked CE": {"loss": losses.MaskedCrossEntropy()},
     "FedLC": {"loss": losses.CalibratedCrossEntropy()},
+    "balanced CE": {"loss": losses.WeightedCrossEntropy()},
     "vectorized": {"engine": "vectorized"},
     "captured": {"engine": "captured", **ONE_CLIENT},  # every task is traced anew
     "DP-SGD": {"privacy": DPSGD(noise_multiplier=0.1)},
@@ -186,7 +187,8 @@ change nothing.
   Clients with a memory remember samples of both tasks, each sample once.
 - **no** and a number: refused before the first round, or when the method is made, with the text [below](#refusals).
 
-CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`; user-level DP is
+CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`, balanced CE
+`WeightedCrossEntropy`; user-level DP is
 `UserLevelDP`. The method is FedAvg where none is named.
 Own pace is `moving: 0.5` and `joining: 1`. Where tasks have samples of earlier classes, `model.tasks.softmax_over` is `seen`.
 """
