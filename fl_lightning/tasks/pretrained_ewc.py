@@ -31,16 +31,16 @@ class PretrainedEWC(L2SP):
     Args:
         source: of these samples, such as those of the pretraining; its classes are among those of ``data.source``.
         penalty: lambda, at least 0; 0 is the method without it.
-        root: folder of the source, as ``data.root``.
+        root: folder of the source; None: ``data.root``.
 
     Raises:
         ValueError: if ``penalty`` is negative; before round 1, if the source has no training sample, another shape or a class
             that the federation lacks.
     """
 
-    def __init__(self, source: str | Source, penalty: float = 100.0, root: str = "data") -> None:
+    def __init__(self, source: str | Source, penalty: float = 100.0, root: str | None = None) -> None:
         super().__init__(penalty)
-        self.source, self.root = open_source(source), Path(root)
+        self.source, self.root = open_source(source), root
         self._samples: ReferenceSamples
 
     def begin_run(self) -> None:
@@ -51,7 +51,8 @@ class PretrainedEWC(L2SP):
             kind = type(self.data).__name__
             raise ValueError(f"PretrainedEWC needs a FederatedDataModule, which prepares its samples, not {kind}: use L2SP")
         what = f"model.tasks.source is {type(self.source).__name__}"
-        self._samples = ReferenceSamples(what, self.source, self.root, self.data, "train")
+        folder = self.data.root if self.root is None else Path(self.root)
+        self._samples = ReferenceSamples(what, self.source, folder, self.data, "train")
 
     def begin_round(self, round: int) -> None:
         if round > 1:
