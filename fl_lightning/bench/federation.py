@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from fl_lightning.state.strict_yaml import load_yaml
 _FREE = ("data.root", "data.num_workers", "data.storage", "trainer.accelerator", "trainer.devices")
 _FIXED = (
     *("model.net", "model.local_steps", "model.local_epochs", "model.initial_weights", "model.tasks.rounds_per_task"),
-    "model.hostile",
+    *("model.hostile", "model.adapter", "model.trained"),
 )
 
 
@@ -109,7 +110,7 @@ def check_options(keys: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first that is fixed.
     """
-    for key in keys:
+    for key in (re.sub(r"\.(init_args|class_path|dict_kwargs)\b", "", key) for key in keys):
         is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in _FIXED)
         if is_fixed or not (key.startswith("model.") or key in _FREE):
             raise ValueError(

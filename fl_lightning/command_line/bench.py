@@ -153,7 +153,7 @@ def _swept(
     """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds."""
     typed = ["--config", config, "--seeds", str([*seeds]), "--jobs", str(jobs), "--out", str(out)]
     with Stop() as stop:
-        sweep = enter(replace(parse_settings(typed), options=list(options)))
+        sweep = enter(replace(parse_settings(typed), options=list(options), retry_failed=True))
         with open_screen() as screen:
             sweep.work(screen, stop)
     sweep.report(stop.signals)

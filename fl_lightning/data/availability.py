@@ -1,13 +1,13 @@
 """Samplers for clients that are not always there: the cohort is drawn among those that are."""
 
-import csv
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.checks import check_each, check_file, check_range
+from fl_lightning.checks import check_each, check_range
 from fl_lightning.data.client_sampler import ClientSampler
+from fl_lightning.functional.csv_rows import rows_of_csv
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Availability", "DayAndNight", "SometimesThere", "Trace"]
@@ -90,17 +90,15 @@ class Trace(Availability):
     """
 
     def __init__(self, file: str) -> None:
-        check_file("data.client_sampler.file", file, cure="give a CSV file")
         self.file = file
         self._there: dict[int, list[str]] = {}
-        with open(file, newline="", encoding="utf-8") as lines:
-            for number, (client, *rounds) in enumerate(filter(None, csv.reader(lines)), start=1):
-                if not client.isdecimal() or not rounds or not {*rounds} <= {"0", "1"} or int(client) in self._there:
-                    raise ValueError(
-                        f"data.client_sampler.file is {file}, whose line {number} must be an index of another client, then 0 "
-                        "or 1 for each round"
-                    )
-                self._there[int(client)] = rounds
+        for number, (client, *rounds) in enumerate(rows_of_csv("data.client_sampler.file", file), start=1):
+            if not client.isdecimal() or not rounds or not {*rounds} <= {"0", "1"} or int(client) in self._there:
+                raise ValueError(
+                    f"data.client_sampler.file is {file}, whose line {number} must be an index of another client, then 0 "
+                    "or 1 for each round"
+                )
+            self._there[int(client)] = rounds
         lengths = {len(rounds) for rounds in self._there.values()}
         if len(lengths) != 1:
             raise ValueError(f"data.client_sampler.file is {file}, whose lines must have one number of rounds, at least 1")

@@ -8,7 +8,7 @@ from textwrap import shorten
 
 from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
-from fl_lightning.data.devices import Devices
+from fl_lightning.protocol.devices import Devices
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ def participation(
         size = cohort_size(clients_per_round, num_clients)
         size = size if devices is None else devices.drawn(size, num_clients)
         drawn = Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
+    elif devices is not None and devices.over_selection != 1:
+        raise ValueError(
+            f"data.devices.over_selection is {devices.over_selection}, but data.cohorts names who takes part: leave one out"
+        )
     elif client_sampler is not None:
         raise ValueError(f"data.client_sampler is {client_sampler}, but data.cohorts names who takes part: leave one out")
     elif len(cohorts) == 0:

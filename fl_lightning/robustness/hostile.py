@@ -26,6 +26,8 @@ class Hostile:
     corrupts_uploads: bool = False
 
     def __init__(self, fraction: float = 0.2) -> None:
+        if type(self) is Hostile:
+            raise ValueError("model.hostile is Hostile, which attacks nothing: give LabelFlip, SignFlip, ALIE or another")
         check_range("model.hostile.fraction", fraction, above=0, below=1, hint="null leaves all clients honest")
         self.fraction = fraction
         self._are_hostile = torch.empty(0, dtype=torch.bool)

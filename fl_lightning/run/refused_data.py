@@ -103,6 +103,11 @@ def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
     Raises:
         ValueError: naming what learns other tasks, with a learner of these.
     """
+    if tasks.global_model and method.hostile is not None and method.hostile.flips_labels:
+        raise ValueError(
+            f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} some have not come yet: "
+            "use SignFlip, ALIE or IPM"
+        )
     needs = method.needs.data
     if needs.arriving_classes if tasks.global_model else needs.task_streams:
         return
@@ -126,15 +131,19 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
 
 
 def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
-    """Refuse a rule that needs more updates than a cohort has clients, unless the sampler draws cohorts of any size.
+    """Refuse a rule that needs more updates than a cohort has clients; where clients may be away, than the largest has.
 
     Raises:
         ValueError: naming both numbers.
     """
-    if aggregation is None or data.participation.sampler.may_be_empty:
+    if aggregation is None:
         return
-    named = data.participation.num_rounds is not None
-    size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
+    if data.participation.sampler.may_be_empty:
+        size = data.participation.largest
+    else:
+        named = data.participation.num_rounds is not None
+        size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
+    size = size if data.devices is None else data.devices.awaited(size)
     if size < aggregation.least:
         raise ValueError(
             f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "

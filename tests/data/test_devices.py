@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fl_lightning.data import Devices, FederatedDataModule
-from fl_lightning.data.devices import Work
+from fl_lightning.protocol.devices import Work
 
 HEAD = "client,samples_per_second,download,upload\n"
 # 10 steps of 4 samples, 100 bytes each way: 4 + 10 + 20, 8 + 1 + 1, and 40 + 1 + 1 seconds.
@@ -43,10 +43,19 @@ def test_partial_work_by_speed(speeds):
 
 
 def test_over_selection_takes_the_first(speeds):
-    assert ends(Devices(speeds, over_selection=1.5)) == ([(10, 34.0, True), (10, 10.0, True), (10, 42.0, False)], 34.0)
-    # The deadline ends the round before the second comes.
-    assert ends(Devices(speeds, over_selection=1.5, deadline=20.0))[1] == 20.0
-    assert Devices(speeds, over_selection=1.5).drawn(2, 3) == 3
+    """Of a cohort of two; where only two clients are there, both."""
+    devices, late = Devices(speeds, over_selection=1.5), Devices(speeds, over_selection=1.5, deadline=20.0)
+    assert devices.drawn(2, 3) == late.drawn(2, 3) == 3
+    assert ends(devices) == ([(10, 34.0, True), (10, 10.0, True), (10, 42.0, False)], 34.0)
+    assert ends(devices, WORK[:2]) == ([(10, 34.0, True), (10, 10.0, True)], 34.0)
+    assert ends(late)[1] == 20.0  # before the second comes
+
+
+def test_what_is_not_sent_is_not_lost():
+    """As by LocalOnly, whose clients train for themselves."""
+    assert all(
+        finish[2] for finish in ends(Devices(lost_uploads=0.99), [Work(client, 1, 1.0, 1, 0) for client in range(50)])[0]
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.25, 1.3, 1.5, 2.0, 3.7])

@@ -9,6 +9,8 @@ from fl_lightning import FedAvg
 from fl_lightning.methods import FedETF
 from fl_lightning.methods.fedetf import simplex_logits
 
+NEEDS = ({}, {"scale": 1.0})  # tests in float32 allow for no more: the default, 10, multiplies what is rounded
+
 
 def corners(num_classes):
     """``sqrt(C / (C - 1)) (1 - 11^T / C)``, a corner a column."""

@@ -1,11 +1,11 @@
 """Devices: how fast clients work, and which uploads do not arrive."""
 
-import csv
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fl_lightning.checks import check_file, check_range
+from fl_lightning.checks import check_range
+from fl_lightning.functional.csv_rows import rows_of_csv
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Devices"]
@@ -83,6 +83,7 @@ class Devices:
         self.file, self.deadline, self.partial_work = file, deadline, partial_work
         self.over_selection, self.lost_uploads = over_selection, lost_uploads
         self._devices = None if file is None else _read(file)
+        self._wanted = 0  # clients of a cohort, see drawn
 
     def __repr__(self) -> str:
         return f"Devices(file={self.file})"
@@ -93,7 +94,7 @@ class Devices:
         Raises:
             ValueError: if there are not so many, or a client has no line in the file or is none of the federation.
         """
-        drawn = math.ceil(size * self.over_selection - 1e-9)
+        self._wanted, drawn = size, math.ceil(size * self.over_selection - 1e-9)
         if drawn > num_clients:
             raise ValueError(
                 f"data.devices.over_selection is {self.over_selection}, which draws {drawn} clients, but data.num_clients is "
@@ -109,6 +110,10 @@ class Devices:
             raise ValueError(f"data.devices.file is {self.file}, which has no line for client {missing[0]}: add one")
         return drawn
 
+    def awaited(self, num_visits: int) -> int:
+        """Uploads that end a round of so many visits: all, or with over-selection those of a cohort."""
+        return num_visits if self.over_selection == 1 else min(self._wanted, num_visits)
+
     def finishes(self, visits: Sequence[Work], round: int, seed: int) -> tuple[list[Finish], float | None]:
         """How the visits of a round end, and the seconds until the round does; None: they take no time.
 
@@ -118,9 +123,9 @@ class Devices:
         """
         times = [self._time(work) for work in visits]
         in_time = [self.deadline is None or seconds <= self.deadline for _, seconds in times]
-        lost = [self._is_lost(work.client, round, seed) for work in visits]
+        lost = [work.bytes_up > 0 and self._is_lost(work.client, round, seed) for work in visits]
         arriving = [row for row in range(len(visits)) if in_time[row] and not lost[row]]
-        awaited = int(len(visits) / self.over_selection + 1e-9)
+        awaited = self.awaited(len(visits))
         taken = sorted(sorted(arriving, key=lambda row: (times[row][1], row))[:awaited])
         finishes = [Finish(*times[row], row in taken) for row in range(len(visits))]
         if self._devices is None:
@@ -147,10 +152,8 @@ class Devices:
 
 
 def _read(path: str) -> dict[int, Device]:
-    check_file("data.devices.file", path, cure="give a CSV file")
     devices: dict[int, Device] = {}
-    with open(path, newline="", encoding="utf-8") as lines:
-        head, *rows = list(filter(None, csv.reader(lines))) or [[]]
+    head, *rows = rows_of_csv("data.devices.file", path) or [[]]
     if head != _COLUMNS:
         raise ValueError(f"data.devices.file is {path}, whose first line must be {','.join(_COLUMNS)}")
     for number, row in enumerate(rows, start=2):
