@@ -158,14 +158,13 @@ def _read(path: str) -> dict[int, Device]:
         raise ValueError(f"data.devices.file is {path}, whose first line must be {','.join(_COLUMNS)}")
     for number, row in enumerate(rows, start=2):
         try:
-            client, *numbers = row
-            device = Device(*map(float, numbers))
-            is_good = all(0 < value < math.inf for value in device) and int(client) not in devices
+            client, device = int(row[0]), Device(*map(float, row[1:]))
+            is_good = client not in devices and all(0 < value < math.inf for value in device)
         except (TypeError, ValueError):
-            is_good = False
+            client, device, is_good = -1, Device(0, 0, 0), False
         if not is_good:
             raise ValueError(
                 f"data.devices.file is {path}, whose line {number} must be an index of another client and three numbers above 0"
             )
-        devices[int(client)] = device
+        devices[client] = device
     return devices
