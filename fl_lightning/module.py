@@ -245,7 +245,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         if self.lr_scheduler is None:
             return optimizer
         scheduler = build_schedule("model.lr_scheduler", self.lr_scheduler, optimizer)
-        check_schedule("model.lr_scheduler", self.lr_scheduler, rounds)
+        if len(optimizer.param_groups) == 1:  # as of the optimizer on which it is tried
+            check_schedule("model.lr_scheduler", self.lr_scheduler, rounds)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:

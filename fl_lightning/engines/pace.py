@@ -1,4 +1,4 @@
-"""The visits of a round whose uploads the server takes, if clients have devices that fail or are slow."""
+"""The visits of a round that reach the server, where clients have devices that fail or are slow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ class Pace(NamedTuple):
     """The visits of a round as the devices make them.
 
     Args:
-        visits: those whose uploads the server takes, with the local steps that they have time for.
-        missing: clients of the others, which got the model, and whose visits have no other effect; None without devices.
+        visits: those with an upload that the server takes, with the local steps that they have time for.
+        missing: clients of the others, which received the model and change nothing; None without devices.
         bytes_down: bytes that these received.
         seconds: simulated seconds of the round; None: visits take no time.
     """

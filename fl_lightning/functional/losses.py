@@ -130,7 +130,7 @@ def calibrated_cross_entropy(
 
 
 def weighted_cross_entropy(logits: Tensor, target: Tensor, class_weights: Tensor, reduction: LossReduction = "mean") -> Tensor:
-    """Cross entropy of which each sample counts by the weight of its class: ``a_y (logsumexp_c f_c - f_y)``.
+    """Cross entropy that weights each sample by its class: ``a_y (logsumexp_c f_c - f_y)``.
 
     The mean is over samples. torch's ``CrossEntropyLoss(weight=...)`` divides by the sum of the weights in a batch, so that
     a sample counts differently in each batch.

@@ -53,7 +53,7 @@ class ByCoordinate(Aggregation):
 
 
 class ByDistance(Aggregation):
-    """A rule whose result is a linear combination of the updates. It depends only on their distances.
+    """A rule that combines the updates linearly, with factors that depend only on their distances.
 
     These follow from the inner products of all pairs, which are summed weight by weight: no matrix of all updates is needed.
     """
