@@ -149,9 +149,9 @@ def _shown(run: Run) -> dict[str, Any]:
 
 def numbers(values: NDArray) -> list:
     """For JSON, which has no NaN; to four digits, more than a screen shows."""
-    rounded = np.round(values.astype(np.float64), 4).astype(object)
-    rounded[~np.isfinite(values)] = None
-    return rounded.tolist()
+    with np.errstate(over="ignore"):  # in 1e308, say, of a run that diverges
+        rounded = np.round(values.astype(np.float64), 4)
+    return np.where(np.isfinite(rounded), rounded, None).tolist()
 
 
 def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:

@@ -140,10 +140,10 @@ class PageRunner:
         return out + error
 
     def _pip(self, block: Block, arguments: list[str]) -> None:
-        """The tree, with extras that it has."""
-        tree = re.fullmatch(r"\.(?:\[([\w,]+)\])?", arguments[-1])
-        assert arguments[:-1] == ["install", "-e"], block
-        assert set(filter(None, (tree[1] or "").split(","))) <= _EXTRAS, block
+        """The package, or the tree, with extras that it has."""
+        installed = re.fullmatch(r"install (?:-e \.|fl-lightning)(?:\[([\w,]+)\])?", " ".join(arguments))
+        assert installed, block
+        assert set(filter(None, (installed[1] or "").split(","))) <= _EXTRAS, block
 
     def _program(self, block: Block, arguments: list[str]) -> None:
         """Modules and scripts of the tree."""

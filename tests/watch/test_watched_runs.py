@@ -41,14 +41,15 @@ def test_runs_that_go_on_have_ended_or_are_silent(write_run, watched):
 def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, watched):
     """Of 4,000 rounds 400 points, the first and the last among them."""
     long = dict.fromkeys(range(1, 4001), 0.5)
-    write_run("a", {"val/accuracy": long, "forgetting/round": {1: float("nan"), 2: 0.25}, "train/lr": {1: 0.1}}, rounds=4000)
+    forgetting = {1: float("nan"), 2: 0.25, 3: 1e308}
+    write_run("a", {"val/accuracy": long, "forgetting/round": forgetting, "train/lr": {1: 0.1}}, rounds=4000)
     told = seen(watched)
     (run,) = told["runs"]
     assert [chart["title"] for chart in told["charts"].values()] == ["validation accuracy", "round forgetting F_t"]
     assert all(chart["text"] for chart in told["charts"].values())
     rounds = run["curves"]["val/accuracy"]["rounds"]
     assert (len(rounds), rounds[0], rounds[-1]) == (400, 1, 4000)
-    assert run["curves"]["forgetting/round"]["values"] == [None, 0.25]
+    assert run["curves"]["forgetting/round"]["values"] == [None, 0.25, None]
 
 
 def test_a_record_is_shown_as_far_as_it_is_written(write_run, watched):
