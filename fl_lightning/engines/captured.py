@@ -67,12 +67,12 @@ class CapturedEngine(SequentialEngine):
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
         two = self.data.first_inputs(2)
-        if draws(self.net, two):
-            raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
+        if self.dropout is None and draws(self.net, two):
+            raise ValueError("model.net draws in training, which a compiled step would do otherwise")
         self.full_batches = not mixes_samples(self.net, two)
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
-        step = LocalStep(method, self.net, context.protection.estimate)
+        step = LocalStep(method, self.net, context.protection.estimate, dropout=self.dropout)
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)

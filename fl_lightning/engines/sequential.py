@@ -1,6 +1,7 @@
 """One client after another in one working copy of the net."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -59,7 +60,9 @@ class SequentialEngine(Engine):
         client = client.having(step=step, resting=self._rests(client, step))
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
-        return self.method.client_step(self.net, batch, client)
+        dropout = self.dropout
+        with nullcontext() if dropout is None else dropout(client):
+            return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
         """An optimizer at this visit's rate, fresh or with the client's stored state.

@@ -58,12 +58,12 @@ class VectorizedEngine(Engine):
         if method.needs.client_moments:
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
         two = self.data.first_inputs(2)
-        if draws(self.net, two):
-            raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
+        if self.dropout is None and draws(self.net, two):
+            raise ValueError("model.net draws in training, which stacked clients cannot do each for itself")
         with context.precision():
             self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
-        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
+        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, self.dropout)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares
         self._has_phases = self.hooks.has_phases
