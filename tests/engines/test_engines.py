@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from declared_by_tests import needs_of, needs_without_net
-from older_torch import STACKED_FIXED_GROUP_NORM
+from older_torch import COMPILED_ATTENTION_DROPOUT, STACKED_FIXED_GROUP_NORM
 from torch import nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
@@ -429,6 +429,14 @@ HOOK_CASES = [
 ]
 
 
+# Of cases that begin so.
+OLDER_TORCH = {
+    (Contrastive, group_norm_net): STACKED_FIXED_GROUP_NORM,
+    (FedAvg, attention_net): COMPILED_ATTENTION_DROPOUT,
+    (FedAvg, rows_first_attention_net): COMPILED_ATTENTION_DROPOUT,
+}
+
+
 def name_of(case):
     return "-".join(part.__name__ for part in case[:4])
 
@@ -515,7 +523,7 @@ def test_public_methods_give_the_same_under_every_engine(fit, case):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[STACKED_FIXED_GROUP_NORM] if case[:2] == (Contrastive, group_norm_net) else [])
+        pytest.param(case, marks=[mark for part, mark in OLDER_TORCH.items() if case[: len(part)] == part])
         for case in HOOK_CASES
     ],
     ids=name_of,
