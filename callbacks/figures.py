@@ -47,14 +47,18 @@ def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]
     Args:
         height: of a row of panels, in inches.
     """
-    width = rcParams["figure.figsize"][0]
-    columns = min(count, 2 if width >= 2 * _ems(_PANEL) else 1)
+    columns = min(count, panels_in_a_row())
     rows = -(-count // columns)
-    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    figure = Figure(figsize=(rcParams["figure.figsize"][0], rows * height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
+
+
+def panels_in_a_row() -> int:
+    """Two where the width of figures allows it, else one."""
+    return 2 if rcParams["figure.figsize"][0] >= 2 * _ems(_PANEL) else 1
 
 
 def height_of(rows: int) -> float:
