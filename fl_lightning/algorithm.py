@@ -355,6 +355,10 @@ class FederatedAlgorithm(LocalTraining):
         self.present_cohort = self.tasks.visits(self.cohort(round))
         return self.present_cohort
 
+    def leave_out(self, clients: Collection[int]) -> None:
+        """Some clients of the present round are as if they had not been drawn: late, or with a lost upload."""
+        self.present_cohort = [visit for visit in self.present_cohort if visit.client not in clients]
+
     def start_round(self, round: int) -> None:
         """Work at the server before a round (counted from 1), for example between two tasks.
 

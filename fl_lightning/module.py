@@ -104,7 +104,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self.stored = StoredStates()
-        self.lost_rounds = LostRounds()
+        self.lost_rounds = LostRounds(at_sites=self.engine_name == "flower")
         self.evaluation = Evaluation(self, self.stored, self.log_round)
         self.settings = RunSettings(self, self.given)
         self._settings: Settings = {}  # of the fit

@@ -210,11 +210,7 @@ class TrainerCommand:
             self.trainer.fit(self.model, **given)
         if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             self.version.remove()  # no run can continue from it
-        if (lost := self.model.lost_rounds.count) > 1:
-            raise FloatingPointError(
-                f"the last {lost} rounds brought the server nothing, and the model is that of the round before them: lower "
-                "model.optimizer.lr or set model.clip_local_gradients"
-            )
+        self.model.lost_rounds.check_end()
 
     def _build_trainer(self, built: Namespace) -> Trainer:
         config = built.trainer

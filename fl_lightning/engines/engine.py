@@ -105,6 +105,8 @@ class Engine(ABC):
         """Fit this process's share of the cohort and reduce over all processes."""
         pace = paced(self.context.devices, self.hooks, self.traffic, self._row_bytes, round, visits)
         visits, keep_models = pace.visits, keep_models and len(pace.visits) > 0
+        if pace.missing:
+            self.method.leave_out(pace.missing)
         ranks, split = self.context.ranks, _split(self.method, visits, self.context.ranks.size)
         share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
         self._states.fetch([[visits[position].client for position in positions] for positions in split])
@@ -173,7 +175,7 @@ class Engine(ABC):
             seed=self.seed,
             weights=self._weights if begins_anew else {},
             buffers=self._buffers if begins_anew else {},
-            broadcast=self.hooks.broadcast(visit.client) if visit.receives else {},
+            broadcast=self.hooks.sent_down(visit),
             state=state,
             receives=visit.receives,
             sends=visit.sends,

@@ -30,11 +30,11 @@ class GridSites(Sites):
         deadline: seconds in which all sites must be there before the first round, and in which a round waits for replies.
 
     Raises:
-        ValueError: if ``deadline`` is not above 0.
+        ValueError: if ``deadline`` is not above 0 or not finite.
     """
 
     def __init__(self, grid: Grid, deadline: float) -> None:
-        check_range("deadline", deadline, above=0)
+        check_range("deadline", deadline, above=0, below=math.inf, hint="it is in seconds")
         self._grid, self._deadline = grid, deadline
         self._nodes: dict[int, int] = {}  # client -> node
         self._asked: dict[int, float] = {}  # node -> time from which it is asked again
