@@ -123,7 +123,7 @@ class LocalTraining(FederatedNet):
         if client_lr_scheduler is not None:
             self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
         self.round = 0  # the present one
-        self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
+        self.present_cohort: list[Visit] = []  # until the next round; an engine takes those out that are late
         self.federation: Site | None = None  # none where trained weights are used elsewhere
         self.aggregation, self.hostile = aggregation, hostile
         _check_settings(self)
@@ -354,10 +354,6 @@ class FederatedAlgorithm(LocalTraining):
         self.tasks.begin_round(round)
         self.present_cohort = self.tasks.visits(self.cohort(round))
         return self.present_cohort
-
-    def leave_out(self, clients: Collection[int]) -> None:
-        """Some clients of the present round are as if they had not been drawn: late, or with a lost upload."""
-        self.present_cohort = [visit for visit in self.present_cohort if visit.client not in clients]
 
     def start_round(self, round: int) -> None:
         """Work at the server before a round (counted from 1), for example between two tasks.
