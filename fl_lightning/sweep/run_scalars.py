@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fl_lightning.functional.accuracy_curves import final_accuracy
-from fl_lightning.report.costs import time_of_rounds
+from fl_lightning.report.costs import simulated_seconds, time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.runs import Run
 from fl_lightning.sweep.run_folder import final_metrics
@@ -38,5 +38,6 @@ def run_scalars(run: Run) -> dict[str, float]:
     }
     costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
     times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}
+    costs["simulated_seconds"] = simulated_seconds(run)
     measured = {**final_metrics(results), **means, **reached, **spread, **lost, **costs, **times}
     return {name: value for name, value in measured.items() if math.isfinite(value)}
