@@ -1,7 +1,10 @@
 """ClientForgetting: what a client's fit does to the data of the others."""
 
+from functools import partial
+
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_forgetting_picture
@@ -21,12 +24,28 @@ class ClientForgetting(FederatedCallback):
     ``clients/cohort`` (K,), ``clients/accuracy_before`` (K,) and ``clients/accuracy_after`` (K, K), row i the model of client
     i, column k the data of client k. Where clients keep personal models, the model before is that of client i too, and
     ``clients/accuracy_before`` (K, K).
+
+    Args:
+        every, rounds: the chosen rounds.
+        at_sites: with ``model.engine flower``, measure at the clients' sites, which have their validation parts: the server
+            sends every model of the round to every site of the round, in K (K + 1) messages. Without it such a run refuses the
+            callback.
     """
 
     key = "callbacks.client_forgetting"
+    cure_at_sites = "set every to 0, or at_sites to true"
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
+    def __init__(self, every: int = 100, rounds: list[int] | None = None, at_sites: bool = False) -> None:
         super().__init__(every, rounds)
+        self.at_sites = at_sites
+
+    @property
+    def reads_clients(self) -> bool:
+        return self.chooses and not self.at_sites
+
+    @property
+    def evaluates_at_sites(self) -> bool:
+        return self.at_sites
 
     def wants_models(self, round: int) -> bool:
         return self.due(round)
@@ -34,10 +53,7 @@ class ClientForgetting(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round) or not module.data.has_validation:
             return
-        inputs, targets, owner = module.data.evaluation.validation_samples(models.clients)
-        received = models.predict_before(inputs) if module.keeps_models else models.predict_received(inputs)
-        before = accuracy_by_owner(received, targets, owner, len(models.clients))
-        after = accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
+        before, after = (models.accuracies_at_sites or partial(_accuracies_here, module, models))()
         scores = client_forgetting(before, after)
         if len(models.clients) > 1:
             worst = scores.per_data.nanquantile(0)  # the lowest of those that have validation data
@@ -48,3 +64,11 @@ class ClientForgetting(FederatedCallback):
         log_tensors(trainer, {f"clients/{name}": tensor for name, tensor in numbers.items()}, round)
         figure = client_forgetting_picture(before, after, scores, models.clients, round)
         log_figure(trainer, "forgetting/clients", figure, round)
+
+
+def _accuracies_here(module: FederatedModule, models: CohortModels) -> tuple[Tensor, Tensor]:
+    """Accuracies on validation parts that the server has: before the fits, (K,) or (K, K), and after them, (K, K)."""
+    inputs, targets, owner = module.data.evaluation.validation_samples(models.clients)
+    received = models.predict_before(inputs) if module.keeps_models else models.predict_received(inputs)
+    before = accuracy_by_owner(received, targets, owner, len(models.clients))
+    return before, accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))

@@ -50,6 +50,10 @@ class LossIncrease(FederatedCallback):
                 "only with FedReg: leave fedavg out"
             )
 
+    @property
+    def reads_clients(self) -> bool:
+        return self.chooses
+
     def wants_models(self, round: int) -> bool:
         return self.due(round) and len(self._previous) > 0
 

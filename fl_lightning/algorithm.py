@@ -123,7 +123,7 @@ class LocalTraining(FederatedNet):
         if client_lr_scheduler is not None:
             self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
         self.round = 0  # the present one
-        self.present_cohort: list[Visit] = []  # until the next round, as cohort may change after the server's step
+        self.present_cohort: list[Visit] = []  # until the next round; an engine takes those out that are late
         self.federation: Site | None = None  # none where trained weights are used elsewhere
         self.aggregation, self.hostile = aggregation, hostile
         _check_settings(self)

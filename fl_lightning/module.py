@@ -39,7 +39,7 @@ from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
 from fl_lightning.run.refused_data import check_aggregation, check_batches_of_one, check_cohorts, check_outputs, check_tasks
-from fl_lightning.run.refused_sites import refuse_what_stays
+from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import OptimizerAlone, ServerStep
@@ -104,7 +104,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self.stored = StoredStates()
-        self.lost_rounds = LostRounds()
+        self.lost_rounds = LostRounds(at_sites=self.engine_name == "flower")
         self.evaluation = Evaluation(self, self.stored, self.log_round)
         self.settings = RunSettings(self, self.given)
         self._settings: Settings = {}  # of the fit
@@ -217,6 +217,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
                 f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
             )
         self.federation = data
+        if self.engine_name == "flower":
+            data.leave_validation_to_sites()
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self.trainer.state.fn != "fit":
@@ -390,6 +392,8 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
     visits = first_visits(method, rounds)
     if method.engine_name == "flower":
         refuse_what_stays(method, method.trainer)
+        if line := said_before(method, method.trainer, rounds.start):
+            method.print(line)
         present_sites().meet(common_settings(method, method.data), method.data.num_clients)
     choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)
     with saying_what_to_change(f"round {rounds.start}, {_LOCAL_FITS}", FEWER_ON_DEVICE):

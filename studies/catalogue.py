@@ -4,6 +4,7 @@ from studies.declaration import Study
 from studies.declared import (
     arriving_classes,
     digits,
+    failing_clients,
     fedreg,
     fedweit,
     flashback,
@@ -15,7 +16,20 @@ from studies.declared import (
     tce,
 )
 
-_MODULES = (digits, tce, fedweit, mnist_tasks, fedreg, privacy, flashback, forgetting, arriving_classes, personal, headline)
+_MODULES = (
+    digits,
+    tce,
+    fedweit,
+    mnist_tasks,
+    fedreg,
+    privacy,
+    flashback,
+    forgetting,
+    arriving_classes,
+    personal,
+    headline,
+    failing_clients,
+)
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}
 
 # What `python -m studies next` runs, in this order.

@@ -23,7 +23,7 @@ import fl_lightning
 from fl_lightning.config_files.bundled import bundled_rows
 from fl_lightning.report.log import Curve
 from fl_lightning.report.runs import Run
-from fl_lightning.sweep.run_scalars import CHANCE, run_scalars
+from fl_lightning.sweep.run_scalars import CHANCE, LOWEST, UNKNOWN, run_scalars
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -207,7 +207,8 @@ def test_runs_that_predict_one_class_are_named(small, results, tmp_path):
     ended = {"rounds": 9, "bytes_up": 0, "bytes_down": 0, "rounds_to_target": {}, "newest_forgetting": {}, "tasks": {}}
     ended |= {"test_accuracy": {}, "val_accuracy": {}, "personal": {}}
     run = Run(tmp_path, {}, ended, SimpleNamespace(scalars=log, sessions=[]))
-    assert run_scalars(run)[CHANCE] == 1.0
+    scalars = run_scalars(run)
+    assert (scalars[CHANCE], scalars[LOWEST], scalars[UNKNOWN]) == (1.0, 0.0, 3.0)
     runs = [results("CrossEntropy", seed, test_accuracy=0.25, **{CHANCE: value}) for seed, value in ((1, 1.0), (2, 1.2))]
     text = page(small, runs)
     assert "| CrossEntropy | 2, 1 collapsed | 0.250" in text

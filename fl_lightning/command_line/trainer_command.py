@@ -210,11 +210,7 @@ class TrainerCommand:
             self.trainer.fit(self.model, **given)
         if self.trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             self.version.remove()  # no run can continue from it
-        if (lost := self.model.lost_rounds.count) > 1:
-            raise FloatingPointError(
-                f"the last {lost} rounds brought the server nothing, and the model is that of the round before them: lower "
-                "model.optimizer.lr or set model.clip_local_gradients"
-            )
+        self.model.lost_rounds.check_end()
 
     def _build_trainer(self, built: Namespace) -> Trainer:
         config = built.trainer
@@ -246,7 +242,8 @@ class TrainerCommand:
         # Before the summary, whose results.json shows that the record is complete.
         callbacks.insert(-1, Dashboard(self.made_with))
         if config.enable_checkpointing is not False:
-            callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints")
+            validates = self.data.has_validation and self.model.engine_name != "flower"
+            callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints", validates)
         return callbacks if config.fast_dev_run else [*callbacks, SaveConfig(self._saved, self.version.path / "config.yaml")]
 
     @rank_zero_only
@@ -282,8 +279,8 @@ def _share_among_processes(config: Namespace) -> None:
             config.strategy = FederatedStrategy.strategy_name
 
 
-def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path) -> list[Callback]:
-    """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if there is such data."""
+def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path, validates: bool) -> list[Callback]:
+    """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if it is measured."""
     common = {"dirpath": folder, "enable_version_counter": False}
     tasks = data.tasks
     if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
@@ -292,5 +289,5 @@ def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path) -> 
         return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
     best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
     # With arriving classes, the model of the first task would be the best.
-    has_best = data.has_validation and tasks is None
+    has_best = validates and tasks is None
     return [*([best] if has_best else []), ModelCheckpoint(filename="last", **common)]

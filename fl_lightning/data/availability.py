@@ -91,26 +91,30 @@ class Trace(Availability):
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._there: dict[int, list[str]] = {}
+        there: dict[int, list[str]] = {}
         for number, (client, *rounds) in enumerate(rows_of_csv("data.client_sampler.file", file), start=1):
-            if not client.isdecimal() or not rounds or not {*rounds} <= {"0", "1"} or int(client) in self._there:
+            if not client.isdecimal() or not rounds or not {*rounds} <= {"0", "1"} or int(client) in there:
                 raise ValueError(
                     f"data.client_sampler.file is {file}, whose line {number} must be an index of another client, then 0 "
                     "or 1 for each round"
                 )
-            self._there[int(client)] = rounds
-        lengths = {len(rounds) for rounds in self._there.values()}
+            there[int(client)] = rounds
+        lengths = {len(rounds) for rounds in there.values()}
         if len(lengths) != 1:
             raise ValueError(f"data.client_sampler.file is {file}, whose lines must have one number of rounds, at least 1")
         (self.num_rounds,) = lengths
+        self._clients, self._there = np.array([*there]), np.array([*there.values()]) == "1"  # (n,) and (n, rounds)
+
+    def largest(self, num_clients: int, size: int) -> int:
+        """Of all rounds in the file."""
+        return min(size, int(self._there.sum(axis=0).max()))
 
     def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:
+        if (largest := self._clients.max()) >= num_clients:
+            raise ValueError(
+                f"data.client_sampler.file is {self.file}, which names client {largest}, but data.num_clients is "
+                f"{num_clients}: remove its line, or raise data.num_clients"
+            )
         there = np.zeros(num_clients, dtype=bool)
-        for client, rounds in self._there.items():
-            if client >= num_clients:
-                raise ValueError(
-                    f"data.client_sampler.file is {self.file}, which names client {client}, but data.num_clients is "
-                    f"{num_clients}: remove its line, or raise data.num_clients"
-                )
-            there[client] = rounds[round - 1] == "1"
+        there[self._clients] = self._there[:, round - 1]
         return there

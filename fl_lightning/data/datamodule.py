@@ -115,6 +115,7 @@ class FederatedDataModule(LightningDataModule):
         self.devices = devices
         self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
+        self._validates = True  # in this process
         self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
         self._placed_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples are placed
@@ -154,9 +155,15 @@ class FederatedDataModule(LightningDataModule):
             tests = client_test_sets(dataset, self.shards, self.test_fraction > 0, natural, self.seed)
         arriving = self._streams if isinstance(self._streams, ClassStreams) else None
         self.evaluation = EvaluationData(
-            self._samples, self.present_shards, self.has_validation, self.monitor_test, tests, arriving
+            self._samples, self.present_shards, self.has_validation and self._validates, self.monitor_test, tests, arriving
         )
         self.to(torch.device("cpu"), torch.get_default_dtype())
+
+    def leave_validation_to_sites(self) -> None:
+        """Clients' validation parts are at their sites: here only the test set is evaluated."""
+        self._validates = False
+        if self._samples is not None:
+            self.evaluation = replace(self.evaluation, has_validation=False)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and serve them as ``dtype``; costs nothing if this is already so."""

@@ -117,6 +117,8 @@ class Engine(ABC):
         """Fit this process's share of the cohort and reduce over all processes."""
         pace = paced(self.context.devices, self.hooks, self.traffic, self._row_bytes, round, visits)
         visits, keep_models = pace.visits, keep_models and len(pace.visits) > 0
+        if pace.missing:  # clients that are late are as if they had not been drawn, for the method too
+            self.method.present_cohort[:] = visits
         ranks, split = self.context.ranks, _split(self.method, visits, self.context.ranks.size)
         share = Share(len(visits), self.context.device, partial(self._states.write, round), keep_models)
         self._states.fetch([[visits[position].client for position in positions] for positions in split])
@@ -185,7 +187,7 @@ class Engine(ABC):
             seed=self.seed,
             weights=self._weights if begins_anew else {},
             buffers=self._buffers if begins_anew else {},
-            broadcast=self.hooks.broadcast(visit.client) if visit.receives else {},
+            broadcast=self.hooks.sent_down(visit),
             state=state,
             receives=visit.receives,
             sends=visit.sends,
@@ -248,7 +250,8 @@ class Engine(ABC):
         states = {position: self._states.read(visits[position].client) for position in positions}
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
-    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
+    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels | None:
+        """The models of these visits, by position; None if there are none."""
         received = partial(evaluate_net, self.method.net)
         of_models, of_models_before = (
             None if models is None else {position: partial(_evaluate, self, model) for position, model in models.items()}

@@ -1,18 +1,33 @@
 """Clients at their own sites: the server sends requests and books replies, and trains no client itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NoReturn, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.separate_uploads import booked
-from fl_lightning.protocol import ClientState, Packed, Reply, Request, Visit, pack, unpack
+from fl_lightning.functional.aggregation import State
+from fl_lightning.protocol import (
+    Accuracy,
+    ClientState,
+    CohortModels,
+    Evaluation,
+    Packed,
+    Reply,
+    Request,
+    Visit,
+    pack,
+    unpack,
+)
 
 
 class Sites(Protocol):
@@ -32,6 +47,10 @@ class Sites(Protocol):
 
     def visit(self, round: int, requests: Mapping[int, Packed]) -> Mapping[int, Packed]:
         """Send packed requests, by client; returns the packed replies of the clients that answer in time."""
+        ...
+
+    def evaluate(self, round: int, models: Mapping[int, Packed]) -> Mapping[int, Packed]:
+        """Send packed evaluations, by client; returns the packed accuracies of the clients that answer in time."""
         ...
 
 
@@ -80,16 +99,41 @@ class FlowerEngine(Engine):
         self._sites = present_sites()
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        requests = {position: self.request(round, visit, max_steps) for position, visit in visits.items()}
+        asks, requests = share.models is not None, dict[int, Request]()
+        for position, visit in visits.items():
+            requests[position] = replace(self.request(round, visit, max_steps), returns_model=asks)
         replies = self._sites.visit(round, {request.client: pack(request) for request in requests.values()})
         for position, request in requests.items():
             packed = replies.get(request.client)
-            reply = self._lost(request) if packed is None else booked(self.method, unpack(Reply, packed))
-            share.book(position, reply, _refuse_models)
+            reply = self._lost(request) if packed is None else unpack(Reply, packed)
+            share.book(position, booked(self.method, reply), partial(_model, reply))
 
     def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> int:
         """Nothing: the sites show their settings before, and states of clients take no space here."""
         return 0
+
+    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels | None:
+        there = [(visits[position], model) for position, model in sorted(after.items()) if model]
+        if not there:
+            return None
+        answered, models = [visit for visit, _ in there], [model for _, model in there]
+        found = super()._models(answered, dict(enumerate(models)), before)
+        asked = partial(self._accuracies, self.method.round, [visit.client for visit in answered], models)
+        return None if found is None else replace(found, accuracies_at_sites=asked)
+
+    def _accuracies(self, round: int, clients: Sequence[int], models: Sequence[State]) -> tuple[Tensor, Tensor]:
+        """Accuracies on the validation parts of K clients: of the global model, (K,), and of each of their models, (K, K).
+
+        K messages for each of K + 1 models, one model after the other, as all messages together take K times the memory.
+        """
+        before, *after = (self._row(round, clients, model) for model in (self.sent_down, *models))
+        return before, torch.stack(after)
+
+    def _row(self, round: int, clients: Sequence[int], model: State) -> Tensor:
+        """(K,), NaN where no answer came in time."""
+        answers = self._sites.evaluate(round, {client: pack(Evaluation(round, client, model)) for client in clients})
+        nothing = torch.full((1,), torch.nan, dtype=torch.float64)
+        return torch.cat([unpack(Accuracy, answers[k]).accuracy if k in answers else nothing for k in clients])
 
     def _lost(self, request: Request) -> Reply:
         """The books of a client that did not answer."""
@@ -97,5 +141,7 @@ class FlowerEngine(Engine):
         return Reply(request.round, request.client, nan, torch.zeros(1), state=state, bytes_down=self.traffic.down(request))
 
 
-def _refuse_models() -> NoReturn:
-    raise ValueError("model.engine is flower, under which clients' models stay at their sites: ask for none")
+def _model(reply: Reply) -> State:
+    """The model of the client that made a reply, in the memory of the reply; empty if it made none."""
+    sent = [reply.upload[part].tensors for part in ("weights", "buffers") if part in reply.upload]
+    return {name: tensor for tensors in (*sent, reply.model) for name, tensor in tensors.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.traffic import Traffic
@@ -26,8 +26,14 @@ class Pace(NamedTuple):
     seconds: float | None
 
     def noted(self, report: RoundReport) -> RoundReport:
-        """A report of the visits, with what is missing."""
-        return replace(report, missing=self.missing, bytes_down=report.bytes_down + self.bytes_down, seconds=self.seconds)
+        """A report of the visits, with what is missing; a round without any upload in time is lost."""
+        return replace(
+            report,
+            missing=self.missing,
+            bytes_down=report.bytes_down + self.bytes_down,
+            seconds=self.seconds,
+            lost=report.lost or (bool(self.missing) and not self.visits),
+        )
 
 
 def paced(
@@ -45,15 +51,19 @@ def paced(
     """
     if devices is None:
         return Pace(visits, None, 0, None)
-    method, works = hooks.method, list[Work]()
+    method, works, broadcasts = hooks.method, list[Work](), list[dict[str, Any]]()
     for visit in visits:
         client, steps = visit.client, method.num_local_steps(visit.client)
-        broadcast = hooks.broadcast(client) if visit.receives else {}
+        broadcast = hooks.sent_down(visit)
+        broadcasts.append(broadcast)
         down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
         up = bytes_up if visit.sends else 0
         works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
-    finishes, seconds = devices.finishes(works, round, method.seed)
-    pairs = list(zip(visits, works, finishes, strict=True))
-    there = [visit._replace(num_steps=finish.steps) for visit, _, finish in pairs if finish.arrives]
-    missing = [work for _, work, finish in pairs if not finish.arrives]
+    finishes, seconds = devices.finishes(works, round, method.seed, method.data.participation.size)
+    there = [
+        visit._replace(num_steps=finish.steps, broadcast=broadcast)
+        for visit, finish, broadcast in zip(visits, finishes, broadcasts, strict=True)
+        if finish.arrives
+    ]
+    missing = [work for work, finish in zip(works, finishes, strict=True) if not finish.arrives]
     return Pace(there, [work.client for work in missing], sum(work.bytes_down for work in missing), seconds)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload
+from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload, Visit
 from fl_lightning.protocol.hooks import overridden
 
 Hook = Callable[..., Any]
@@ -53,6 +53,12 @@ class RoundHooks:
     def broadcast(self, client: int) -> dict[str, Any]:
         """Tensors sent down to a client in addition to the weights."""
         return self._both("broadcast", self.method.broadcast(client), self.tasks.broadcast(client))
+
+    def sent_down(self, visit: Visit) -> dict[str, Any]:
+        """What a visit brings down in addition to the weights: nothing where the client does not receive."""
+        if not visit.receives:
+            return {}
+        return self.broadcast(visit.client) if visit.broadcast is None else visit.broadcast
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """A client's carry, constant during its fit."""

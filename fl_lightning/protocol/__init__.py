@@ -6,13 +6,14 @@ from fl_lightning.protocol.client_state import ClientState, LearnedTask, SparseT
 from fl_lightning.protocol.cohort import CohortFit, CohortModels, RoundReport, evaluate_net, predict_in_batches
 from fl_lightning.protocol.federation import ClientBatches, EvaluationName, Federation, PublicSamples, Site
 from fl_lightning.protocol.learner import Learner
-from fl_lightning.protocol.messages import Packed, Reply, Request, pack, unpack
+from fl_lightning.protocol.messages import Accuracy, Evaluation, Packed, Reply, Request, pack, unpack
 from fl_lightning.protocol.needs import DataNeeds, Needs
 from fl_lightning.protocol.protection import Protection
 from fl_lightning.protocol.shown import ClassProgress, TaskProgress
 from fl_lightning.protocol.upload import Gathered, Reduction, Update, Upload, Weighted
 
 __all__ = [
+    "Accuracy",
     "Batch",
     "ClassProgress",
     "Client",
@@ -21,6 +22,7 @@ __all__ = [
     "CohortFit",
     "CohortModels",
     "DataNeeds",
+    "Evaluation",
     "EvaluationName",
     "Federation",
     "Gathered",

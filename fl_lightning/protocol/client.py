@@ -43,6 +43,7 @@ class Visit(NamedTuple):
     receives: bool = True
     sends: bool = True
     num_steps: int | None = None  # maximum; None: as many as the method asks for
+    broadcast: dict[str, Any] | None = None  # what the method sends down in addition to the weights; None: it is asked
 
 
 class GradientEstimator(Protocol):

@@ -87,6 +87,8 @@ class CohortModels:
         sum_over_ranks: adds a tensor up over the processes.
         batch_size: samples of an evaluation step.
         evaluate_one_before: as ``evaluate_one``, of personal models before their fits; None: all started from the global model.
+        accuracies_at_sites: accuracies on the clients' validation parts, which are at their sites: (K,) of the global model
+            that the round started from, and (K, K), row i the model of client i; None: the server has these samples.
     """
 
     clients: list[int]
@@ -95,6 +97,7 @@ class CohortModels:
     sum_over_ranks: Callable[[Tensor], Tensor]
     batch_size: int
     evaluate_one_before: dict[int, Evaluate] | None = None
+    accuracies_at_sites: Callable[[], tuple[Tensor, Tensor]] | None = None
 
     def evaluate(self, function: Callable[[Any], Tensor]) -> Tensor:
         """The results (clients, ...) of a function of the net for every client's model; every process must call it.

@@ -83,10 +83,14 @@ class Devices:
         self.file, self.deadline, self.partial_work = file, deadline, partial_work
         self.over_selection, self.lost_uploads = over_selection, lost_uploads
         self._devices = None if file is None else _read(file)
-        self._wanted = 0  # clients of a cohort, see drawn
 
     def __repr__(self) -> str:
         return f"Devices(file={self.file})"
+
+    @property
+    def speeds(self) -> list[list[float]]:
+        """The lines of the file, by client: its index and three speeds; empty without a file."""
+        return [[client, *device] for client, device in sorted((self._devices or {}).items())]
 
     def drawn(self, size: int, num_clients: int) -> int:
         """Clients to draw for a cohort of ``size``.
@@ -94,7 +98,7 @@ class Devices:
         Raises:
             ValueError: if there are not so many, or a client has no line in the file or is none of the federation.
         """
-        self._wanted, drawn = size, math.ceil(size * self.over_selection - 1e-9)
+        drawn = math.ceil(size * self.over_selection - 1e-9)
         if drawn > num_clients:
             raise ValueError(
                 f"data.devices.over_selection is {self.over_selection}, which draws {drawn} clients, but data.num_clients is "
@@ -110,22 +114,28 @@ class Devices:
             raise ValueError(f"data.devices.file is {self.file}, which has no line for client {missing[0]}: add one")
         return drawn
 
-    def awaited(self, num_visits: int) -> int:
-        """Uploads that end a round of so many visits: all, or with over-selection those of a cohort."""
-        return num_visits if self.over_selection == 1 else min(self._wanted, num_visits)
+    def awaited(self, num_visits: int, drawn: int) -> int:
+        """Uploads that end a round of so many visits: all, or with over-selection those of a cohort.
 
-    def finishes(self, visits: Sequence[Work], round: int, seed: int) -> tuple[list[Finish], float | None]:
+        Args:
+            num_visits: of the round, which has fewer than ``drawn`` if clients are away.
+            drawn: as :meth:`drawn` gives it, of which this is the inverse.
+        """
+        return num_visits if self.over_selection == 1 else min(int(drawn / self.over_selection + 1e-9), num_visits)
+
+    def finishes(self, visits: Sequence[Work], round: int, seed: int, drawn: int) -> tuple[list[Finish], float | None]:
         """How the visits of a round end, and the seconds until the round does; None: they take no time.
 
         Args:
             round: counted from 1.
+            drawn: clients that a round draws, as :meth:`drawn` gives it.
             seed: seed of the run; lost uploads depend on it, the round and the client.
         """
         times = [self._time(work) for work in visits]
         in_time = [self.deadline is None or seconds <= self.deadline for _, seconds in times]
         lost = [work.bytes_up > 0 and self._is_lost(work.client, round, seed) for work in visits]
         arriving = [row for row in range(len(visits)) if in_time[row] and not lost[row]]
-        awaited = self.awaited(len(visits))
+        awaited = self.awaited(len(visits), drawn)
         taken = sorted(sorted(arriving, key=lambda row: (times[row][1], row))[:awaited])
         finishes = [Finish(*times[row], row in taken) for row in range(len(visits))]
         if self._devices is None:

@@ -40,6 +40,7 @@ class Request:
         probes: whether the method's probe is requested.
         num_steps: maximum number of local steps of the visit; None: as many as the method asks for.
         max_steps: steps after which the visit is broken off; None: none.
+        returns_model: whether its model after the fit is requested, for evaluation.
     """
 
     round: int
@@ -55,6 +56,7 @@ class Request:
     probes: bool = True
     num_steps: int | None = None
     max_steps: int | None = None
+    returns_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Reply:
         probe: values that the method computes from the client's model, by name.
         bytes_down: bytes that the client received.
         bytes_up: bytes that it sent, without derived tensors.
+        model: weights and buffers of its model that the upload does not have, by name; empty unless the model was requested.
     """
 
     round: int
@@ -84,6 +87,33 @@ class Reply:
     probe: State = field(default_factory=State)
     bytes_down: int = 0
     bytes_up: int = 0
+    model: State = field(default_factory=State)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The message down to a client on whose validation part a model is evaluated.
+
+    Args:
+        round: counted from 1.
+        client: its index.
+        model: weights and buffers, by name.
+    """
+
+    round: int
+    client: int
+    model: State
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The message up from an evaluation.
+
+    Args:
+        accuracy: (1,) float64; NaN without samples.
+    """
+
+    accuracy: Tensor
 
 
 def pack(message: Any) -> Packed:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.report.costs import megabytes, time_of_rounds
+from fl_lightning.report.costs import megabytes, simulated_seconds, time_of_rounds
 from fl_lightning.report.forgetting import mean_after_first
 from fl_lightning.report.groups import Group, group_runs
 from fl_lightning.report.runs import Run
@@ -114,6 +114,8 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
         measures[f"{forgetting_name(name)}, mean"] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
     if "communication/total_up" in common:
         measures["MB up"] = lambda run: megabytes(run, "up")
+    if "communication/total_seconds" in common:
+        measures["simulated seconds"] = simulated_seconds
     measures[_SECONDS] = lambda run: time_of_rounds(run)[1]
     return measures
 

@@ -19,18 +19,17 @@ def communication(study: Study) -> Table | None:
         if np.isnan(down.mean):
             continue
         size = Spread(tuple(model_megabytes(run) for run in group.runs))
-        final = study.final_of(group)
+        final, simulated = study.final_of(group), Spread(tuple(simulated_seconds(run) for run in group.runs))
         megabytes_of = [number(of.mean, ",.0f" if of.mean >= 100 else ".3g") for of in (down, up, size)]
-        rows.append([group.label, *megabytes_of, spread(final)])
-        records.append(
-            {"method": group.label} | means_and_sds(("down_mb", "up_mb", "model_mb", "final"), (down, up, size, final))
-        )
+        rows.append([group.label, *megabytes_of, number(simulated.mean, ",.0f"), spread(final)])
+        names = ("down_mb", "up_mb", "model_mb", "simulated_seconds", "final")
+        records.append({"method": group.label} | means_and_sds(names, (down, up, size, simulated, final)))
     note = (
         "Megabytes (10^6 bytes) that the server sent to clients and they sent back in the whole run, and what the model takes "
-        "in float32; on task streams the models of all clients, without zeros. "
+        "in float32; on task streams the models of all clients, without zeros. Simulated seconds are those of data.devices. "
         f"{DASH} where it was not noted. Means over seeds."
     )
-    columns = ["method", "MB down", "MB up", "model, MB", "final accuracy"]
+    columns = ["method", "MB down", "MB up", "model, MB", "simulated s", "final accuracy"]
     return Table("communication", "Communication and model size", note, columns, rows, records) if rows else None
 
 
@@ -38,6 +37,12 @@ def megabytes(run: Run, direction: str) -> float:
     """All that went ``down`` or ``up``, in 10^6 bytes; NaN if it was not counted."""
     total = run.log.scalars.get(f"communication/total_{direction}")
     return float("nan") if total is None else float(total.values[-1]) / 1e6
+
+
+def simulated_seconds(run: Run) -> float:
+    """Simulated time of all rounds, in seconds; NaN without speeds of devices."""
+    total = run.log.scalars.get("communication/total_seconds")
+    return math.nan if total is None else float(total.values[-1])
 
 
 def model_megabytes(run: Run) -> float:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,6 +33,36 @@ _ABLATIONS = {
 }
 Pages = Callable[[Sequence[Group], int], Iterator[tuple[Sequence[Group], Figure]]]  # drawn of some groups in a round
 
+
+class _Cost(NamedTuple):
+    """A total over the rounds so far, which accuracy is drawn against."""
+
+    scalar: str
+    unit: float
+    axis: str
+    name: str
+    title: str
+    said: str
+
+
+_COSTS = (
+    _Cost(
+        "communication/total_up",
+        1e6,
+        "MB sent by the clients",
+        "communication",
+        "Accuracy by communication",
+        "what the clients had sent up by then",
+    ),
+    _Cost(
+        "communication/total_seconds",
+        1,
+        "simulated seconds",
+        "simulated_time",
+        "Accuracy by simulated time",
+        "the simulated time of the rounds so far (data.devices)",
+    ),
+)
 _MOST_FAMILIES = 10  # lines of an ablation
 _MOST_HEATMAPS = 12  # methods in one figure
 
@@ -265,30 +296,35 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     if table is None:
         return
 
-    def draw(axes: Axes, group: Group) -> None:
-        curves = [_against_upload(study, run) for run in group.runs if "communication/total_up" in run.log.scalars]
-        if curves:
-            rounds, values = common_curve([accuracy for accuracy, _ in curves])
-            sent = np.mean([upload.at(rounds) for _, upload in curves], axis=0)
-            figures.draw_band(axes, sent, values, palette[group], group.method)
-
-    shown = study.shown()
-    caption = f"{study.metric_name.capitalize()} against what the clients had sent up by then, mean over seeds. "
-    caption += figures.panels_note(shown)
-    figure = figures.by_condition(shown, draw, "MB sent by the clients", study.metric_name)
-    drawn = [Drawing("communication", "Accuracy by communication", caption, figure)]
+    drawn = [_over_cost(study, palette, cost) for cost in _COSTS if _has(study, cost.scalar)]
     sizes = {round(costs.model_megabytes(run), 6) for group in study.finished for run in group.runs}
     if len(sizes) > 1 and not any(map(np.isnan, sizes)):
-        groups = [group for some in shown.values() for group in some]
+        groups = [group for some in study.shown().values() for group in some]
         caption = "Final accuracy against the size of the model; bars of one standard deviation over seeds."
         drawn.append(Drawing("model_size", "Accuracy by model size", caption, figures.draw_sizes(study, groups, palette)))
     yield Section("Communication and model size", drawn, [table])
 
 
-def _against_upload(study: Study, run: Run) -> tuple[Curve, Curve]:
-    """The accuracy, and in its rounds the megabytes sent up by then."""
-    accuracy, total = study.accuracy(run), run.log.scalars["communication/total_up"]
-    return accuracy, Curve(accuracy.rounds, np.interp(accuracy.rounds, total.rounds, total.values) / 1e6)
+def _over_cost(study: Study, palette: Palette, cost: _Cost) -> Drawing:
+    """Accuracy against a total so far."""
+
+    def draw(axes: Axes, group: Group) -> None:
+        curves = [_against(study, run, cost) for run in group.runs if cost.scalar in run.log.scalars]
+        if curves:
+            rounds, values = common_curve([accuracy for accuracy, _ in curves])
+            spent = np.mean([total.at(rounds) for _, total in curves], axis=0)
+            figures.draw_band(axes, spent, values, palette[group], group.method)
+
+    shown = study.shown()
+    caption = f"{study.metric_name.capitalize()} against {cost.said}, mean over seeds. {figures.panels_note(shown)}"
+    figure = figures.by_condition(shown, draw, cost.axis, study.metric_name)
+    return Drawing(cost.name, cost.title, caption, figure)
+
+
+def _against(study: Study, run: Run, cost: _Cost) -> tuple[Curve, Curve]:
+    """The accuracy, and in its rounds the total of a cost by then."""
+    accuracy, total = study.accuracy(run), run.log.scalars[cost.scalar]
+    return accuracy, Curve(accuracy.rounds, np.interp(accuracy.rounds, total.rounds, total.values) / cost.unit)
 
 
 def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:

@@ -5,6 +5,8 @@ K. Pillutla, S. M. Kakade, Z. Harchaoui: Robust Aggregation for Federated Learni
 global model.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ class RFA(ByDistance):
 
     Args:
         iterations: R, at least 1; the paper uses 3.
-        nu: smallest distance that counts, above 0; the paper uses 1e-6.
+        nu: smallest distance that counts, above 0 and finite; the paper uses 1e-6.
 
     Raises:
         ValueError: if a value is out of range.
@@ -25,7 +27,7 @@ class RFA(ByDistance):
 
     def __init__(self, iterations: int = 3, nu: float = 1e-6) -> None:
         check_range("model.aggregation.iterations", iterations, at_least=1, hint="3 is the paper's")
-        check_range("model.aggregation.nu", nu, above=0, hint="1e-6 is the paper's")
+        check_range("model.aggregation.nu", nu, above=0, below=math.inf, hint="1e-6 is the paper's")
         self.iterations, self.nu = iterations, nu
 
     def shares(self, products: Tensor) -> Tensor:

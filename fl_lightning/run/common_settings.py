@@ -20,7 +20,7 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
     inputs = data.samples.input_record
     tensors = {f"{name} of model.net": f"{v.dtype} {tuple(v.shape)}" for name, v in method.net.state_dict().items()}
     frozen = dict((*method.net.named_parameters(), *method.net.named_buffers()))
-    of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "seed")}
+    of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "val_fraction", "seed")}
     return {
         "the version of fl-lightning": __version__,
         "shape of the samples": inputs.net_shape,

@@ -11,15 +11,20 @@ _MOST = 10
 
 
 class LostRounds:
-    """``count``, the number of rounds in a row without effect at the server: too few updates came, or its step was undone."""
+    """``count``, the number of rounds in a row without effect at the server: too few updates came, or its step was undone.
 
-    def __init__(self) -> None:
-        self.count = 0
+    Args:
+        at_sites: whether a client without a finite update may be one whose site sent no reply.
+    """
+
+    def __init__(self, at_sites: bool = False) -> None:
+        self.count, self._at_sites = 0, at_sites
         self._last_counted: RoundReport | None = None  # of the newest round with an effect
+        self._cure = "see the warnings of these rounds"  # of the newest round without one
         self._is_far_named = False
 
     def add(self, report: RoundReport, anybody_sends: bool) -> None:
-        """Count a round; a round without clients does not count.
+        """Count a round; a round for which no client was drawn does not count.
 
         Args:
             anybody_sends: if no client sends, the round is lost if every client's fit was.
@@ -27,7 +32,7 @@ class LostRounds:
         Raises:
             FloatingPointError: after ten in a row.
         """
-        if not report.clients:
+        if not report.clients and not report.missing:
             return
         arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
         if arrived and not report.undone:
@@ -35,11 +40,23 @@ class LostRounds:
             self.count, self._last_counted = 0, report
             return
         self.count += 1
+        why, in_a_row, self._cure = self._explained(report)
         if self.count == _MOST:
-            raise FloatingPointError(self._line(report))
+            raise FloatingPointError(f"{in_a_row}: {self._cure}")
         if self.count == 1 and report.lost:
-            why = _too_few_for_a_rule(report) or f"{_few_are_finite(report)} ({_nonfinite(report)}{self._before()})"
             warnings.warn(f"round {report.round} is lost: {why}", stacklevel=2)
+
+    def check_end(self) -> None:
+        """The run is over.
+
+        Raises:
+            FloatingPointError: if its last two rounds or more were without effect.
+        """
+        if self.count > 1:
+            raise FloatingPointError(
+                f"the last {self.count} rounds brought the server nothing, and the model is that of the round before them: "
+                f"{self._cure}"
+            )
 
     def _name_far_update(self, report: RoundReport) -> None:
         before = self._last_counted and self._last_counted.largest_norm
@@ -53,23 +70,30 @@ class LostRounds:
             stacklevel=3,
         )
 
-    def _line(self, report: RoundReport) -> str:
+    def _explained(self, report: RoundReport) -> tuple[str, str, str]:
+        """Why a round had no effect, the same of ten in a row, and what to do."""
+        in_a_row = f"in {_MOST} rounds in a row"
         if report.undone:
-            return (
-                f"{_MOST} rounds in a row were lost or undone (last: {what_blew_up(report)}): lower the learning rate of "
-                "model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
-            )
+            why = what_blew_up(report)
+            cure = "lower the learning rate of model.server_optimizer or model.optimizer, or set model.clip_local_gradients"
+            return why, f"{_MOST} rounds in a row were lost or undone (last: {why})", cure
+        if report.missing and not report.clients:
+            why = f"every upload was late or lost (clients {', '.join(map(str, report.missing))})"
+            return why, f"{why} {in_a_row}", "raise data.devices.deadline, or lower data.devices.lost_uploads"
         if (why := _too_few_for_a_rule(report)) is not None:
-            return f"{why}, {_MOST} rounds in a row: lower model.aggregation.hostile, or raise data.clients_per_round"
-        if not report.nonfinite:
-            return (
-                f"all clients weighed 0 in {_MOST} rounds in a row (last: {', '.join(map(str, report.clients))}): give some a "
-                "weight above 0 in update_weight"
+            cure = (
+                "lower model.aggregation.hostile, or have more clients in a round: data.clients_per_round, data.client_sampler"
             )
-        return (
-            f"{_few_are_finite(report)} in {_MOST} rounds in a row (last: {_nonfinite(report)}{self._before()}): lower "
-            "model.optimizer.lr or set model.clip_local_gradients"
-        )
+            return why, f"{why}, {in_a_row.removeprefix('in ')}", cure
+        if not report.nonfinite:
+            why = "all clients weighed 0"
+            last = f"last: {', '.join(map(str, report.clients))}"
+            return why, f"{why} {in_a_row} ({last})", "give some a weight above 0 in update_weight"
+        who = f"clients {', '.join(map(str, report.nonfinite))}{self._before()}"
+        why, cure = _few_are_finite(report), "lower model.optimizer.lr or set model.clip_local_gradients"
+        if self._at_sites:
+            cure = f"look at the sites of clients that sent no reply, as warnings say; if all did, {cure}"
+        return f"{why} ({who})", f"{why} {in_a_row} (last: {who})", cure
 
     def _before(self) -> str:
         """The client with the largest update in the last round that counted: clients that got its result may be innocent."""
@@ -96,10 +120,6 @@ def _too_few_for_a_rule(report: RoundReport) -> str | None:
     if not report.lost or 2 * finite < len(report.clients):
         return None
     return f"{finite} clients sent a finite update, fewer than model.aggregation needs"
-
-
-def _nonfinite(report: RoundReport) -> str:
-    return f"clients {', '.join(map(str, report.nonfinite))}"
 
 
 def _named(largest: tuple[float, int]) -> str:

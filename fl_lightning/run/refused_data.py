@@ -143,11 +143,11 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
     else:
         named = data.participation.num_rounds is not None
         size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
-    size = size if data.devices is None else data.devices.awaited(size)
+    size = size if data.devices is None else data.devices.awaited(size, data.participation.size)
     if size < aggregation.least:
         raise ValueError(
             f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "
-            f"{data.participation.said_by} gives {size}: raise data.clients_per_round, or lower model.aggregation.hostile"
+            f"{data.participation.said_by} gives {size}: have more clients in a round, or lower model.aggregation.hostile"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.algorithm import LocalTraining
+from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.run.round_callback import round_callbacks
 
@@ -24,6 +25,25 @@ def refuse_what_stays(method: Any, trainer: Trainer) -> None:
         raise ValueError(f"model.engine is flower, and {line}")
 
 
+def said_before(method: Any, trainer: Trainer, first: int) -> str:
+    """A line on the messages of evaluations at the sites in a run's rounds from ``first`` on; empty if there are none.
+
+    Args:
+        method: a ``FederatedModule`` with its data.
+        trainer: trainer of the fit.
+        first: counted from 1.
+    """
+    asking = [callback for callback in round_callbacks(trainer) if callback.evaluates_at_sites]
+    due = sum(any(callback.wants_models(round) for callback in asking) for round in range(first, trainer.max_steps + 1))
+    if due == 0 or not method.data.has_validation:
+        return ""
+    clients, size = method.data.participation.expected, num_bytes(dict(method.net.state_dict())) / 1e6
+    return (
+        f"Client forgetting at the sites: in {due} rounds {clients} x {clients + 1} = {clients * (clients + 1)} messages "
+        f"of {size:.3g} MB down, each with the model of a client for the samples of another"
+    )
+
+
 def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
     name, data, evaluates = type(method).__name__, method.data, trainer.limit_val_batches != 0
     if method.needs.data.public_samples or data.public_size > 0:
@@ -40,12 +60,12 @@ def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
         yield f"trainer.precision is {trainer.precision}, which sites do not follow: set it to 32-true"
     if trainer.world_size > 1:
         yield f"the trainer has {trainer.world_size} processes, of which sites know one: set trainer.devices to 1"
-    if evaluates and data.has_validation:
-        yield f"data.val_fraction is {data.val_fraction}, but validation parts stay at the sites: set it to 0"
     if evaluates and method.keeps_models:
         yield f"the personal models of {name} stay at the sites, where nothing is evaluated: set trainer.limit_val_batches to 0"
     for callback in round_callbacks(trainer):
-        rounds = range(1, trainer.max_steps + 1)
-        if callback.reads_clients or any(map(callback.wants_models, rounds)):
-            key = getattr(callback, "key", type(callback).__name__)
-            yield f"{key} reads clients' models or samples, which stay at the sites: set every and clients_every to 0"
+        asks = any(map(callback.wants_models, range(1, trainer.max_steps + 1)))
+        key = getattr(callback, "key", type(callback).__name__)
+        if callback.reads_clients:
+            yield f"{key} reads clients' samples or label counts, which stay at the sites: {callback.cure_at_sites}"
+        if asks and method.keeps_models:
+            yield f"{key} asks for the personal models of {name}, which stay at the sites: set every and clients_every to 0"

@@ -12,9 +12,17 @@ class RoundCallback(Callback):
     only_looks: bool = False
     """Whether the fit adds no round to the run of its checkpoint; it can then have other settings."""
 
+    cure_at_sites: str = "set every to 0"
+    """What to do about it in a real federation, whose data module has no samples of clients, if it reads some."""
+
     @property
     def reads_clients(self) -> bool:
-        """Whether it reads clients' samples or label counts from the data module, which has none of a real federation."""
+        """Whether it reads clients' samples or label counts from the data module."""
+        return False
+
+    @property
+    def evaluates_at_sites(self) -> bool:
+        """Whether it asks the sites of a real federation to evaluate models on their clients' validation parts."""
         return False
 
     def wants_models(self, round: int) -> bool:

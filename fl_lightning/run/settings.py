@@ -2,7 +2,7 @@
 
 These can change: the number of rounds (``trainer.max_steps``, ``data.cohorts`` for later rounds), the intervals of evaluating,
 watching, logging and saving (``trainer.val_check_interval``, ``data.monitor_test``, ``callbacks``, loggers), the places of data
-and results (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths in sources) and of
+and results (``data.root``, ``data.storage``, ``data.num_workers``, ``trainer.default_root_dir``, paths of files) and of
 clients' states (``model.client_state``), and the devices (``trainer.accelerator``, ``devices``, ``num_nodes``, ``strategy``,
 ``model.engine``, ``data.eval_batch_size`` where whole sets are evaluated). Everything else affects training or measuring, and
 must stay the same. Settings are read from the objects, and from the config, if there is one, where an object hides them.
@@ -17,12 +17,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data import FederatedDataModule, Trace
 from fl_lightning.functional.schedules import build_schedule
 from fl_lightning.losses import Loss
 from fl_lightning.run.round_callback import round_callbacks
@@ -33,12 +34,13 @@ Settings = dict[str, Any]  # key of the command line -> number, text, truth valu
 _MAY_CHANGE = {
     *("model.engine", "model.client_state"),
     *("data.root", "data.storage", "data.num_workers", "data.monitor_test", "data.eval_batch_size"),
-    "data.partition.clients",  # a file; its content assigns samples to clients
+    # Files; their contents are compared.
+    *("data.partition.clients", "data.client_sampler.file", "data.devices.file"),
 }
 _LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: the part of a set that is evaluated
 _EVALUATION_BATCH = "data.eval_batch_size"
 _BUILT = ("net", "lr_scheduler", "client_lr_scheduler")  # like optimizers, described by the objects that they build
-_COHORTS = "data.cohorts"
+_COHORTS, _THERE, _SPEEDS = "data.cohorts", "who is there by data.client_sampler.file", "speeds in data.devices.file"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
 _LONGEST = 60  # characters of a value in a message
@@ -73,7 +75,7 @@ class RunSettings:
         settings |= {f"{name} of the samples": value for name, value in data.samples.input_record._asdict().items()}
         shards = data.shards
         settings[_HOLDERS] = digest(shards.train, shards.train_start, shards.validation, data.train_set.targets)
-        settings = {**self.of_config, **settings}
+        settings = {**self.of_config, **settings, **_contents(data)}
         whole = set(limits.values()) == {"1.0"}
         may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
         return {key: value for key, value in settings.items() if key not in may_change}
@@ -167,9 +169,10 @@ def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
 
 
 def _so_far(settings: Settings, rounds: int) -> Settings:
-    """Settings with the cohorts of finished rounds only."""
-    cohorts = settings.get(_COHORTS)
-    return settings if cohorts is None else {**settings, _COHORTS: cohorts[:rounds]}
+    """Settings with the cohorts, or the lines of a trace, of finished rounds only."""
+    return {
+        key: value[:rounds] if key in (_COHORTS, _THERE) and value is not None else value for key, value in settings.items()
+    }
 
 
 def _differing(saved: Settings, present: Settings) -> dict[str, tuple[Any, Any]]:
@@ -199,6 +202,17 @@ def _shown(here: Any, there: Any) -> tuple[str, str]:
 def _shortened(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _contents(data: FederatedDataModule) -> Settings:
+    """What is in the files of a trace, by round, and of devices."""
+    contents, sampler = Settings(), data.participation.sampler
+    if isinstance(sampler, Trace):
+        rounds = (sampler.there(round, data.num_clients, data.seed) for round in range(1, (sampler.num_rounds or 0) + 1))
+        contents[_THERE] = [digest(torch.from_numpy(there)) for there in rounds]
+    if data.devices is not None and data.devices.speeds:
+        contents[_SPEEDS] = digest(torch.tensor(data.devices.speeds, dtype=torch.float64))
+    return contents
 
 
 def _options(thing: Any) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,12 @@ def train(message: Message, context: Context) -> Message:
     return _passed_on("train", message, context)
 
 
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate a model on the client's validation part."""
+    return _passed_on("evaluate", message, context)
+
+
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Compare settings."""

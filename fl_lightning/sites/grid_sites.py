@@ -30,11 +30,11 @@ class GridSites(Sites):
         deadline: seconds in which all sites must be there before the first round, and in which a round waits for replies.
 
     Raises:
-        ValueError: if ``deadline`` is not above 0.
+        ValueError: if ``deadline`` is not above 0 or not finite.
     """
 
     def __init__(self, grid: Grid, deadline: float) -> None:
-        check_range("deadline", deadline, above=0)
+        check_range("deadline", deadline, above=0, below=math.inf, hint="it is in seconds")
         self._grid, self._deadline = grid, deadline
         self._nodes: dict[int, int] = {}  # client -> node
         self._asked: dict[int, float] = {}  # node -> time from which it is asked again
@@ -55,10 +55,17 @@ class GridSites(Sites):
             time.sleep(_PAUSE)
 
     def visit(self, round: int, requests: Mapping[int, Packed]) -> dict[int, Packed]:
+        return self._ask("train", round, requests, f"round {round} is without client")
+
+    def evaluate(self, round: int, models: Mapping[int, Packed]) -> dict[int, Packed]:
+        return self._ask("evaluate", round, models, f"client forgetting of round {round} is without the data of client")
+
+    def _ask(self, kind: str, round: int, requests: Mapping[int, Packed], without: str) -> dict[int, Packed]:
+        """Send messages, by client, and wait for the replies; warns of each client without one, in words that begin so."""
         self._say(*self._get_to_know())
         client_of = {self._nodes[client]: client for client in requests}
         contents = {node: to_records(*to_plain(requests[client])) for node, client in client_of.items()}
-        waiting = self._send("train", contents, str(round))
+        waiting = self._send(kind, contents, str(round))
         problems = dict.fromkeys(client_of.keys() - waiting.values(), "its SuperNode is not connected")
         end, replies = time.monotonic() + self._deadline, dict[int, Packed]()
         while waiting and time.monotonic() < end:
@@ -71,7 +78,7 @@ class GridSites(Sites):
             time.sleep(_PAUSE if waiting else 0)
         problems |= dict.fromkeys(waiting.values(), f"its site sent no reply within {self._deadline:g} s")
         for node, why in problems.items():
-            warnings.warn(f"round {round} is without client {client_of[node]}: {why}", stacklevel=1)
+            warnings.warn(f"{without} {client_of[node]}: {why}", stacklevel=1)
         return replies
 
     def _get_to_know(self) -> list[str]:

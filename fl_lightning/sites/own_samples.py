@@ -9,8 +9,9 @@ from torch import Tensor
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset
-from fl_lightning.data.shards import ClientShards, shards_of_parts
+from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients
 from fl_lightning.functional.partition.parts import Parts
+from fl_lightning.functional.random_streams import numpy_stream
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,15 @@ class OwnSamples(FederatedSplit):
         return cls(split.partition, split.num_clients, split.public_size, split.seed, client)
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
-        """All samples train: nothing is evaluated at a site."""
-        sizes = torch.zeros(self.num_clients, dtype=torch.int64)
-        nothing = Parts(private[:0], sizes)
-        train = Parts(private, sizes.index_fill(0, torch.tensor(self.client), len(private)))
-        return shards_of_parts(train, nothing, dataset.train.targets, len(dataset.classes))
+        """All samples are the client's, for training and validation."""
+        targets, classes = dataset.train.targets, len(dataset.classes)
+        rng = numpy_stream(self.seed, -1, -1, "validation split")
+        own = split_clients(Parts.of([private]), targets, classes, val_fraction, rng)
+        nobody = torch.zeros(self.num_clients, dtype=torch.int64)
+        train, validation = (
+            Parts(part, nobody.index_fill(0, torch.tensor(self.client), len(part))) for part in (own.train, own.validation)
+        )
+        return shards_of_parts(train, validation, targets, classes)
 
 
 class OwnData(FederatedDataModule):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Listener
 from pathlib import Path
@@ -14,8 +13,10 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
+from fl_lightning.functional.aggregation import State
+from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule, channels_last
-from fl_lightning.protocol import Request, pack, unpack
+from fl_lightning.protocol import Accuracy, Evaluation, Reply, Request, pack, predict_in_batches, unpack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.sites.link import Parcel, receive, send, socket_of
 from fl_lightning.sites.plain_values import from_plain, to_plain
@@ -49,27 +50,50 @@ class Site:
         """The reply to a message of the server.
 
         Args:
-            kind: ``query``, which compares settings, or ``train``, a visit.
-            message: without arrays and with ``common`` for a query, else a packed :class:`Request`.
+            kind: ``query``, which compares settings, ``train``, a visit, or ``evaluate``.
+            message: without arrays and with ``common`` for a query, else a packed :class:`Request` or :class:`Evaluation`.
 
         Raises:
             ValueError: if the message is not for this client.
         """
-        return self._compare(message.numbers) if kind == "query" else self._visit(message)
+        return {"query": self._compare, "train": self._visit, "evaluate": self._evaluate}[kind](message)
 
-    def _compare(self, numbers: Mapping[str, Any]) -> Parcel:
+    def _compare(self, message: Parcel) -> Parcel:
         facts: dict[str, Any] = {"client": self.client, "num_train": self.data.num_train(self.client)}
-        if line := differences(json.loads(numbers["common"]), common_settings(self.method, self.data)):
+        if line := differences(json.loads(message.numbers["common"]), common_settings(self.method, self.data)):
             facts["refusal"] = f"the site of client {self.client} has other settings than the server: {line}"
         return Parcel(facts, {})
 
     def _visit(self, message: Parcel) -> Parcel:
         request = unpack(Request, from_plain(*message))
-        if request.client != self.client:
-            raise ValueError(f"a request for client {request.client} came to the site of client {self.client}")
+        self._check_client(request.client)
         stamp = request.state
         reply = self._engine.visit(replace(request, state=self._states.read(stamp)))
-        return to_plain(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp))))
+        model = self._unsent(reply) if request.returns_model else {}
+        return to_plain(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp), model=model)))
+
+    def _unsent(self, reply: Reply) -> State:
+        """Weights and buffers of the client's model that its upload does not have as they are."""
+        model = self._engine.used_model(self._engine.working_state, reply.state)
+        sent = {
+            name: tensor
+            for part in ("weights", "buffers")
+            if part in reply.upload
+            for name, tensor in reply.upload[part].tensors.items()
+        }
+        return {name: tensor for name, tensor in model.items() if name not in sent or not tensor.equal(sent[name])}
+
+    def _evaluate(self, message: Parcel) -> Parcel:
+        request = unpack(Evaluation, from_plain(*message))
+        self._check_client(request.client)
+        inputs, targets, owner = self.data.evaluation.validation_samples([self.client])
+        self._engine.load({name: tensor.to(self.method.device) for name, tensor in request.model.items()})
+        logits = predict_in_batches(self._engine.net, self.data.eval_batch_size, inputs)
+        return to_plain(pack(Accuracy(accuracy_by_owner(logits, targets, owner, 1))))
+
+    def _check_client(self, client: int) -> None:
+        if client != self.client:
+            raise ValueError(f"a request for client {client} came to the site of client {self.client}")
 
 
 def serve(site: Site, folder: Path) -> None:

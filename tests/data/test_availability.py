@@ -48,7 +48,9 @@ def test_day_and_night():
 def test_a_trace(tmp_path):
     """Client 5 has no line; in round 3 nobody is there."""
     (tmp_path / "trace.csv").write_text("0,1,1,0,0\n4,0,1,0,1\n\n1,1,0,0,1\n")
-    assert cohorts(Trace(str(tmp_path / "trace.csv")), 4) == [[0, 1], [0, 4], [], [1, 4]]
+    trace = Trace(str(tmp_path / "trace.csv"))
+    assert cohorts(trace, 4) == [[0, 1], [0, 4], [], [1, 4]]
+    assert (trace.largest(5, 4), trace.largest(5, 1)) == (2, 1)  # two are there at most
 
 
 @pytest.mark.parametrize(

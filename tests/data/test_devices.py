@@ -19,8 +19,8 @@ def speeds(tmp_path):
     return str(tmp_path / "speeds.csv")
 
 
-def ends(devices: Devices, works=WORK, round: int = 1) -> tuple[list[tuple[int, float, bool]], float | None]:
-    finishes, seconds = devices.finishes(works, round, seed=0)
+def ends(devices: Devices, works=WORK, round: int = 1, drawn: int = 3) -> tuple[list[tuple[int, float, bool]], float | None]:
+    finishes, seconds = devices.finishes(works, round, seed=0, drawn=drawn)
     return [tuple(finish) for finish in finishes], seconds
 
 
@@ -65,7 +65,7 @@ def test_as_many_are_taken_as_asked_for(tmp_path, factor, size):
     (tmp_path / "same.csv").write_text(HEAD + "".join(f"{client},1,1,1\n" for client in range(count)))
     devices = Devices(str(tmp_path / "same.csv"), over_selection=factor)
     works = [Work(client, 1, 1.0, 1, 1) for client in range(devices.drawn(size, count))]
-    assert sum(finish[2] for finish in ends(devices, works)[0]) == size
+    assert sum(finish[2] for finish in ends(devices, works, drawn=len(works))[0]) == size
 
 
 def test_lost_uploads():

@@ -1,11 +1,13 @@
 """Clients that are late, work less or lose their upload, in the rounds of methods."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from fl_lightning import SCAFFOLD, FedAvg, FedNova
+from fl_lightning import SCAFFOLD, FedAvg, FedDisco, FedNova
 from fl_lightning.callbacks import Communication
-from fl_lightning.data import Devices
+from fl_lightning.data import Devices, Trace
 from fl_lightning.privacy import UserLevelDP
 
 COHORT = [0, 1, 2, 3]  # of 4, 6, 4 and 2 local steps
@@ -57,11 +59,39 @@ def test_partial_work_equals_a_plain_loop(tiny, speeds, engine, method):
 
 
 def test_a_round_without_any_upload_leaves_the_model(tiny, speeds):
-    """No client counts, and none is blamed."""
-    trained = tiny.train(FedAvg, tiny.new_data(cohorts=[COHORT] * 2, devices=Devices(speeds, deadline=1e-9)))
+    """It is lost, with a warning that says so; ten in a row end the run, with what to do."""
+
+    def train(rounds):
+        return tiny.train(FedAvg, tiny.new_data(cohorts=[COHORT] * rounds, devices=Devices(speeds, deadline=1e-9)))
+
+    with pytest.warns(UserWarning, match=r"^round 1 is lost: every upload was late or lost \(clients 0, 1, 2, 3\)$"):
+        trained = train(2)
     tiny.assert_same(trained.net, tiny.new_net(), atol=0)
-    assert [report.missing for report in trained.reports] == [COHORT] * 2
-    assert trained.lost_rounds.count == 0
+    assert [(report.missing, report.lost) for report in trained.reports] == [(COHORT, True)] * 2
+    assert trained.lost_rounds.count == 2
+    words = "every upload was late or lost .* in 10 rounds in a row: raise data.devices.deadline, or lower data.devices.lost_u"
+    with pytest.warns(UserWarning, match="^round 1 is lost"), pytest.raises(FloatingPointError, match=words):
+        train(10)
+
+
+def test_shares_of_a_cohort_are_without_those_that_are_missing(tiny, speeds):
+    """FedDisco's, as without the late client."""
+    late = tiny.train(FedDisco, tiny.new_data(cohorts=[COHORT] * 2, devices=Devices(speeds, deadline=5.0)))
+    without = tiny.train(FedDisco, tiny.new_data(cohorts=[COHORT[:3]] * 2))
+    tiny.assert_same(late.net, without.net, atol=0)
+
+
+def test_a_broadcast_is_made_once_for_each_client(tiny, speeds):
+    asked = []
+
+    class Counting(SCAFFOLD):
+        def broadcast(self, client):
+            asked.append(client)
+            return super().broadcast(client)
+
+    tiny.train(Counting, tiny.new_data(cohorts=[COHORT], devices=Devices(speeds, deadline=5.0)))
+    before_round_1 = len(asked) - len(COHORT)  # engines are tried before
+    assert asked[before_round_1:] == COHORT
 
 
 def test_lost_uploads_over_a_stop(fit, tiny, tmp_path):
@@ -93,6 +123,26 @@ def test_other_settings_of_devices_do_not_go_on(fit, tiny, tmp_path):
     run(0.1).save_checkpoint(tmp_path / "run.ckpt")
     with pytest.raises(ValueError, match=r"data\.devices\.lost_uploads is 0\.2, 0\.1 in the run"):
         run(0.2, tmp_path / "run.ckpt", rounds=3)
+
+
+def test_files_can_move_but_not_change(fit, tiny, speeds, tmp_path):
+    """Of a trace, only rounds that the run has had must stay as they are."""
+
+    def run(trace: str, devices: str, ckpt_path=None, rounds=2):
+        (tmp_path / "trace.csv").write_text(trace)
+        sampler = Trace(str((tmp_path / "trace.csv").rename(tmp_path / f"trace_{rounds}.csv")))
+        data = tiny.new_data(cohorts=None, clients_per_round=2, client_sampler=sampler, devices=Devices(devices))
+        return fit(FedAvg(tiny.new_net(), engine="sequential"), data, rounds, ckpt_path, precision="64-true")
+
+    checkpoint, other = tmp_path / "run.ckpt", tmp_path / "other.csv"
+    other.write_text(Path(speeds).read_text())
+    run("0,1,1\n1,1,0\n", speeds).save_checkpoint(checkpoint)
+    run("0,1,1,1\n1,1,0,1\n", str(other), checkpoint, 3)
+    with pytest.raises(ValueError, match=r"who is there by data\.client_sampler\.file is \["):
+        run("0,1,1,1\n1,0,0,1\n", speeds, checkpoint, 3)
+    other.write_text(other.read_text().replace("1,1000000.0", "1,5"))
+    with pytest.raises(ValueError, match=r"speeds in data\.devices\.file is [0-9a-f]{8}, [0-9a-f]{8} in the run"):
+        run("0,1,1,1\n1,1,0,1\n", str(other), checkpoint, 3)
 
 
 def test_user_level_privacy_refuses_devices(tiny):

@@ -5,18 +5,34 @@ from recorded import RecordWriter
 
 from fl_lightning.report import costs
 from fl_lightning.report.runs import read_runs
+from fl_lightning.report.sections import sections
 
 
 def test_communication(write_run, study):
     totals = {"communication/total_down": {1: 1e6, 2: 2e6}, "communication/total_up": {1: 5e5, 2: 1e6}}
     write_run("a", {2: 0.5}, scalars=totals, results={"rounds": 2, "model_megabytes": 0.25})
-    write_run("b", {2: 0.5}, model="FedProx", scalars=totals)
+    write_run("b", {2: 0.5}, model="FedProx", scalars=totals | {"communication/total_seconds": {1: 40.0, 2: 1234.6}})
     write_run("c", {2: 0.5}, model="FedNova")
     table = costs.communication(study())
     assert table.rows == [
-        ["FedAvg, CrossEntropy", "2", "1", "0.25", "0.500"],
-        ["FedProx, CrossEntropy", "2", "1", "-", "0.500"],
+        ["FedAvg, CrossEntropy", "2", "1", "0.25", "-", "0.500"],
+        ["FedProx, CrossEntropy", "2", "1", "-", "1,235", "0.500"],
     ]
+
+
+def test_accuracy_over_simulated_seconds(write_run, study):
+    """Two runs, whose rounds took 30 and 50 s: means over seeds at rounds 1 and 2. A run without devices is left out."""
+    for seed, a_round in enumerate((30.0, 50.0)):
+        seconds = {"communication/total_seconds": {1: a_round, 2: 2 * a_round}}
+        totals = {f"communication/total_{way}": {1: 1e6, 2: 2e6} for way in ("up", "down")}
+        write_run("a", {1: 0.25, 2: 0.5 + seed / 4}, seed=seed, scalars=totals | seconds)
+    write_run("b", {1: 0.5, 2: 0.5}, model="FedNova", scalars=totals)
+    drawings = {drawing.name: drawing for section in sections(study(), []) for drawing in section.drawings}
+    (axes,) = drawings["simulated_time"].figure.axes
+    assert axes.get_xlabel() == "simulated seconds"
+    (line,) = axes.lines
+    assert line.get_xydata().tolist() == [[40.0, 0.25], [80.0, 0.625]]
+    assert len(drawings["communication"].figure.axes[0].lines) == 2
 
 
 def test_time_leaves_gaps_and_pauses_out(write_run):

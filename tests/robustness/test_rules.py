@@ -142,7 +142,7 @@ def test_fewer_vectors_than_a_rule_needs_are_refused(rule, least):
         (lambda: Krum(-1), "model.aggregation.hostile is -1, must be at least 0"),
         (lambda: Krum(kept=0), "model.aggregation.kept is 0, must be at least 1: 1 is Krum"),
         (lambda: RFA(0), "model.aggregation.iterations is 0, must be at least 1: 3 is the paper's"),
-        (lambda: RFA(nu=0.0), "model.aggregation.nu is 0.0, must be above 0: 1e-6 is the paper's"),
+        (lambda: RFA(nu=0.0), "model.aggregation.nu is 0.0, must be above 0 and finite: 1e-6 is the paper's"),
         (lambda: CenteredClipping(math.inf), "model.aggregation.radius is inf, must be above 0 and finite: it is the norm of"),
         (lambda: CenteredClipping(iterations=0), "model.aggregation.iterations is 0, must be at least 1: 1 is the paper's"),
     ],

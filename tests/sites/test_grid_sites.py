@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import SCAFFOLD, Ditto, FedAvg, FedPer, FedProx, FedReg
-from fl_lightning.callbacks import ClientForgetting, LabelCounts
+from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy
 from fl_lightning.data import Dirichlet, FederatedDataModule, from_arrays
 from fl_lightning.engines.flower import connected
 from fl_lightning.losses import TruncatedCrossEntropy
@@ -44,13 +44,14 @@ CLIENTS, CPU = 4, torch.device("cpu")
 class SomeGrid:
     """Nodes in this process, one a site, which answer at once. Messages and records are Flower's.
 
-    Of the nodes in ``silent_at_training`` no visit is answered, those in ``broken_at_training`` answer with an error.
+    Messages of a kind and a node that are in ``silent`` are not answered, those in ``broken`` with an error.
     """
 
     def __init__(self, sites: dict[int, Site]) -> None:
         self.sites = sites
-        self.silent_at_training: set[int] = set()
-        self.broken_at_training: set[int] = set()
+        self.silent: set[tuple[str, int]] = set()
+        self.broken: set[tuple[str, int]] = set()
+        self.kinds: list[str] = []  # of all messages
         self._answers: dict[str, Message] = {}
         self._number = 0
 
@@ -66,11 +67,11 @@ class SomeGrid:
         self._number += 1
         number, node = str(self._number), message.metadata.dst_node_id
         message.metadata.__dict__["_message_id"] = number
-        trains = message.metadata.message_type == "train"
-        if trains and node in self.broken_at_training:
+        self.kinds.append(kind := message.metadata.message_type)
+        if (kind, node) in self.broken:
             self._answers[number] = Message(Error(1, "the disk of the site is full"), reply_to=message)
-        elif not (trains and node in self.silent_at_training):
-            reply = self.sites[node].answer(message.metadata.message_type, from_records(message.content))
+        elif (kind, node) not in self.silent:
+            reply = self.sites[node].answer(kind, from_records(message.content))
             self._answers[number] = Message(to_records(*reply), reply_to=message)
         return number
 
@@ -154,6 +155,44 @@ def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
     same(method, simulated)
 
 
+@pytest.fixture
+def logged(monkeypatch):
+    """The tensors that callbacks log, by name and round."""
+    seen = {}
+    for module in ("client_forgetting", "per_class_accuracy"):
+        add = lambda trainer, tensors, round: seen.update({(name, round): tensor for name, tensor in tensors.items()})  # noqa: E731
+        monkeypatch.setattr(f"fl_lightning.callbacks.{module}.log_tensors", add)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "FedReg"])
+def test_client_forgetting_is_that_of_the_simulation(name, run, logged, tmp_path, capsys):
+    """F_ki of each round in every bit, measured at the sites; said before the first message, with their number."""
+    grid = SomeGrid(sites_of(name, tmp_path, val_fraction=0.3))
+    callbacks = [ClientForgetting(every=2, at_sites=True), PerClassAccuracy(every=0, clients_every=2)]
+    given = {"callbacks": callbacks, "limit_val_batches": 1.0}
+    run(name, grid, data=digits(val_fraction=0.3, monitor_test=1), **given)
+    assert "at the sites: in 2 rounds 3 x 4 = 12 messages of 0.0" in capsys.readouterr().out
+    assert grid.kinds.count("evaluate") == 2 * 12
+    ours = dict(logged)
+    logged.clear()
+    run(name, data=digits(val_fraction=0.3, monitor_test=1), **given)
+    assert ours.keys() == logged.keys() >= {("clients/accuracy_after", 2), ("clients/class_accuracy", 4)}
+    for key, tensor in logged.items():
+        torch.testing.assert_close(ours[key], tensor, rtol=0, atol=0, msg=str(key))
+
+
+def test_client_forgetting_goes_on_without_a_site(run, logged, tmp_path):
+    """One that does not answer has no column; one that made no visit has no row either."""
+    grid = SomeGrid(sites_of("FedAvg", tmp_path, val_fraction=0.3))
+    grid.silent = {("train", 100 - 1), ("evaluate", 100 - 2)}
+    data = digits(val_fraction=0.3, cohorts=[[0, 1, 2]])
+    with pytest.warns(UserWarning, match="client forgetting of round 1 is without the data of client 2: its site sent no"):
+        run("FedAvg", grid, 1, 1.0, data=data, callbacks=[ClientForgetting(every=1, at_sites=True)])
+    assert logged["clients/cohort", 1].tolist() == [0, 2]
+    assert logged["clients/accuracy_after", 1].isnan().tolist() == [[False, True]] * 2
+
+
 def test_a_site_that_was_ahead_follows_a_resumed_server(run, fit, tmp_path):
     """The server goes back to round 2 of 4; the sites' states of rounds 3 and 4 do not count."""
     grid, checkpoints = SomeGrid(sites_of("SCAFFOLD", tmp_path / "sites")), tmp_path / "checkpoints"
@@ -191,7 +230,7 @@ def test_only_the_newest_states_are_kept(tmp_path):
 def test_a_site_that_never_answers_is_left_out(run, tmp_path):
     """After the deadline; the round goes on with the mean of the others, which a plain loop gives too."""
     grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2]])
-    grid.silent_at_training = {100 - 1}
+    grid.silent = {("train", 100 - 1)}
     with pytest.warns(UserWarning, match="round 1 is without client 1: its site sent no reply within 1 s"):
         method, reports = run("FedAvg", grid, 1, 1.0, data=data)
     assert (reports[0].nonfinite, reports[0].num_updates) == ([1], 2)
@@ -201,7 +240,7 @@ def test_a_site_that_never_answers_is_left_out(run, tmp_path):
 
 def test_a_site_with_an_error_is_left_out_and_named(run, tmp_path):
     grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2]])
-    grid.broken_at_training = {100 - 2}
+    grid.broken = {("train", 100 - 2)}
     with pytest.warns(UserWarning, match="round 1 is without client 2: the disk of the site is full"):
         _, reports = run("FedAvg", grid, 1, data=data)
     assert reports[0].nonfinite == [2]
@@ -269,16 +308,16 @@ def other_shape() -> FederatedDataModule:
 @pytest.mark.parametrize(
     ("settings", "trainer", "words"),
     [
-        (
-            {"data": {"val_fraction": 0.1}},
-            {"limit_val_batches": 1.0},
-            "data.val_fraction is 0.1, but validation parts stay at",
-        ),
         ({"data": {"public_size": 10}}, {}, "FedAvg with data.public_size 10 needs public samples at every site"),
         ({}, {"precision": "64-true"}, "trainer.precision is 64-true, which sites do not follow: set it to 32-true"),
         ({"name": "FedPer"}, {"limit_val_batches": 1.0}, "the personal models of FedPer stay at the sites"),
-        ({}, {"callbacks": [ClientForgetting(every=2)]}, "callbacks.client_forgetting reads clients' models or samples"),
-        ({}, {"callbacks": [LabelCounts(every=2)]}, "callbacks.label_counts reads clients' models or samples"),
+        ({}, {"callbacks": [ClientForgetting(every=2)]}, "callbacks.client_forgetting reads clients' samples or label counts"),
+        (
+            {"name": "FedPer"},
+            {"callbacks": [ClientForgetting(every=2, at_sites=True)]},
+            "callbacks.client_forgetting asks for the personal models of FedPer, which stay at the sites",
+        ),
+        ({}, {"callbacks": [LabelCounts(every=2)]}, "callbacks.label_counts reads clients' samples or label counts"),
         ({"method": {"privacy": DPSGD(noise_multiplier=1.0)}}, {}, "model.privacy draws its noise from"),
     ],
 )
@@ -299,8 +338,11 @@ def test_flower_needs_a_server_app(fit):
 
 def test_all_samples_of_a_site_are_its_clients(tmp_path):
     """Those of its own source, whatever the partition of the server's config."""
-    site = Site(make("FedAvg"), own_data(2)("digits", num_clients=CLIENTS, clients_per_round=2), 2, tmp_path, CPU)
-    assert site.data.num_train(2) == len(site.data.train_set)
+    data = own_data(2)("digits", num_clients=CLIENTS, clients_per_round=2, val_fraction=0.1)
+    site = Site(make("FedAvg"), data, 2, tmp_path, CPU)
+    whole = len(site.data.train_set)
+    assert site.data.num_train(2) == int(0.9 * whole)
+    assert len(site.data.shards.validation_indices(2)) == whole - int(0.9 * whole)
     assert [site.data.num_train(client) for client in (0, 1, 3)] == [0, 0, 0]
     assert site.data.label_counts[2].equal(site.data.train_set.targets.bincount(minlength=10))
 
