@@ -13,8 +13,7 @@ from fl_lightning.evaluation.refits import refit
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, RoundReport, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Client, RoundReport, Visit, overridden
 
 
 class PseudoDataFisher(FederatedCallback):

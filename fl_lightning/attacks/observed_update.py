@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Visit
+from fl_lightning.protocol import State, Visit
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.state.checkpoint import read_checkpoint
 

@@ -9,12 +9,10 @@ from typing import Unpack
 import torch
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import Net, Update
-from fl_lightning.protocol import Reduction
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.protocol import Reduction, State
 
 
 class FedACG(FedProx):

@@ -11,11 +11,9 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 
 class FedCM(FederatedModule):

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.functional.aggregation import State
 from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 _KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
 

@@ -9,12 +9,10 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
 from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import ArgumentsButWeighting
 
 
 class FedDyn(FederatedModule):

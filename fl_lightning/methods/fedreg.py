@@ -16,14 +16,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
+from fl_lightning.protocol import Batch, Client, State
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by

@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, Client, ClientState
+from fl_lightning.protocol import Batch, Client, ClientState, State
 
 
 class FedRoD(FederatedModule):

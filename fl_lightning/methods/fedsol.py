@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.methods.fedsam import norm_of, refuse_dp_sgd, shifted_gradients
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Learner
-from fl_lightning.protocol.hooks import overridden
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, Learner, overridden
 
 _TEMPERATURE = 3.0  # of the distillation in the authors' code
 _TINY = 1e-12

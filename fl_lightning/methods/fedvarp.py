@@ -11,12 +11,9 @@ from typing import Unpack
 import torch
 from torch import nn
 
-from fl_lightning.algorithm import ServerWeighting
-from fl_lightning.functional.aggregation import State
 from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
+from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
 
 class FedVARP(FederatedModule):

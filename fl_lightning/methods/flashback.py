@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, Upload, Weighted, predict_in_batches
-from fl_lightning.run.arguments import CommonArguments
 
 DistillationSchedule = Literal["decayed", "constant"]
 

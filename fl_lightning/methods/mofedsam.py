@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_range
 from fl_lightning.methods.fedcm import FedCM
 from fl_lightning.methods.fedsam import refuse_dp_sgd, sharp_gradients
-from fl_lightning.module import Net
+from fl_lightning.module import CommonArguments, Net
 from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
 
 
 class MoFedSAM(FedCM):

@@ -11,10 +11,8 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, ClientState
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, ClientState, State
 
 
 class PFedMe(FederatedModule):

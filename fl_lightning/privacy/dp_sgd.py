@@ -20,13 +20,10 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.protocol import Batch, Client, NetInputs
-from fl_lightning.protocol.client import Gradients, Losses, Penalty
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Batch, Client, Gradients, Losses, NetInputs, Penalty, Protection, State
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision

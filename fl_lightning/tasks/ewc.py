@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client
+from fl_lightning.protocol import Client, State
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 

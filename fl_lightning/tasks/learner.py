@@ -21,8 +21,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
 

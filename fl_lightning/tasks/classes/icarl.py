@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted, predict_in_batches
-from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.protocol import Client, Inputs, Reduction, Upload, Weighted, predict_in_batches
 from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.replay import Replay

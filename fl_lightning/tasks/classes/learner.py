@@ -15,11 +15,9 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.shards_of_tasks import ArrivedClasses
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, State, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
 from fl_lightning.tasks.clock import Pace, TaskClocks
