@@ -25,9 +25,6 @@ class ClientForgetting(FederatedCallback):
 
     key = "callbacks.client_forgetting"
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
-        super().__init__(every, rounds)
-
     def wants_models(self, round: int) -> bool:
         return self.due(round)
 

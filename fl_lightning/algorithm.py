@@ -27,6 +27,7 @@ from fl_lightning.models.federated_net import (
     global_tensors,
     keep_initial_model,
     kept_buffers,
+    shared_zeros,
 )
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.protocol import (
@@ -287,6 +288,9 @@ class FederatedAlgorithm(LocalTraining):
     The arguments are those of :class:`LocalTraining`.
     """
 
+    server_zeros: Sequence[str] = ()
+    """Kinds of the server's state, ``self.server_states``, that begin as a zero for each weight that is trained and shared."""
+
     # Before the first round -----------------------------------------------------------------------------------------
 
     def join(self, federation: Site) -> None:
@@ -326,6 +330,8 @@ class FederatedAlgorithm(LocalTraining):
         if self.needs.initial_model:
             keep_initial_model(self, anew=False)
         self.tasks.configure()
+        for kind in self.server_zeros:
+            self.server_states.add(kind, shared_zeros(self))
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""

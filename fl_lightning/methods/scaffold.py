@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice
-from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
@@ -37,6 +36,8 @@ class SCAFFOLD(FederatedModule):
         ValueError: if ``option`` is neither.
     """
 
+    server_zeros = ("variate",)
+
     def __init__(
         self,
         net: Net,
@@ -47,10 +48,6 @@ class SCAFFOLD(FederatedModule):
         super().__init__(net, server_weighting=server_weighting, **common)
         check_choice("model.option", option, Option)
         self.option = option
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("variate", shared_zeros(self))
 
     @property
     def released_without_noise(self) -> tuple[str, ...]:

@@ -70,6 +70,11 @@ class DPSGD(Privacy):
                 f"model.privacy is DPSGD, which clips the gradient of each sample of a batch, but {whose} has other samples in "
                 "a step: use another method, or LwF in model.tasks"
             )
+        if method.needs.two_gradients:
+            raise ValueError(
+                f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes two: use "
+                "UserLevelDP, or FedAvg"
+            )
         for name, layer in method.net.named_modules():
             if is_parametrized(layer):
                 raise ValueError(
@@ -124,17 +129,14 @@ class NoisyGradient:
             losses, at, buffers = partial(weights[0].new_zeros, 0), None, None
         with _holding(weights, at), _holding_buffers(net, buffers):
             clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
-        noise = self._noise(client, weights[0].device)
+        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
+        noise = torch.Generator(weights[0].device).manual_seed(seed)
         scale = self.noise_multiplier * self.clipping_norm
         noisy = [
             (total + scale * torch.randn(total.shape, generator=noise, dtype=total.dtype, device=total.device)) / divisor
             for total in clipped
         ]
         return self._with_penalty(noisy, client, penalty), values.detach().sum() / divisor
-
-    def _noise(self, client: Client, device: torch.device) -> torch.Generator:
-        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
-        return torch.Generator(device).manual_seed(seed)
 
     @staticmethod
     def _with_penalty(gradients: Sequence[Tensor], client: Client, penalty: Penalty | None) -> Sequence[Tensor]:

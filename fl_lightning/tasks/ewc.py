@@ -59,7 +59,7 @@ class EWC(TaskLearner):
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.method.loss(logits, targets, client.label_counts),
-            ((batch.inputs, batch.targets) for batch in client.samples()),
+            client.samples(),
         )
         of_task = self.per_task_tensors(net).keys()
         return {name: tensor for name, tensor in fisher.items() if name not in of_task}

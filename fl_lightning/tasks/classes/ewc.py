@@ -62,7 +62,7 @@ class ServerEWC(ClassLearner):
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client),
-            ((batch.inputs, batch.targets) for batch in client.samples()),
+            client.samples(),
         )
         return {**carry, "task_fisher": fisher}
 
