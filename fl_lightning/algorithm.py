@@ -89,6 +89,9 @@ class LocalTraining(FederatedNet):
     needs: Needs = Needs()
     """What the method needs of the engine and the data; of a class, or of an object where its arguments decide."""
 
+    unprotected: Sequence[str] = ()
+    """What leaves clients without DP-SGD's noise, in addition to the label counts of the loss; of a class, or of an object."""
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "needs" not in vars(cls):
@@ -221,7 +224,7 @@ class LocalTraining(FederatedNet):
     def released_without_noise(self) -> tuple[str, ...]:
         """What else depends on clients' samples in a round; only the gradients of ``client_loss`` get DP-SGD's noise."""
         of_loss = ("the label counts in the loss",) if self.loss.uses_label_counts else ()
-        return (*of_loss, *self.tasks.released_without_noise)
+        return tuple(dict.fromkeys((*of_loss, *self.tasks.unprotected, *self.unprotected)))
 
     def observed_change(self, upload: Upload, client: Client) -> State:
         """The change of a client's trained weights from those it received, as the server can compute it from the upload."""

@@ -32,8 +32,7 @@ from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_sc
 from fl_lightning.privacy import Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import Batch, Site, Update
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Batch, Protection, Site, Update
 from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds

@@ -42,6 +42,7 @@ class FedCurv(FederatedModule):
         ValueError: if ``penalty`` is negative or ``remember`` unknown.
     """
 
+    unprotected = ("the Fisher information",)
     server_zeros = _KINDS
 
     def __init__(
@@ -55,10 +56,6 @@ class FedCurv(FederatedModule):
         check_range("model.penalty", penalty, at_least=0, hint="0 is FedAvg")
         check_choice("model.remember", remember, Remembered)
         self.penalty, self.remember = penalty, remember
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the Fisher information")
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {kind: self.server_states.tensors(kind) for kind in _KINDS}

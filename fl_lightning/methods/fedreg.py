@@ -54,6 +54,8 @@ class FedReg(FederatedModule):
             are whole numbers that are not images.
     """
 
+    unprotected = ("the gradients that make pseudo and perturbed data and those on them",)
+
     def __init__(
         self,
         net: Net,
@@ -103,10 +105,6 @@ class FedReg(FederatedModule):
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"
                 )
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the gradients that make pseudo and perturbed data and those on them")
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""

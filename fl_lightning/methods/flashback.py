@@ -46,6 +46,8 @@ class Flashback(FederatedModule):
 
     needs = Needs(data=DataNeeds(public_samples=True))
 
+    unprotected = ("the label counts that clients send",)
+
     global_label_counts: Tensor  # (C,), pi
     visits: Tensor  # (N,), rounds in which each client took part
 
@@ -78,10 +80,6 @@ class Flashback(FederatedModule):
         if not len(self.data.public):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().check_data()
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the label counts that clients send")
 
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}

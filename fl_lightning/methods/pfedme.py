@@ -57,11 +57,7 @@ class PFedMe(FederatedModule):
         check_range("model.decay", decay, at_least=0, hint="the authors' code has 0.001")
         self.penalty, self.inner_steps, self.inner_rate, self.decay = penalty, inner_steps, inner_rate, decay
         self.warm_start = warm_start
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        inner = ("all gradients of a batch but the first",) if self.inner_steps > 1 else ()
-        return (*super().released_without_noise, *inner)
+        self.unprotected = ("all gradients of a batch but the first",) if inner_steps > 1 else ()
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         client.state["model"] = {name: weight.detach().clone() for name, weight in self.trained_weights(net).items()}

@@ -48,10 +48,7 @@ class SCAFFOLD(FederatedModule):
         super().__init__(net, server_weighting=server_weighting, **common)
         check_choice("model.option", option, Option)
         self.option = option
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return super().released_without_noise + (("option I's gradients on all samples",) if self.option == "I" else ())
+        self.unprotected = ("option I's gradients on all samples",) if option == "I" else ()
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"variate": self.server_states.tensors("variate")}

@@ -203,11 +203,13 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
         yield
         return
     before = [weight.detach().clone() for weight in weights]
-    _copy(weights, values)
+    with torch.no_grad():
+        copy_all(weights, values)
     try:
         yield
     finally:
-        _copy(weights, before)
+        with torch.no_grad():
+            copy_all(weights, before)
 
 
 @contextmanager
@@ -218,11 +220,6 @@ def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
         yield
         if buffers is not None:
             buffers.update({name: buffer.clone() for name, buffer in held.items()})
-
-
-@torch.no_grad()
-def _copy(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    copy_all(weights, values)
 
 
 @contextmanager

@@ -29,14 +29,12 @@ class EWC(TaskLearner):
         ValueError: if ``penalty`` is negative.
     """
 
+    unprotected = (*TaskLearner.unprotected, "the Fisher information")
+
     def __init__(self, penalty: float = 1.0, **pace: Unpack[TaskArguments]) -> None:
         super().__init__(**pace)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 holds nothing back")
         self.penalty = penalty
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the Fisher information")
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = []

@@ -73,6 +73,8 @@ class TaskLearner(Learner):
 
     needs = Needs(client_weights=True, data=DataNeeds(task_streams=True))
 
+    unprotected = ("the validation loss that steers learning rates",)
+
     method: FederatedModule
     clocks: TaskClocks
     """Where every client is in its sequence."""
@@ -142,10 +144,6 @@ class TaskLearner(Learner):
 
     def task_progress(self) -> TaskProgress:
         return TaskProgress(self.clocks.positions, self.task_accuracy, self.model_values)
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return ("the validation loss that steers learning rates",)
 
     def visits(self, visits: Sequence[Visit]) -> list[Visit]:
         """Those that still learn and, where they train without the server, the others."""

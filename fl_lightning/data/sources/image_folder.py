@@ -13,8 +13,7 @@ from PIL import Image
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
-from fl_lightning.data.sources.regular_files import check_file, kind_of
-from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.source import Source, check_file, kind_of
 from fl_lightning.data.sources.tables import read_rows
 
 _INDEX = "data.source.index"
