@@ -7,8 +7,7 @@ from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.evaluation.refits import refit_by_fedavg
 from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import CohortModels, RoundReport
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import CohortModels, RoundReport, overridden
 
 
 class LossIncrease(FederatedCallback):

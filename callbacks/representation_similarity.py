@@ -25,7 +25,8 @@ class RepresentationSimilarity(Probe):
         if not self.due(round):
             return
         inputs, _ = self.probe_samples(module)
-        names = layers_of(module.net)
+        layers = module.net.named_modules()
+        names = [name for name, layer in layers if name and any(weight.ndim > 1 for weight in layer.parameters(recurse=False))]
 
         def grams(net: nn.Module) -> Tensor:
             return torch.stack([centred_gram(output) for output in outputs_of(net, names, inputs)])
@@ -39,15 +40,6 @@ class RepresentationSimilarity(Probe):
         module.log_round({f"cka/{name}": similarity[:, i].mean() for i, name in enumerate(names)}, round)
         log_tensors(trainer, {"cka/clients": similarity, "cka/cohort": torch.tensor(models.clients)}, round)
         log_figure(trainer, "cka/clients", similarity_by_layer(similarity, models.clients, names, round), round)
-
-
-def layers_of(net: nn.Module) -> list[str]:
-    """Names of the layers whose outputs are compared, in the net's order: with a weight of two or more dimensions."""
-    return [
-        name
-        for name, layer in net.named_modules()
-        if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)) and name
-    ]
 
 
 def outputs_of(net: nn.Module, names: list[str], inputs: Tensor) -> list[Tensor]:

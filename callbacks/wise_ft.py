@@ -21,10 +21,8 @@ from fl_lightning.evaluation.reference_sets import (
     named_sources,
     present_weights,
 )
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import predict_in_batches
-from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.protocol import Inputs, State, predict_in_batches
 
 
 class WiseFT(FederatedCallback):

@@ -27,6 +27,7 @@ from fl_lightning.models.federated_net import (
     global_tensors,
     keep_initial_model,
     kept_buffers,
+    shared_zeros,
 )
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.protocol import (
@@ -87,6 +88,9 @@ class LocalTraining(FederatedNet):
 
     needs: Needs = Needs()
     """What the method needs of the engine and the data; of a class, or of an object where its arguments decide."""
+
+    unprotected: Sequence[str] = ()
+    """What leaves clients without DP-SGD's noise, in addition to the label counts of the loss; of a class, or of an object."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -220,7 +224,7 @@ class LocalTraining(FederatedNet):
     def released_without_noise(self) -> tuple[str, ...]:
         """What else depends on clients' samples in a round; only the gradients of ``client_loss`` get DP-SGD's noise."""
         of_loss = ("the label counts in the loss",) if self.loss.uses_label_counts else ()
-        return (*of_loss, *self.tasks.released_without_noise)
+        return tuple(dict.fromkeys((*of_loss, *self.tasks.unprotected, *self.unprotected)))
 
     def observed_change(self, upload: Upload, client: Client) -> State:
         """The change of a client's trained weights from those it received, as the server can compute it from the upload."""
@@ -287,6 +291,9 @@ class FederatedAlgorithm(LocalTraining):
     The arguments are those of :class:`LocalTraining`.
     """
 
+    server_zeros: Sequence[str] = ()
+    """Kinds of the server's state, ``self.server_states``, that begin as a zero for each weight that is trained and shared."""
+
     # Before the first round -----------------------------------------------------------------------------------------
 
     def join(self, federation: Site) -> None:
@@ -326,6 +333,8 @@ class FederatedAlgorithm(LocalTraining):
         if self.needs.initial_model:
             keep_initial_model(self, anew=False)
         self.tasks.configure()
+        for kind in self.server_zeros:
+            self.server_states.add(kind, shared_zeros(self))
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""

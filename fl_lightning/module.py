@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, Net, joined
+from fl_lightning.algorithm import FederatedAlgorithm, Net, ServerWeighting, joined
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
@@ -32,9 +32,8 @@ from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_sc
 from fl_lightning.privacy import Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import Batch, Site, Update
-from fl_lightning.protocol.protection import Protection
-from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
+from fl_lightning.protocol import Batch, Protection, Site, Update
+from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
@@ -50,7 +49,7 @@ from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
-__all__ = ["FederatedModule", "Net", "Update"]
+__all__ = ["ArgumentsButWeighting", "CommonArguments", "FederatedModule", "Net", "ServerWeighting", "Update"]
 
 _OF_RUN = ("_trainer", "_fabric", "federation", "engine", "_server", "_step_optimizer")  # what a copy does not need its own of
 _LOCAL_FITS = "the clients' local fits"

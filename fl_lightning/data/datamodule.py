@@ -260,7 +260,9 @@ class FederatedDataModule(LightningDataModule):
             ValueError: if ``data.tasks`` is not a ``TaskStream``.
         """
         if not isinstance(self._streams, Streams):
-            raise ValueError(f"data.tasks is {_null(self.tasks)}, so no client has a sequence of tasks: give it a TaskStream")
+            raise ValueError(
+                f"data.tasks is {self.tasks or 'null'}, so no client has a sequence of tasks: give it a TaskStream"
+            )
         return self._streams
 
     @property
@@ -271,7 +273,7 @@ class FederatedDataModule(LightningDataModule):
             ValueError: if ``data.tasks`` is neither a ``ClassStream`` nor a ``DomainStream``.
         """
         if not isinstance(self._streams, ClassStreams):
-            raise ValueError(f"data.tasks is {_null(self.tasks)}, so that no classes arrive: give it a ClassStream")
+            raise ValueError(f"data.tasks is {self.tasks or 'null'}, so that no classes arrive: give it a ClassStream")
         return self._streams
 
     # Evaluation -----------------------------------------------------------------------------------------------------
@@ -343,8 +345,3 @@ def test_is_due(data: FederatedDataModule) -> bool:
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
     ranks = (data.trainer.global_rank, data.trainer.world_size) if data.trainer else (0, 1)
     return data.evaluation.loader(name, data.eval_batch_size, due, *ranks)
-
-
-def _null(tasks: Tasks | None) -> Tasks | str:
-    """The value as on the command line."""
-    return "null" if tasks is None else tasks

@@ -92,7 +92,7 @@ class Shards(Partition):
     """
 
     def __init__(self, classes_per_client: int = 2) -> None:
-        _check_classes_per_client(classes_per_client)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -107,7 +107,7 @@ class Classes(Partition):
     """
 
     def __init__(self, classes_per_client: int = 1) -> None:
-        _check_classes_per_client(classes_per_client)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -124,7 +124,7 @@ class PowerLaw(Partition):
     """
 
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
-        _check_classes_per_client(classes_per_client)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         with under_keys(_KEYS):
             check_power_law(base, sigma)
         self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
@@ -223,7 +223,3 @@ class Fixed(Partition):
 def _dealt(partition: Callable[..., list[Tensor]], *arguments: Any) -> Parts:
     """What the partition lists, as the table that it makes first."""
     return unwrap(partition)(*arguments)
-
-
-def _check_classes_per_client(classes_per_client: int) -> None:
-    check_range("data.partition.classes_per_client", classes_per_client, at_least=1)

@@ -68,7 +68,9 @@ def split_clients(
     held_out = {kind: sizes - np.floor((1 - part) * sizes + 1e-9).astype(np.int64) for kind, part in fractions.items()}
     counts = {"training": sizes - held_out["validation"] - held_out["test"], **held_out}
     _check_sizes(sizes, counts, val_fraction, test_fraction)
-    shuffled, start = _shuffled(table, rng), table.start[:-1].numpy()
+    owner = np.repeat(np.arange(len(table)), sizes)
+    shuffled = table.samples.numpy()[_order_within(owner, len(table), rng.random(len(owner)))]
+    start = table.start[:-1].numpy()
     ends = accumulate(counts.values())
     train, validation, test = (
         Parts.of_ranges(shuffled, start + end - of, of) for end, of in zip(ends, counts.values(), strict=True)
@@ -100,12 +102,6 @@ def _shards(train: Parts, validation: Parts, test: Parts, labels: Tensor, num_cl
         train_label_counts=counts,
         label_counts=counts + _count_labels(validation, labels, num_classes) if len(validation.samples) else counts,
     )
-
-
-def _shuffled(parts: Parts, rng: np.random.Generator) -> np.ndarray:
-    """All clients' samples, client by client, each client's in random order."""
-    owner = np.repeat(np.arange(len(parts)), parts.sizes.numpy())
-    return parts.samples.numpy()[_order_within(owner, len(parts), rng.random(len(owner)))]
 
 
 def _order_within(owner: np.ndarray, num_owners: int, draws: np.ndarray) -> np.ndarray:

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, restore_weights
@@ -58,12 +56,8 @@ def _written(method: FederatedModule, state: State, weights: Weights) -> State:
         state = {name: tensor for name, tensor in state.items() if name not in frozen}
     elif method.adapter is not None:
         state = method.adapter.merged(method.net)
-    return {name: _own(tensor) for name, tensor in state.items()}
-
-
-def _own(tensor: Tensor) -> Tensor:
-    """In memory of its own, as safetensors requires."""
-    return tensor.detach().clone().contiguous()
+    # In memory of their own, as safetensors requires.
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
 def _card(run: Path, round: int, method: FederatedModule, trained: str, weights: Weights) -> str:

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import ensemble_distillation
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, predict_in_batches
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedDF(FederatedModule):

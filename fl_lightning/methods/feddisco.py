@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Client
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedDisco(FederatedModule):
@@ -35,16 +34,14 @@ class FedDisco(FederatedModule):
         ValueError: if one of them is negative.
     """
 
+    unprotected = ("the discrepancy of the label counts",)
+
     def __init__(self, net: Net, a: float = 0.5, b: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.a", a, at_least=0, hint="0 leaves the discrepancy out")
         check_range("model.b", b, at_least=0, hint="the authors' code uses 0.1")
         self.a, self.b = a, b
         self._weights: tuple[tuple[int, ...], list[float]] = ((), [])  # the last cohort, and the weights of its clients
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the discrepancy of the label counts")
 
     def update_weight(self, client: Client) -> float:
         cohort = tuple(sorted({visit.client for visit in self.present_cohort if visit.sends} | {client.index}))

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedETF(FederatedModule):

@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
-from fl_lightning.module import Net, Update
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
 
 class FedNova(FedProx):

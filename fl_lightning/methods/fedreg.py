@@ -16,14 +16,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
+from fl_lightning.protocol import Batch, Client, State
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
@@ -56,6 +53,8 @@ class FedReg(FederatedModule):
         ValueError: if a value is out of range, the local optimizer is not plain SGD, the net draws or mixes samples, or inputs
             are whole numbers that are not images.
     """
+
+    unprotected = ("the gradients that make pseudo and perturbed data and those on them",)
 
     def __init__(
         self,
@@ -106,10 +105,6 @@ class FedReg(FederatedModule):
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"
                 )
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the gradients that make pseudo and perturbed data and those on them")
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""

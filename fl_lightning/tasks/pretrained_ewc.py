@@ -61,7 +61,7 @@ class PretrainedEWC(L2SP):
         measured = empirical_fisher(
             self.method.net,
             lambda logits, targets: self.method.loss(logits, targets, counts),
-            ((batch.inputs, batch.targets) for batch in self._samples.batches(self.data.eval_batch_size)),
+            self._samples.batches(self.data.eval_batch_size),
         )
         for name, fisher in self.method.server_states.tensors(_FISHER).items():
             fisher.copy_(measured[name])
