@@ -160,7 +160,9 @@ def numbers(values: NDArray) -> list:
     """For JSON, which has no NaN; to four digits, more than a screen shows."""
     with np.errstate(over="ignore"):  # in 1e308, say, of a run that diverges
         rounded = np.round(values.astype(np.float64), 4)
-    return np.where(np.isfinite(rounded), rounded, None).tolist()
+    shown = rounded.astype(object)
+    shown[~np.isfinite(rounded)] = None
+    return shown.tolist()
 
 
 def _looks(runs: dict[str, Run]) -> dict[str, dict[str, Any]]:
