@@ -172,7 +172,8 @@ def _label(axis: Axis, names: Sequence[str], most: int, *, rotate: bool = False)
     axis.set_ticks(range(0, len(names), step), short, rotation=90 if rotate else 0, parse_math=False)
     place = axis.axes.get_subplotspec()
     if rotate and place is not None and place.colspan.start == 0:
-        figure = axis.axes.figure
+        figure = axis.axes.get_figure(root=True)
+        assert figure is not None  # axes with a place have one
         figure.set_figheight(figure.get_figheight() + _CHARACTER * _NUMBER_SIZE / 72 * max(map(len, short)))
 
 

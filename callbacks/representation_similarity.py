@@ -46,6 +46,11 @@ class RepresentationSimilarity(Probe):
         log_figure(trainer, "cka/clients", similarity_by_layer(similarity, models.clients, names, round), round)
 
 
+def _by_layer(first: Tensor, second: Tensor) -> Tensor:
+    """CKA (layers,) from inner products (layers, S, S)."""
+    return torch.stack([gram_cka(*pair) for pair in zip(first, second, strict=True)])
+
+
 def outputs_of(net: nn.Module, names: list[str], inputs: Tensor) -> list[Tensor]:
     """Outputs (S, ...) of some layers; of a layer that is used several times, the last."""
     outputs: dict[str, Tensor] = {}
