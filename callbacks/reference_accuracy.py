@@ -37,8 +37,8 @@ class ReferenceAccuracy(FederatedCallback):
         every, rounds: the chosen rounds.
 
     Raises:
-        ValueError: if there is no set, or a name is no word; as a fit starts, if a set has no test sample, another shape or a
-            class that the federation lacks, or there is no global model.
+        ValueError: if there is no set, or a name is not one word; as a fit starts, if a set has no test sample, another shape
+            or a class that the federation lacks, or there is no global model.
     """
 
     def __init__(

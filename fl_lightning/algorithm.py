@@ -73,7 +73,7 @@ class LocalTraining(FederatedNet):
             the server then holds the weights of a whole cohort.
         hostile: makes some clients hostile, such as :class:`fl_lightning.robustness.SignFlip`; by default none is.
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
-        adapter: small trained layers beside the frozen ones, such as :class:`fl_lightning.models.LoRA`.
+        adapter: small trained layers next to the frozen ones, such as :class:`fl_lightning.models.LoRA`.
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
             By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``.
         personal: name patterns of weights and buffers that stay with the client; by default those of the method.

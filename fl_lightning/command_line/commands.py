@@ -22,7 +22,7 @@ def export(
 ) -> None:
     """Write a checkpoint's net as a program that runs without fl-lightning, or as weights with a model card.
 
-    The preparation of its inputs is a part of the torch.export program, which needs torch alone (docs/using_a_trained_net.md).
+    The preparation of its inputs is a part of the torch.export program, which needs only torch (docs/using_a_trained_net.md).
 
     Args:
         ckpt_path: best or last of the newest version, or a checkpoint.

@@ -191,7 +191,7 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
         line = as_one_line(inner[2])
         return ".".join([*path, *filter(None, [inner[1]])]), line, line
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
-    # A number that cannot be read is no wrong name of a class.
+    # A number that cannot be read is not a misspelt class.
     plain = [text for text in of_types if not re.match(_NO_CLASS, text)] or of_types
     whole = ", or ".join(plain) if len(of_types) > 1 else line
     line, whole = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))

@@ -17,7 +17,7 @@ from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
 
-# Optimizers whose step of a weight is proportional to their rate, and whose state does not depend on it.
+# Optimizers whose step of a weight is proportional to their rate. Their state does not depend on the rate.
 PROPORTIONAL = (
     torch.optim.SGD,
     torch.optim.Adam,

@@ -29,7 +29,7 @@ def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, So
     """The sources of reference sets by name.
 
     Raises:
-        ValueError: if there is none, or a name is no word.
+        ValueError: if there is none, or a name is not one word.
     """
     if not sets:
         raise ValueError(f"{key} is empty: give a source by name")

@@ -1,7 +1,7 @@
 """Dropout whose masks are read from counters.
 
 torch's dropout draws its masks one after the other from a generator, so that padding of a batch, or other clients that
-``torch.vmap`` runs beside it, would change them. A mask that is a function of its place is the same however a client is run.
+``torch.vmap`` runs next to it, would change them. A mask that is a function of its place is the same however a client is run.
 """
 
 import math

@@ -66,7 +66,7 @@ def disco_weights(sizes: Sequence[float], label_counts: Tensor, a: float, b: flo
     """
     counts = label_counts.double().cpu()
     shares = counts / counts.sum(dim=1, keepdim=True)
-    gaps = torch.special.xlogy(shares, shares * counts.shape[1]).sum(dim=1).clamp_min(0)  # rounding is no gap
+    gaps = torch.special.xlogy(shares, shares * counts.shape[1]).sum(dim=1).clamp_min(0)  # rounding is not a gap
     total = gaps.sum()
     n, d = torch.tensor(sizes, dtype=torch.float64), gaps / total if total > 0 else gaps
     return (n / n.sum() - a * d + b).clamp_min(0).tolist()

@@ -169,7 +169,7 @@ def differing_keys(configs: Sequence[dict[str, Hashable]]) -> list[str]:
     """Keys in which configs differ, in their order.
 
     A key counts if every config has it and they differ, or if configs differ in it whose objects around it are of the same
-    classes: the temperature of FedNTD is no difference to FedAvg, which has none.
+    classes: the temperature of FedNTD does not count against FedAvg, which has none.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
     return [key for key in keys if _differ(key, configs)]

@@ -132,7 +132,7 @@ def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
     if count == len(study.groups):
         return ""
     rates = "each at its best learning rate, " if study.tries_rates else ""
-    return f"Shown are {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
+    return f"The figure has {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
 
 
 def _ablations(study: Study, palette: Palette) -> Iterator[Section]:

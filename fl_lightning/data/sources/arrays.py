@@ -217,7 +217,7 @@ def _from_numpy(name: str, values: ArrayLike) -> Tensor:
         )
     plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch has no others
     with warnings.catch_warnings():
-        # A read-only mapped file is no problem: nothing writes to inputs.
+        # A file may be mapped read-only: nothing writes to inputs.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.require(array, plain, "C"))
 
