@@ -24,6 +24,7 @@ from benchmarks.measurements import (
 )
 from benchmarks.programs import PROGRAMS, ProgramFailed
 from benchmarks.report import circumstances, markdown, write_json
+from benchmarks.rules import rules
 from benchmarks.run_on_gpu import run_on_gpu
 from fl_lightning.checks import check_range
 
@@ -37,6 +38,7 @@ MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     "methods": methods,
     "defences": defences,
     "attack": attack,
+    "rules": rules,
 }
 
 _QUIET = 0.5  # processes that want to run, averaged over a minute

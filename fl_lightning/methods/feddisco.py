@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.checks import check_range
 from fl_lightning.module import CommonArguments, FederatedModule, Net
-from fl_lightning.protocol import Client
+from fl_lightning.protocol import Client, DataNeeds, Needs
 
 
 class FedDisco(FederatedModule):
@@ -34,6 +34,7 @@ class FedDisco(FederatedModule):
         ValueError: if one of them is negative.
     """
 
+    needs = Needs(data=DataNeeds(counts_of_cohort=True))
     unprotected = ("the discrepancy of the label counts",)
 
     def __init__(self, net: Net, a: float = 0.5, b: float = 0.1, **common: Unpack[CommonArguments]) -> None:

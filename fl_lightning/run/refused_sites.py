@@ -34,13 +34,15 @@ def said_before(method: Any, trainer: Trainer, first: int) -> str:
         first: counted from 1.
     """
     asking = [callback for callback in round_callbacks(trainer) if callback.evaluates_at_sites]
-    due = sum(any(callback.wants_models(round) for callback in asking) for round in range(first, trainer.max_steps + 1))
-    if due == 0 or not method.data.has_validation:
+    rounds = range(first, trainer.max_steps + 1)
+    due = [round for round in rounds if any(callback.wants_models(round) for callback in asking)]
+    if not due or not method.data.has_validation:
         return ""
-    clients, size = method.data.participation.expected, num_bytes(dict(method.net.state_dict())) / 1e6
+    sizes = [len(method.sampled_clients(round)) for round in due]
+    messages, size = sum(size * (size + 1) for size in sizes), num_bytes(dict(method.net.state_dict())) / 1e6
     return (
-        f"Client forgetting at the sites: in {due} rounds {clients} x {clients + 1} = {clients * (clients + 1)} messages "
-        f"of {size:.3g} MB down, each with the model of a client for the samples of another"
+        f"Client forgetting at the sites: {messages} messages in {len(due)} rounds, K x (K + 1) for K clients, with a model of "
+        f"{size:.3g} MB each"
     )
 
 
@@ -48,6 +50,8 @@ def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
     name, data, evaluates = type(method).__name__, method.data, trainer.limit_val_batches != 0
     if method.needs.data.public_samples or data.public_size > 0:
         yield f"{name} with data.public_size {data.public_size} needs public samples at every site: use a method without"
+    if method.needs.data.counts_of_cohort:
+        yield f"{name} weighs a client by the label counts of others, which stay at their sites: use another method"
     if overridden(method, LocalTraining.probe):
         yield f"{name} asks clients' models for values that are not sent: use a method without a probe"
     if data.tasks is not None:

@@ -82,6 +82,10 @@ class Loopback:
         """Until a process has printed some words."""
         wait_until(lambda: words in self.log(name), f"{name} did not print {words!r}", timeout)
 
+    def wait_until_ended(self, name: str, timeout: float) -> None:
+        """Until a process has ended by itself."""
+        self._processes.pop(name).wait(timeout)
+
     def kill(self, name: str) -> None:
         """End a process and those that it started, at once."""
         process = self._processes.pop(name)

@@ -1,6 +1,8 @@
 """A server and its sites in one process, through Flower's records and messages: the bits of a simulation."""
 
+import json
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fl_lightning import SCAFFOLD, Ditto, FedAvg, FedPer, FedProx, FedReg
+import fl_lightning
 from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy
 from fl_lightning.data import Dirichlet, FederatedDataModule, from_arrays
 from fl_lightning.engines.flower import connected
@@ -22,21 +24,23 @@ from fl_lightning.models import CNN2, MLP
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy import DPSGD
 from fl_lightning.protocol import ClientState, Request, RoundReport, pack
+from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
+from fl_lightning.sites.link import Parcel
 from fl_lightning.sites.own_samples import own_data
 from fl_lightning.sites.plain_values import from_plain, to_plain
 from fl_lightning.sites.records import from_records, to_records
 from fl_lightning.sites.site import Site
 from fl_lightning.sites.site_states import SiteStates
 
-METHODS = {
-    "FedAvg": FedAvg,
-    "SCAFFOLD": SCAFFOLD,
-    "FedProx": partial(FedProx, mu=0.1, loss=TruncatedCrossEntropy()),
-    "FedReg": FedReg,
-    "FedPer": FedPer,
-    "Ditto": Ditto,
+METHODS = {  # with the arguments of each
+    "FedAvg": {},
+    "SCAFFOLD": {},
+    "FedProx": {"mu": 0.1, "loss": TruncatedCrossEntropy()},
+    "FedReg": {},
+    "FedPer": {},
+    "Ditto": {},
 }
 CLIENTS, CPU = 4, torch.device("cpu")
 
@@ -80,7 +84,8 @@ class SomeGrid:
 
 
 def make(name: str, engine: str = "sequential", net=MLP, **settings) -> FederatedModule:
-    return METHODS[name](net, local_steps=3, engine=engine, optimizer=partial(torch.optim.SGD, lr=0.05), **settings)
+    given = {"local_steps": 3, "optimizer": partial(torch.optim.SGD, lr=0.05), **METHODS.get(name, {}), **settings}
+    return getattr(fl_lightning, name)(net, engine=engine, **given)
 
 
 def digits(**settings) -> FederatedDataModule:
@@ -146,6 +151,19 @@ def test_weights_are_those_of_the_simulation(name, run, tmp_path):
     assert any(tmp_path.rglob("states/*/*.pt")) == kept
 
 
+ON_DATA_OF_SERVER = {"FedDF", "FedDisco", "Flashback"}  # refused
+OF_OWN_STEPS = {"FedSGD"}  # one, of all samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*fl_lightning.methods.__all__} - METHODS.keys() - ON_DATA_OF_SERVER - OF_OWN_STEPS))
+def test_every_other_method_has_the_bits_of_the_simulation(name, run, tmp_path):
+    method, reports = run(name, SomeGrid(sites_of(name, tmp_path)), rounds=3)
+    simulated, expected = run(name, rounds=3)
+    same(method, simulated)
+    assert reports == expected
+
+
 def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
     """With channels last, which another kernel adds up in another order."""
     method, simulated = (make("FedAvg", engine, net=CNN2) for engine in ("flower", "sequential"))
@@ -172,7 +190,7 @@ def test_client_forgetting_is_that_of_the_simulation(name, run, logged, tmp_path
     callbacks = [ClientForgetting(every=2, at_sites=True), PerClassAccuracy(every=0, clients_every=2)]
     given = {"callbacks": callbacks, "limit_val_batches": 1.0}
     run(name, grid, data=digits(val_fraction=0.3, monitor_test=1), **given)
-    assert "at the sites: in 2 rounds 3 x 4 = 12 messages of 0.0" in capsys.readouterr().out
+    assert "at the sites: 24 messages in 2 rounds, K x (K + 1) for K clients, with a model of 0.0" in capsys.readouterr().out
     assert grid.kinds.count("evaluate") == 2 * 12
     ours = dict(logged)
     logged.clear()
@@ -293,11 +311,43 @@ def test_other_settings_at_a_site_are_refused(run, tmp_path):
     for name, site, words in (
         ("method", Site(make("SCAFFOLD"), digits(), 1, tmp_path, CPU), "model is SCAFFOLD, FedAvg at the server"),
         ("batch", Site(make("FedAvg"), digits(batch_size=8), 1, tmp_path, CPU), "data.batch_size is 8, 16 at the server"),
+        ("net", Site(make("FedAvg", net=partial(MLP, hidden=[7])), digits(), 1, tmp_path, CPU), "model.net is"),
         ("shape", Site(make("FedAvg"), other_shape(), 1, tmp_path, CPU), r"shape of the samples is \[5\], \[1, 8, 8\] at"),
     ):
         grid = SomeGrid({**sites_of("FedAvg", tmp_path / name), 99: site})
         with pytest.raises(ValueError, match=f"the site of client 1 has other settings than the server: .*{words}"):
             run("FedAvg", grid)
+
+
+def test_a_site_of_another_version_is_refused(tmp_path):
+    site = Site(make("FedAvg"), digits(), 1, tmp_path, CPU)
+    common = {**common_settings(site.method, site.data), "the version of fl-lightning": "0.0.9"}
+    facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
+    assert facts["refusal"].startswith(
+        "the site of client 1 has other settings than the server: the version of fl-lightning is "
+        f"{fl_lightning.__version__}, 0.0.9 at the server: give the site the folder of fl-lightning federation init"
+    )
+
+
+def test_a_round_without_most_of_its_sites_is_lost(run, tmp_path):
+    """The weights stay; at the end of the run a line says where to look, and not at the learning rate first."""
+    grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2]] * 2)
+    grid.broken, before = {("train", 100 - 0), ("train", 100 - 2)}, {}
+
+    class Begins(RoundCallback):
+        def on_round_start(self, trainer, module, round):
+            before.setdefault("weights", deepcopy(module.net.state_dict()))
+
+    with pytest.warns(
+        UserWarning, match=r"round 1 is lost: fewer than half of the clients sent a finite update \(clients 0, 2\)"
+    ):
+        method, reports = run("FedAvg", grid, 2, data=data, callbacks=[Begins()])
+    assert [report.lost for report in reports] == [True, True]
+    torch.testing.assert_close(method.net.state_dict(), before["weights"], rtol=0, atol=0)
+    with pytest.raises(
+        FloatingPointError, match="^the last 2 rounds brought the server nothing, .*: look at the sites of clie"
+    ):
+        method.lost_rounds.check_end()
 
 
 def other_shape() -> FederatedDataModule:
@@ -309,6 +359,7 @@ def other_shape() -> FederatedDataModule:
     ("settings", "trainer", "words"),
     [
         ({"data": {"public_size": 10}}, {}, "FedAvg with data.public_size 10 needs public samples at every site"),
+        ({"name": "FedDisco"}, {}, "FedDisco weighs a client by the label counts of others, which stay at their sites: use"),
         ({}, {"precision": "64-true"}, "trainer.precision is 64-true, which sites do not follow: set it to 32-true"),
         ({"name": "FedPer"}, {"limit_val_batches": 1.0}, "the personal models of FedPer stay at the sites"),
         ({}, {"callbacks": [ClientForgetting(every=2)]}, "callbacks.client_forgetting reads clients' samples or label counts"),

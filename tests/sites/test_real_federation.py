@@ -1,14 +1,18 @@
 """Flower's SuperLink and four SuperNodes as processes on this machine: the weights of a simulation, bit for bit."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -18,6 +22,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from loopback import Loopback, free_port, start_site, wait_until
 from pages import blocks
 
+from fl_lightning.report.runs import read_runs
 from fl_lightning.state.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -30,6 +35,7 @@ METHODS = {
     "FedPer": {},
     "Ditto": {},
 }
+REAL_DATA = os.environ.get("FL_LIGHTNING_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +66,16 @@ def sites(short_folder) -> Iterator[dict]:
     shutil.rmtree(short_folder / "sites", ignore_errors=True)
 
 
-def config_of(folder: Path, method: str, rounds: int = 2) -> Path:
-    """Rounds of all four clients."""
+def config_of(folder: Path, method: str, rounds: int = 2, forgets: int = 0, **data: Any) -> Path:
+    """Rounds of all four clients; client forgetting is measured at the sites in rounds that are a multiple of ``forgets``."""
     values = {
         "model": {
             "class_path": f"fl_lightning.{method}",
             "init_args": {"net": "MLP", "local_steps": 3, "engine": "sequential", **METHODS[method]},
         },
-        "data": {"source": "digits", "num_clients": 4, "clients_per_round": 4, "batch_size": 16, "val_fraction": 0.0},
+        "data": {"source": "digits", "num_clients": 4, "clients_per_round": 4, "batch_size": 16, "val_fraction": 0.1, **data},
         "trainer": {"max_steps": rounds, "limit_val_batches": 0, "val_check_interval": 1, "accelerator": "cpu"},
-        "callbacks": {"client_forgetting": {"every": 0}, "label_counts": {"every": 0}},
+        "callbacks": {"client_forgetting": {"every": forgets, "at_sites": True}, "label_counts": {"every": 0}},
     }
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -80,6 +86,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Of the last checkpoint below a folder."""
     newest = max(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
     return read_checkpoint(newest)["state_dict"]
+
+
+def forgetting(folder: Path) -> np.ndarray:
+    """Accuracy of client i's model on client k's data, (K, K), of the only round with it in the newest run below a folder."""
+    newest = max(folder.rglob("record.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    ((run,), _) = read_runs([newest.parent])
+    (after,) = run.log.tensors["clients/accuracy_after"].values()
+    return after
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -94,6 +108,60 @@ def test_weights_are_those_of_the_simulation(method, loopback, sites, short_fold
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
     kept = method in ("SCAFFOLD", "FedPer", "Ditto")
     assert any(short_folder.rglob("states/*/*.pt")) == kept
+
+
+@pytest.mark.skipif(not REAL_DATA, reason="FL_LIGHTNING_DATA is unset: it names the folder of MNIST/raw")
+def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, sites, short_folder, run_in, tmp_path):
+    """Two of four clients in round 2, whose models the other one evaluates: six messages."""
+    data = {"source": "MNIST", "root": REAL_DATA, "cohorts": [[0, 1, 2, 3], [1, 2]]}
+    config, app = config_of(tmp_path, "FedAvg", forgets=2, **data), tmp_path / "app"
+    run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
+    for client in CLIENTS:
+        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+    printed = loopback.run(app)
+    assert "6 messages in 1 rounds, K x (K + 1) for K clients" in printed, printed
+    run_in(tmp_path, "fit", "--config", str(config))
+    torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
+    assert (forgetting(loopback.folder / "runs") == forgetting(tmp_path / "runs")).all()
+
+
+def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, short_folder, run_in, tmp_path):
+    """That of a site which takes longer than the deadline. Rounds go on without the client, and with it once it is back."""
+    rounds, log, app = 6, loopback.folder / "run.log", tmp_path / "app"
+    run_in(tmp_path, "federation", "init", str(app), "--config", str(config_of(tmp_path, "FedAvg", rounds)))
+    for client in CLIENTS:
+        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+    log.unlink(missing_ok=True)
+    loopback.begin(app, "deadline=30.0")
+    loopback.wait_for("run", f"Round 1/{rounds}", 200)
+    os.kill(sites[1].pid, signal.SIGSTOP)
+    time.sleep(5)  # the round waits for this site
+    loopback.kill("node1")
+    os.kill(sites[1].pid, signal.SIGCONT)
+    loopback.node(1, short_folder / "sites" / "1")
+    loopback.wait_until_ended("run", 300)
+    found = re.findall(r"round (\d+) is without client (\d)", log.read_text())
+    away = {(int(round), int(client)) for round, client in found}
+    killed = [round for round, client in away if client == 1]
+    assert killed, log.read_text()
+    assert max(killed) < rounds, log.read_text()
+    cohorts = [[client for client in CLIENTS if (round, client) not in away] for round in range(1, rounds + 1)]
+    run_in(tmp_path, "fit", "--config", str(config_of(tmp_path, "FedAvg", rounds, cohorts=cohorts)))
+    torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
+
+
+def test_a_site_with_other_samples_ends_the_run(loopback, sites, short_folder, run_in, tmp_path):
+    """Of another shape, before round 1."""
+    app = tmp_path / "app"
+    run_in(tmp_path, "federation", "init", str(app), "--config", str(config_of(tmp_path, "FedAvg")))
+    np.savez(tmp_path / "other.npz", inputs=np.random.rand(80, 5).astype(np.float32), targets=np.arange(80) % 10)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"source": str(tmp_path / "other.npz")}}))
+    for client in CLIENTS:
+        options = ["--data", str(tmp_path / "mine.yaml")] if client == 2 else []
+        sites[client] = start_site(app, client, short_folder / "sites" / str(client), *options)
+    printed = loopback.run(app)
+    assert "the site of client 2 has other settings than the server: shape of the samples is [5], [1, 8, 8] at" in printed
+    assert "Round 1/" not in printed
 
 
 def test_a_killed_server_and_a_killed_site_go_on(loopback, sites, short_folder, run_in, tmp_path):
