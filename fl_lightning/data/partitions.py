@@ -22,7 +22,7 @@ from fl_lightning.functional import (
     power_law_partition,
     shard_partition,
 )
-from fl_lightning.functional.partition.dealt_classes import check_power_law
+from fl_lightning.functional.partition.dealt_classes import check_base, check_sigma
 from fl_lightning.functional.partition.dirichlet import check_alpha
 from fl_lightning.functional.partition.owners import check_min_samples
 from fl_lightning.functional.partition.parts import Parts
@@ -60,8 +60,7 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, alpha: float = 0.1) -> None:
-        with under_keys(_KEYS):  # before any data is read
-            check_alpha(alpha)
+        check_alpha("data.partition.alpha", alpha)  # before any data is read
         self.alpha = alpha
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -125,8 +124,8 @@ class PowerLaw(Partition):
 
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
         check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
-        with under_keys(_KEYS):
-            check_power_law(base, sigma)
+        check_base("data.partition.base", base)
+        check_sigma("data.partition.sigma", sigma)
         self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -141,8 +140,7 @@ class Natural(Partition):
     """
 
     def __init__(self, min_samples: int = 1) -> None:
-        with under_keys(_KEYS):
-            check_min_samples(min_samples)
+        check_min_samples("data.partition.min_samples", min_samples)
         self.min_samples = min_samples
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
-from fl_lightning.engines.local_step import Scope, step_dropout
-from fl_lightning.engines.net_behaviour import counts_dropout
+from fl_lightning.engines.local_step import Scope
 from fl_lightning.engines.pace import paced
 from fl_lightning.engines.ranks import split_by_work
 from fl_lightning.engines.round_hooks import RoundHooks
@@ -24,9 +23,8 @@ from fl_lightning.engines.sums import check_weight
 from fl_lightning.engines.traffic import Traffic
 from fl_lightning.engines.update_norms import update_norm, update_norms
 from fl_lightning.functional.aggregation import State
-from fl_lightning.functional.counted_dropout import CountedDropout
 from fl_lightning.functional.many_tensors import copy_all
-from fl_lightning.functional.random_streams import seeded_layers, stream_seed
+from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models.federated_net import copied_net, fresh_statistics, kept_buffers
 from fl_lightning.protocol import (
     Client,
@@ -94,16 +92,6 @@ class Engine(ABC):
     def frozen(self) -> Scope:
         """A copy of the net for ``client.evaluate``, made at the first use."""
         return Scope(copied_net(self.method).eval().requires_grad_(False))
-
-    @cached_property
-    def _counts_dropout(self) -> bool:
-        with self.context.precision():
-            return counts_dropout(self.net, self.data.first_inputs(2))
-
-    @property
-    def dropout(self) -> Callable[[Client], CountedDropout] | None:
-        """The masks of a client's local step; None: the net has no dropout, or draws something else too."""
-        return partial(step_dropout, stream_seed(self.seed, -1, -1, "dropout")) if self._counts_dropout else None
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:

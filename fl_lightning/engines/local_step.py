@@ -11,7 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.gradients import by_transform
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.counted_dropout import CountedDropout
-from fl_lightning.functional.random_streams import random_bits
+from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
@@ -42,13 +42,18 @@ class StepResult(NamedTuple):
     state: dict[str, Any]  # the client's
 
 
-def step_dropout(run: int, client: Client) -> CountedDropout:
-    """The masks of a client's local step: its index, the round and the step may be tensors, and ``run`` is the key of a run."""
+def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
+    """The masks of a client's local step, of which index, round and step may be tensors."""
     device = client.label_counts.device
-    key = torch.full((), run, device=device)
+    key = torch.full((), key_of_run, device=device)
     for part in (client.index, client.round, client.step):
         key = random_bits(key, torch.as_tensor(part, device=device))
     return CountedDropout(key)
+
+
+def dropout_key(seed: int) -> int:
+    """The key of a run's masks."""
+    return stream_seed(seed, -1, -1, "dropout")
 
 
 class LocalStep:
@@ -59,7 +64,7 @@ class LocalStep:
         net: the net for the hooks, with other tensors in it during the call.
         estimate: the way a gradient is computed from a batch's samples.
         differentiate: the way a function is differentiated, such as :func:`by_transform`.
-        dropout: the masks of a client's step; None: the net has no dropout.
+        dropout_key: of the run's masks; None: the net has no dropout that can be counted.
     """
 
     def __init__(
@@ -68,9 +73,9 @@ class LocalStep:
         net: nn.Module,
         estimate: GradientEstimator,
         differentiate: Callable[..., tuple[State, Any]] = by_transform,
-        dropout: Callable[[Client], CountedDropout] | None = None,
+        dropout_key: int | None = None,
     ) -> None:
-        self.method, self.estimate, self._differentiate, self._dropout = method, estimate, differentiate, dropout
+        self.method, self.estimate, self._differentiate, self._dropout_key = method, estimate, differentiate, dropout_key
         self.scope = Scope(net)
         self._weight_names = [name for name, _ in net.named_parameters()]
         self.frozen = Scope(copied_net(method).eval().requires_grad_(False))
@@ -135,7 +140,7 @@ class LocalStep:
             batch = self.method.hostile.batch(batch, client)
 
         def take_step():
-            with nullcontext() if self._dropout is None else self._dropout(client):
+            with nullcontext() if self._dropout_key is None else step_dropout(self._dropout_key, client):
                 return self.method.client_step(self.scope.net, batch, client)
 
         loss, _ = self.scope.call({**trained, **newest}, (), take_step)

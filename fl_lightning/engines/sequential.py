@@ -9,6 +9,8 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.local_step import dropout_key, step_dropout
+from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
@@ -28,6 +30,8 @@ class SequentialEngine(Engine):
         self._starts_empty = not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._resting: Sequence[str] = ()
+        with context.precision():
+            self.counts_dropout = counts_dropout(self.net, self.data.first_inputs(2))
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
@@ -60,8 +64,7 @@ class SequentialEngine(Engine):
         client = client.having(step=step, resting=self._rests(client, step))
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
-        dropout = self.dropout
-        with nullcontext() if dropout is None else dropout(client):
+        with step_dropout(dropout_key(self.seed), client) if self.counts_dropout else nullcontext():
             return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:

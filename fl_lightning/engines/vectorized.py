@@ -15,8 +15,8 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
-from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
-from fl_lightning.engines.net_behaviour import activation_bytes, draws, mixes_samples
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, dropout_key
+from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
@@ -58,12 +58,15 @@ class VectorizedEngine(Engine):
         if method.needs.client_moments:
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
         two = self.data.first_inputs(2)
-        if self.dropout is None and draws(self.net, two):
+        with context.precision():
+            counts = counts_dropout(self.net, two)
+        if not counts and draws(self.net, two):
             raise ValueError("model.net draws in training, which stacked clients cannot do each for itself")
         with context.precision():
             self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
-        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, self.dropout)
+        key = dropout_key(self.seed) if counts else None
+        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, key)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares
         self._has_phases = self.hooks.has_phases

@@ -45,12 +45,9 @@ class FedCM(FederatedModule):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         gradients, loss = self.own_gradients(net, batch, client)
-        direction, mixed = client.broadcast.get("direction", {}), []
-        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
-            if name in direction:
-                gradient = (self.alpha * gradient).add_(direction[name], alpha=1 - self.alpha)
-            mixed.append(gradient)
-        return mixed, loss
+        named, directions = dict(zip(self.trained_weights(net), gradients, strict=True)), client.broadcast.get("direction", {})
+        named |= {name: (self.alpha * named[name]).add_(d, alpha=1 - self.alpha) for name, d in directions.items()}
+        return list(named.values()), loss
 
     def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the local objective, before they are mixed, and the mean loss."""

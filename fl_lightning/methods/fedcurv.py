@@ -68,14 +68,12 @@ class FedCurv(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added directly, which saves many passes."""
         gradients, loss = super().client_gradients(net, batch, client)
-        pulled = []
-        fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
-        for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
-            if name in fisher:
-                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.penalty)
-                gradient.sub_(anchor[name], alpha=2 * self.penalty)
-            pulled.append(gradient)
-        return pulled, loss
+        weights, (fisher, anchor) = self.trained_weights(net), (client.carry.get(kind, {}) for kind in _KINDS)
+        named = dict(zip(weights, gradients, strict=True))
+        for name, importance in fisher.items():
+            named[name] = named[name].addcmul(importance, weights[name].detach(), value=2 * self.penalty)
+            named[name].sub_(anchor[name], alpha=2 * self.penalty)
+        return list(named.values()), loss
 
     def _others(self, client: Client) -> dict[str, State]:
         """The server's sums without what the client itself has sent."""

@@ -16,7 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.methods.fedsam import norm_of, shifted_gradients
 from fl_lightning.module import CommonArguments, FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Learner, Needs, overridden
+from fl_lightning.protocol import Batch, Client, Learner, Needs, mean_gradient, overridden
 
 _TEMPERATURE = 3.0  # of the distillation in the authors' code
 _TINY = 1e-12
@@ -58,12 +58,8 @@ class FedSOL(FederatedModule):
 
     def _shifts(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
-
-        def distillation() -> tuple[Tensor, Tensor]:
-            value = batch.mean(divergence(net(batch.inputs), teacher))
-            return value, value
-
-        pull, _ = client.differentiate(distillation, buffers=dict(net.named_buffers()))
+        buffers = dict(net.named_buffers())
+        pull, _ = mean_gradient(net, batch, client, lambda: divergence(net(batch.inputs), teacher), buffers=buffers)
         scale, shifts = self.rho / (norm_of(pull) + _TINY), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), pull, strict=True):
             moved = (weight.detach() - client.received_state[name]).abs()

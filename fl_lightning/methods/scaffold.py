@@ -60,12 +60,10 @@ class SCAFFOLD(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
         server, client_variate = (part.get("variate", {}) for part in (client.broadcast, client.state))
-        corrected = []
-        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
-            if name in server:  # a weight that stays with its client has no variate
-                gradient = (gradient - client_variate.get(name, 0.0)).add_(server[name])
-            corrected.append(gradient)
-        return corrected, loss
+        named = dict(zip(self.trained_weights(net), gradients, strict=True))
+        # A weight that stays with its client has no variate.
+        named |= {name: (named[name] - client_variate.get(name, 0.0)).add_(c) for name, c in server.items()}
+        return list(named.values()), loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)

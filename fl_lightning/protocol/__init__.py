@@ -2,7 +2,7 @@
 
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol.batch import Batch, NetInputs, PlannedStep
-from fl_lightning.protocol.client import Client, Gradients, Losses, Objective, Penalty, Protection, Visit
+from fl_lightning.protocol.client import Client, Gradients, Losses, Objective, Penalty, Protection, Visit, mean_gradient
 from fl_lightning.protocol.client_state import ClientState, LearnedTask, SparseTensor
 from fl_lightning.protocol.cohort import CohortFit, CohortModels, Inputs, RoundReport, evaluate_net, predict_in_batches
 from fl_lightning.protocol.federation import ClientBatches, EvaluationName, Federation, PublicSamples, Site
@@ -52,6 +52,7 @@ __all__ = [
     "Visit",
     "Weighted",
     "evaluate_net",
+    "mean_gradient",
     "overridden",
     "pack",
     "predict_in_batches",

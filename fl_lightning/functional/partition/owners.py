@@ -1,11 +1,16 @@
 """The natural partition of the data, and a test set dealt to clients in proportion to their training samples."""
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.partition.grouping import by_client
 from fl_lightning.functional.partition.parts import Parts, listed
+
+check_min_samples = partial(check_range, at_least=1, hint="smaller clients are left out")
+"""Refuse a number of samples, after its key, below 1."""
 
 
 @listed
@@ -31,7 +36,7 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
         [[1, 4], [0, 2]]
     """
     owners = np.asarray(owners)
-    check_min_samples(min_samples)
+    check_min_samples("min_samples", min_samples)
     order = np.argsort(owners, kind="stable")
     borders = np.flatnonzero(np.diff(owners[order])) + 1
     sizes = np.diff(borders, prepend=0, append=len(owners))
@@ -76,19 +81,3 @@ def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> Part
         dealt.append(pool)
         owners.append(np.repeat(np.arange(len(counts)), np.diff(borders, prepend=0)))
     return by_client(np.concatenate(dealt), np.concatenate(owners), len(counts))
-
-
-def check_min_samples(min_samples: int) -> None:
-    """Refuse a ``min_samples`` below 1.
-
-    Raises:
-        ValueError: naming it and its value.
-
-    Example::
-
-        >>> check_min_samples(1)
-        >>> check_min_samples(0)
-        Traceback (most recent call last):
-        fl_lightning.checks.ArgumentError: min_samples is 0, must be at least 1: smaller clients are left out
-    """
-    check_range("min_samples", min_samples, at_least=1, hint="smaller clients are left out")
