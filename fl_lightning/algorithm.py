@@ -29,6 +29,7 @@ from fl_lightning.models.federated_net import (
     kept_buffers,
     shared_zeros,
 )
+from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.protocol import (
     Batch,
@@ -63,6 +64,8 @@ class LocalTraining(FederatedNet):
         learning_rate_decay: factor on the clients' rate from one round to the next.
         client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
             with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
+        visit_lr_scheduler: builds a schedule of torch for the clients' rate within a visit, stepped once a local step from a
+            factor of 1, anew in every visit; it multiplies the rate of the round.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
@@ -108,6 +111,7 @@ class LocalTraining(FederatedNet):
         local_epochs: int | None = None,
         learning_rate_decay: float = 1.0,
         client_lr_scheduler: ScheduleBuilder | None = None,
+        visit_lr_scheduler: ScheduleBuilder | None = None,
         server_weighting: ServerWeighting = "n_weighted",
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
@@ -126,6 +130,9 @@ class LocalTraining(FederatedNet):
         self.client_lr_scheduler, self.rate_factors = client_lr_scheduler, None
         if client_lr_scheduler is not None:
             self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
+        self.visit_lr_scheduler, self.step_factors = visit_lr_scheduler, None
+        if visit_lr_scheduler is not None:
+            self.step_factors = RateFactors("model.visit_lr_scheduler", visit_lr_scheduler, "local step")
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round; an engine takes those out that are late
         self.federation: Site | None = None  # none where trained weights are used elsewhere
@@ -321,7 +328,7 @@ class FederatedAlgorithm(LocalTraining):
         if isinstance(self.net, UnbuiltNet):
             if self.federation is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            self.make_net(self.data.input_shape, len(self.data.classes))
+            self.make_net(self.data.input_shape, objective_of(self.data).num_outputs(len(self.data.classes)))
         if not self.trained_names:
             with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
                 freeze_net(self)
@@ -335,6 +342,8 @@ class FederatedAlgorithm(LocalTraining):
         self.tasks.configure()
         for kind in self.server_zeros:
             self.server_states.add(kind, shared_zeros(self))
+        if self.federation is not None:
+            self.loss = objective_of(self.federation).loss_for(self.loss)
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""
@@ -437,6 +446,11 @@ def joined(method: LocalTraining) -> Any:
     if method.federation is None:
         raise ValueError(f"{type(method).__name__} has no data yet: call join(federation), or fit it with a trainer")
     return method.federation
+
+
+def objective_of(federation: Site) -> Objective:
+    """What the targets of a federation mean; of one that does not say, each sample's class."""
+    return getattr(federation, "objective", SingleLabel())
 
 
 def _check_settings(method: LocalTraining) -> None:

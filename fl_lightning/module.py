@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
@@ -37,7 +37,14 @@ from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
-from fl_lightning.run.refused_data import check_aggregation, check_batches_of_one, check_cohorts, check_outputs, check_tasks
+from fl_lightning.run.refused_data import (
+    check_aggregation,
+    check_batches_of_one,
+    check_cohorts,
+    check_objective,
+    check_outputs,
+    check_tasks,
+)
 from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
@@ -233,6 +240,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_tasks(self, data.tasks)
         super().configure_model()
         if isinstance(data, FederatedDataModule):
+            callbacks: list[Callback] = [] if self._trainer is None else self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+            check_objective(self, data, callbacks)
             check_outputs(self.net, data)
 
     def configure_optimizers(self) -> Any:
@@ -263,6 +272,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         check_cohorts(self.data.participation, self.trainer.max_steps)
         check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
         check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
+        if self.step_factors is not None:
+            self.step_factors(max(map(self.num_local_steps, range(self.data.num_clients))))  # fails, or does not
 
     def on_train_start(self) -> None:
         if self.device.type == "cpu":
@@ -359,7 +370,7 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
         raise ValueError(f"the clients of {type(method).__name__} keep separate models: a checkpoint has no single net")
     if isinstance(method.net, UnbuiltNet):
         inputs = recorded_inputs(checkpoint)
-        method.make_net(inputs.input_shape, len(inputs.classes))
+        method.make_net(inputs.input_shape, inputs.outputs or len(inputs.classes))
     method.configure_model()
     if not method.has_global_model:
         raise ValueError(

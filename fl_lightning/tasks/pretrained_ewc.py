@@ -57,7 +57,9 @@ class PretrainedEWC(L2SP):
     def begin_round(self, round: int) -> None:
         if round > 1:
             return
-        counts = torch.bincount(self._samples.targets, minlength=len(self.data.classes))
+        num_classes = len(self.data.classes)
+        units = self.data.objective.unit_counts(self._samples.targets, num_classes)
+        counts = torch.bincount(units, minlength=num_classes) if units.ndim == 1 else units.sum(dim=0)
         measured = empirical_fisher(
             self.method.net,
             lambda logits, targets: self.method.loss(logits, targets, counts),
