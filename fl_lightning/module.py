@@ -29,7 +29,7 @@ from fl_lightning.evaluation.evaluation import Evaluation
 from fl_lightning.functional.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_schedules
-from fl_lightning.privacy import Privacy
+from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import Batch, Protection, Site, Update
@@ -427,6 +427,10 @@ def _check_settings(method: FederatedModule) -> None:
         check_builder("model.lr_scheduler", method.lr_scheduler)
     check_choice("model.engine", method.engine_name, EngineName)
     check_choice("model.client_state", method.client_state, StorageOfStates)
+    if method.micro_batch_size is not None and isinstance(method.privacy, DPSGD):
+        raise ValueError(
+            f"model.micro_batch_size is {method.micro_batch_size}, but DPSGD clips whole batches sample by sample: leave it out"
+        )
     reason = _protection(method).one_by_one
     if reason is not None and method.engine_name in ("tune", "vectorized", "captured"):
         raise ValueError(f"model.engine is {method.engine_name}, but {reason}: set model.engine to sequential")
