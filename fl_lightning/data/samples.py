@@ -33,7 +33,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def rows(self, indices: Tensor | slice) -> NetInputs:
+    def rows(self, indices: Tensor | slice | list[int]) -> NetInputs:
         """Inputs of some samples."""
         return tree_map(lambda part: part[indices], self.inputs)
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import type_names
+from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs
 from fl_lightning.robustness import Aggregation
@@ -73,6 +73,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         if data.samples.inputs_are_whole:
             given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
         raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
+    _check_largest_token(net, data, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -96,6 +97,26 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
         )
+
+
+def _check_largest_token(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:
+    """Refuse token ids beyond a net's embeddings, which a batch of a later round may have.
+
+    Raises:
+        ValueError: naming the largest one.
+    """
+    samples = data.samples.dataset.train
+    ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
+    if not isinstance(ids, Tensor) or not are_whole(ids):
+        return
+    row = int(ids.flatten(1).amax(dim=1).argmax())
+    try:
+        _outputs(net, tree_map(lambda part: part.to(device), data.samples.preparation.for_evaluation(samples.rows([row]))))
+    except IndexError as error:
+        raise ValueError(
+            f"data.source has the token {int(ids[row].max())}, which is beyond the embeddings of model.net: use the net's own "
+            "tokenizer, or a net for more tokens"
+        ) from error
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:
