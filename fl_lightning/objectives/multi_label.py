@@ -1,6 +1,7 @@
 """MultiLabel: each sample has any number of labels."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class MultiLabel(Objective):
             raise ValueError(f"data.source has {name} with {other[0].item()}, must be 0 or 1 for MultiLabel: correct it")
         return targets.to(torch.uint8)
 
-    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple["MultiLabel", tuple[str, ...]]:
+    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
         return self, tuple(map(str, range(train.shape[1]))) if names is None else tuple(names)
 
     def check(self, part: str, targets: Tensor, num_units: int) -> None:

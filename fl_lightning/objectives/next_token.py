@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ class NextToken(Objective):
             )
         return targets.long()
 
-    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple["NextToken", tuple[str, ...]]:
+    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
         fitted = copy.copy(self)
         tokens = torch.cat([self._tokens(part).flatten() for part in (train, test)])
         largest = int(tokens.max()) if len(tokens) > 0 else 0

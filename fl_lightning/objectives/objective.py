@@ -72,6 +72,11 @@ class Objective(ABC):
     def unit_counts(self, targets: Tensor, num_units: int) -> Tensor:
         """The unit of each sample, (n,), or how many entries of each unit a sample has, (n, U)."""
 
+    def count_units(self, targets: Tensor, num_units: int) -> Tensor:
+        """(U,), how many entries of each unit some samples have."""
+        units = self.unit_counts(targets, num_units)
+        return units.bincount(minlength=num_units) if units.ndim == 1 else units.sum(dim=0)
+
     @abstractmethod
     def strata(self, targets: Tensor) -> Tensor | None:
         """(n,), the whole number by which partitions tell samples apart; None if there is none."""

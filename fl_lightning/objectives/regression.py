@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class Regression(Objective):
             )
         return targets.float().contiguous()
 
-    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple["Regression", tuple[str, ...]]:
+    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
         fitted, values = copy.copy(self), train[train.isfinite()].double()
         if len(values) > 0:
             fitted.edges = values.quantile(torch.linspace(0, 1, self.bins + 1).double()[1:-1]).unique().float()

@@ -1,6 +1,7 @@
 """SingleLabel: each sample has one class."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class SingleLabel(Objective):
     def stored(self, name: str, targets: Tensor) -> Tensor:
         return targets.long()
 
-    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple["SingleLabel", tuple[str, ...]]:
+    def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
         return self, tuple(names or ())
 
     def check(self, part: str, targets: Tensor, num_units: int) -> None:

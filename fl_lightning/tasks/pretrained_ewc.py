@@ -57,9 +57,7 @@ class PretrainedEWC(L2SP):
     def begin_round(self, round: int) -> None:
         if round > 1:
             return
-        num_classes = len(self.data.classes)
-        units = self.data.objective.unit_counts(self._samples.targets, num_classes)
-        counts = torch.bincount(units, minlength=num_classes) if units.ndim == 1 else units.sum(dim=0)
+        counts = self.data.objective.count_units(self._samples.targets, len(self.data.classes))
         measured = empirical_fisher(
             self.method.net,
             lambda logits, targets: self.method.loss(logits, targets, counts),
