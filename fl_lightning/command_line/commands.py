@@ -54,9 +54,11 @@ def export(
 
 
 def _checkpoint(ckpt_path: str, run_folder: Path | None) -> Path:
+    from fl_lightning.checks import check_file
     from fl_lightning.state.versions import KEPT, newest_checkpoint
 
     if ckpt_path not in KEPT:
+        check_file("ckpt_path", ckpt_path, "give a checkpoint of a run")
         return Path(ckpt_path)
     if run_folder is None:
         written = Path("runs").glob("*/version_*/checkpoints/*.ckpt")  # where fit writes by default

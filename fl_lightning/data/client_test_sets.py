@@ -39,7 +39,7 @@ class ClientTestSets:
 
 
 def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, natural: bool, seed: int) -> ClientTestSets | None:
-    """The test samples of each client; None if the dataset has none.
+    """The test samples of each client; None if the dataset has none, or its samples have no class to match.
 
     Args:
         held_out: whether they are held out of the client's samples.
@@ -56,5 +56,8 @@ def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, nat
         first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
         parts = Parts.of_ranges(order, first.numpy(), (last - first).numpy())
         return ClientTestSets("held_out", "test", parts.samples, parts.start)
-    parts = unwrap(matched_parts)(dataset.test.targets, shards.train_label_counts, stream_seed(seed, -1, -1, "test sets"))
+    units = dataset.objective.unit_counts(dataset.test.targets, len(dataset.classes))
+    if units.ndim > 1:
+        return None
+    parts = unwrap(matched_parts)(units, shards.train_label_counts, stream_seed(seed, -1, -1, "test sets"))
     return ClientTestSets("matched", "test", parts.samples, parts.start)

@@ -38,6 +38,9 @@ _KEYS = {"num_clients": "data.num_clients"} | {
 class Partition(ABC):
     """A rule that deals labelled samples to clients."""
 
+    deals_classes: bool = False
+    """Whether it cannot do without classes, or what else tells samples apart."""
+
     @abstractmethod
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
         """Indices of each client's samples, none of them twice, for labels of shape (n,)."""
@@ -58,6 +61,8 @@ class Dirichlet(Partition):
     Args:
         alpha: above 0; 0.1 is strong label skew, 100 nearly even.
     """
+
+    deals_classes = True
 
     def __init__(self, alpha: float = 0.1) -> None:
         check_alpha("data.partition.alpha", alpha)  # before any data is read
@@ -90,6 +95,8 @@ class Shards(Partition):
         classes_per_client: shards of a client.
     """
 
+    deals_classes = True
+
     def __init__(self, classes_per_client: int = 2) -> None:
         check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
@@ -104,6 +111,8 @@ class Classes(Partition):
     Args:
         classes_per_client: different classes of a client; every class is dealt equally often.
     """
+
+    deals_classes = True
 
     def __init__(self, classes_per_client: int = 1) -> None:
         check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
@@ -121,6 +130,8 @@ class PowerLaw(Partition):
         base: minimum number of samples of each of a client's classes.
         sigma: at least 0; the larger, the more sizes differ.
     """
+
+    deals_classes = True
 
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
         check_range("data.partition.classes_per_client", classes_per_client, at_least=1)

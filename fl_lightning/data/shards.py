@@ -54,7 +54,7 @@ def split_clients(
 
     Args:
         parts: each client's indices into ``labels``.
-        labels: (n,) class of every sample.
+        labels: class of every sample, (n,), or its counts, (n, C).
         num_classes: C.
         val_fraction: in [0, 1); 0 for no validation.
         test_fraction: in [0, 1), for tests; both together below 1.
@@ -83,7 +83,7 @@ def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], label
 
     Args:
         train, validation: indices of each client into ``labels``.
-        labels: (n,) class of every sample.
+        labels: class of every sample, (n,), or its counts, (n, C).
         num_classes: C.
     """
     nothing = Parts(torch.empty(0, dtype=torch.int64), torch.zeros(len(train), dtype=torch.int64))
@@ -139,6 +139,9 @@ def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: 
 def _count_labels(parts: Parts, labels: Tensor, num_classes: int) -> Tensor:
     counted = f"data.num_clients is {len(parts)} and data.source has {num_classes} classes: the label counts of all clients"
     check_memory(8 * len(parts) * num_classes, counted, "lower data.num_clients")
+    if labels.ndim > 1:
+        owner = torch.repeat_interleave(torch.arange(len(parts)), parts.sizes)
+        return torch.zeros(len(parts), num_classes, dtype=torch.int64).index_add_(0, owner, labels[parts.samples])
     cells = np.repeat(np.arange(len(parts)) * num_classes, parts.sizes.numpy())
     cells += labels[parts.samples].numpy()
     counts = np.bincount(cells, minlength=len(parts) * num_classes)

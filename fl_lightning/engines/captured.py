@@ -184,7 +184,7 @@ class CapturedEngine(SequentialEngine):
 
     def _numbers(self, client: Client, weight: float = 0.0) -> Numbers:
         factor = self.hooks.rate_factor(client.round, client.index)
-        rate = float(self._rates[0] * factor)
+        rate = self.hooks.mean_rate(float(self._rates[0] * factor), client.num_steps)
         return Numbers(client.index, client.num_train, client.num_steps, client.round, rate, factor, weight)
 
     def _kind(self, client: Client, steps: list[PlannedStep], row: Tensor, whole: bool) -> _Kind:

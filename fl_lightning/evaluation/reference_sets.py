@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
@@ -14,15 +14,9 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.functional import weighted_average
 from fl_lightning.functional.aggregation import State
-from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.models.federated_net import copied_net, global_tensors
 
 ReferenceSource = str | Source  # by name, or as an object
-
-
-def accuracy_on(logits: Tensor, targets: Tensor) -> Tensor:
-    """(...) from logits (..., n, C)."""
-    return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
 
 
 def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, Source]:

@@ -38,7 +38,7 @@ class FedDF(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(data=DataNeeds(public_samples=True))
+    needs = Needs(data=DataNeeds(public_samples=True, classes=True))
 
     _CHECK_EVERY = 100  # steps
     _LARGEST_NORM = 5.0  # of a gradient

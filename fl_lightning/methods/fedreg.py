@@ -20,7 +20,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
-from fl_lightning.protocol import Batch, Client, State, mean_gradient
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, State, mean_gradient
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
@@ -54,6 +54,7 @@ class FedReg(FederatedModule):
             are whole numbers that are not images.
     """
 
+    needs = Needs(data=DataNeeds(classes=True))
     unprotected = ("the gradients that make pseudo and perturbed data and those on them",)
 
     def __init__(

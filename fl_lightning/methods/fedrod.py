@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, Client, ClientState, State
+from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 
 
 class FedRoD(FederatedModule):
@@ -32,6 +32,7 @@ class FedRoD(FederatedModule):
         ValueError: as the net is built, if it has no ``features``, no linear ``classifier``, or is a Sequential.
     """
 
+    needs = Needs(data=DataNeeds(classes=True))
     unprotected = ("the label counts in the loss",)
 
     @property

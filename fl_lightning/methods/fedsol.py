@@ -16,7 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.methods.fedsam import norm_of, shifted_gradients
 from fl_lightning.module import CommonArguments, FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Learner, Needs, mean_gradient, overridden
+from fl_lightning.protocol import Batch, Client, DataNeeds, Learner, Needs, mean_gradient, overridden
 
 _TEMPERATURE = 3.0  # of the distillation in the authors' code
 _TINY = 1e-12
@@ -40,7 +40,7 @@ class FedSOL(FederatedModule):
         ValueError: if ``rho`` is negative, or ``privacy`` is ``DPSGD``.
     """
 
-    needs = Needs(two_gradients=True)
+    needs = Needs(two_gradients=True, data=DataNeeds(classes=True))
 
     def __init__(self, net: Net, rho: float = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)

@@ -44,7 +44,7 @@ class Flashback(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(data=DataNeeds(public_samples=True))
+    needs = Needs(data=DataNeeds(public_samples=True, classes=True))
 
     unprotected = ("the label counts that clients send",)
 

@@ -116,7 +116,7 @@ class Client:
     sends: bool = True  # in this visit; else it trains for itself
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
-    learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit, once client_start is done
+    learning_rate: float | Tensor = 0.0  # of the local optimizer, the mean over this visit's steps, once client_start is done
     resting: Sequence[str] = ()  # weights that the present local step does not change
     # Lambdas, as a compiled local step makes a client, and the compiler does not support dict[str, Any]().
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].

@@ -13,12 +13,14 @@ class DataNeeds:
         arriving_classes: the global model learns the tasks of ``data.tasks``, with classes that arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
         counts_of_cohort: a client's weight in the mean depends on the label counts of the whole cohort.
+        classes: each sample has one class (:class:`fl_lightning.objectives.SingleLabel`).
     """
 
     task_streams: bool = False
     arriving_classes: bool = False
     public_samples: bool = False
     counts_of_cohort: bool = False
+    classes: bool = False
 
     def __or__(self, other: Self) -> Self:
         """What two methods need that are combined into one."""
