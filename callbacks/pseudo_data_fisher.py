@@ -1,6 +1,7 @@
 """PseudoDataFisher: whether FedReg's pseudo data matter to the same weights as the data that other clients trained on."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,7 +85,7 @@ def _correlations(module: FederatedModule, net: nn.Module, client: Client, earli
     return torch.corrcoef(torch.stack(fishers))[0, 1:]
 
 
-def _fisher(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+def _fisher(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor, *tuple[Any, ...]]]) -> Tensor:
     """The empirical Fisher information of all weights in a row, float64."""
     fisher = empirical_fisher(net, lambda logits, targets: F.cross_entropy(logits, targets, reduction="none"), batches)
     return torch.cat([values.flatten().double() for values in fisher.values()])

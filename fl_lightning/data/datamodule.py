@@ -230,6 +230,11 @@ class FederatedDataModule(LightningDataModule):
         return self.participation.cohort(round)
 
     @property
+    def cohort_size(self) -> int:
+        """Clients that a round waits for, without those that over-selection adds."""
+        return self.participation.size
+
+    @property
     def label_counts(self) -> Tensor:
         """(N, C) classes of each client's training and validation samples, of its present task where it learns tasks."""
         return self.present_shards.label_counts

@@ -59,7 +59,7 @@ def paced(
         down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
         up = bytes_up if visit.sends else 0
         works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
-    finishes, seconds = devices.finishes(works, round, method.seed, method.data.participation.size)
+    finishes, seconds = devices.finishes(works, round, method.seed, method.data.cohort_size)
     there = [
         visit._replace(num_steps=finish.steps, broadcast=broadcast)
         for visit, finish, broadcast in zip(visits, finishes, broadcasts, strict=True)

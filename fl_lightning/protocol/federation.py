@@ -59,6 +59,11 @@ class Site(Protocol):
         """Samples of an evaluation step."""
         ...
 
+    @property
+    def cohort_size(self) -> int:
+        """Clients that a round waits for, without those that over-selection adds."""
+        ...
+
     def num_train(self, client: int) -> int:
         """Training samples of a client, n_k."""
         ...

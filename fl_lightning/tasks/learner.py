@@ -99,7 +99,8 @@ class TaskLearner(Learner):
         check_choice("model.tasks.schedule", schedule, Schedule)
         check_range("model.tasks.rate_divisor", rate_divisor, above=1, hint="the paper uses 3")
         check_range("model.tasks.smallest_rate", smallest_rate, at_least=0, hint="0 never ends a task early")
-        self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
+        self.schedule: Schedule = schedule
+        self.rounds_per_task, self.patience = rounds_per_task, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
         self.reset_adam_each_round = reset_adam_each_round
