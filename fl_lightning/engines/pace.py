@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from fl_lightning.algorithm import joined
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.traffic import Traffic
 from fl_lightning.protocol import Request, RoundReport, Visit
@@ -59,7 +60,7 @@ def paced(
         down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
         up = bytes_up if visit.sends else 0
         works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
-    finishes, seconds = devices.finishes(works, round, method.seed, method.data.participation.size)
+    finishes, seconds = devices.finishes(works, round, method.seed, joined(method).participation.size)
     there = [
         visit._replace(num_steps=finish.steps, broadcast=broadcast)
         for visit, finish, broadcast in zip(visits, finishes, broadcasts, strict=True)
