@@ -25,7 +25,7 @@ _TEST_SAMPLES = 10_000
 
 
 class RoundTimer(pl.Callback):
-    """Plays a round whenever the driver asks for one, and times it from then until the new global weights stand.
+    """Plays a round whenever the driver asks for one, and times it from then until the new global weights are there.
 
     What Lightning does between two training steps counts as part of the second, validation as well. Of several processes the
     first speaks for all.

@@ -47,7 +47,7 @@ def headline(options: Namespace, root: Path = ROOT) -> int:
 
     Args:
         options: of the command line: ``out``, the JSON file; ``runs``, the folder of the full runs; ``minutes``; ``data``,
-            options of ``fit`` that say where CIFAR-10 lies.
+            options of ``fit`` that set the folder of CIFAR-10.
         root: of the checkout whose ``benchmarks/RESULTS.md`` and ``docs/`` get the tables.
 
     Returns:

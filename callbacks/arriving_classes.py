@@ -16,7 +16,6 @@ from fl_lightning.functional import (
     task_confusion,
     tasks_found,
 )
-from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import ClassProgress, predict_in_batches
 
@@ -56,7 +55,7 @@ class ArrivingClasses(FederatedCallback):
         if len(self._table) == 0:
             self._table = torch.full((num_tasks, num_tasks), float("nan"), dtype=torch.float64)
             self._class_table = torch.full((num_tasks, num_classes), float("nan"), dtype=torch.float64)
-        self._table[task] = accuracy_by_owner(logits, targets, data.evaluation.test_tasks(), num_tasks).cpu()
+        self._table[task] = data.objective.score_by_owner(logits, targets, data.evaluation.test_tasks(), num_tasks).cpu()
         counts = confusion_counts(logits.argmax(dim=1), targets, num_classes).cpu()
         self._class_table[task] = counts.diagonal() / counts.sum(dim=1)
         self._accuracies[task] = float(counts.trace() / counts.sum())

@@ -9,7 +9,6 @@ from torch import Tensor
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_forgetting_picture
 from fl_lightning.functional import client_forgetting
-from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels
 
@@ -70,5 +69,6 @@ def _accuracies_here(module: FederatedModule, models: CohortModels) -> tuple[Ten
     """Accuracies on validation parts that the server has: before the fits, (K,) or (K, K), and after them, (K, K)."""
     inputs, targets, owner = module.data.evaluation.validation_samples(models.clients)
     received = models.predict_before(inputs) if module.keeps_models else models.predict_received(inputs)
-    before = accuracy_by_owner(received, targets, owner, len(models.clients))
-    return before, accuracy_by_owner(models.predict(inputs), targets, owner, len(models.clients))
+    score = module.data.objective.score_by_owner
+    before = score(received, targets, owner, len(models.clients))
+    return before, score(models.predict(inputs), targets, owner, len(models.clients))

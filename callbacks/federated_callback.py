@@ -30,6 +30,8 @@ class FederatedCallback(RoundCallback):
 
     key: str = "trainer.callbacks"
     """Where the command line takes its arguments, as errors name them."""
+    needs_classes: bool = False
+    """Whether it measures only where each sample has one class (:class:`fl_lightning.objectives.SingleLabel`)."""
     kept: Sequence[str] = ()
     """Attributes that a checkpoint has, of numbers, texts, tensors and plain containers; in it without a leading underscore."""
 

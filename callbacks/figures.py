@@ -19,7 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from torch import Tensor
 
 from fl_lightning.functional import ClientForgettingScores
@@ -39,6 +39,7 @@ _LABELS, _BAR = 6.2, 3  # width of what is next to a heatmap, its labels and its
 _CLIENTS_WITH_DOTS = 200
 _BARS = _NAMES - 1  # clients drawn as bars, with the bar of all of them; more are columns of a heatmap
 _COLUMNS = 400  # of that heatmap
+_RANKED = 14  # height of the sizes of clients below it, as a multiple of the font size
 
 
 def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
@@ -47,14 +48,18 @@ def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]
     Args:
         height: of a row of panels, in inches.
     """
-    width = rcParams["figure.figsize"][0]
-    columns = min(count, 2 if width >= 2 * _ems(_PANEL) else 1)
+    columns = min(count, panels_in_a_row())
     rows = -(-count // columns)
-    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    figure = Figure(figsize=(rcParams["figure.figsize"][0], rows * height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
+
+
+def panels_in_a_row() -> int:
+    """Two where the width of figures allows it, else one."""
+    return 2 if rcParams["figure.figsize"][0] >= 2 * _ems(_PANEL) else 1
 
 
 def height_of(rows: int) -> float:
@@ -108,7 +113,8 @@ def heatmap(
     axes.grid(False)
     norm = PowerNorm(gamma, vmin=low, vmax=1.0)
     image = axes.imshow(matrix, cmap=colors, norm=norm, aspect="auto", interpolation="nearest")
-    axes.set_title(wrapped(title, width_of(axes)))
+    named = _CHARACTER * _NUMBER_SIZE / 72 * min(max(map(len, rows), default=0), _longest_name(axes))
+    axes.set_title(wrapped(title, width_of(axes) - named))
     axes.set_xlabel(column_title)
     axes.set_ylabel(row_title)
     cell, beside_a_bar = ((width_of(axes) - _ems(taken)) / max(len(columns), 1) for taken in (_LABELS, _LABELS + _BAR))
@@ -125,6 +131,11 @@ def heatmap(
                 number.set_in_layout(False)  # it is within its cell, and to ask for its size is slow
     if with_bar:
         axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
+
+
+def _longest_name(axes: Axes) -> int:
+    """Characters of a name next to a panel."""
+    return int(_LONGEST_NAME * 72 * width_of(axes) / (_CHARACTER * _NUMBER_SIZE))
 
 
 def _ems(count: float) -> float:
@@ -152,11 +163,18 @@ def _label_columns(axis: Axis, names: Sequence[str], cell: float) -> None:
 
 
 def _label(axis: Axis, names: Sequence[str], most: int, *, rotate: bool = False) -> None:
-    """Write names, in which a dollar is a dollar; of more than ``most`` some, and of long ones both ends."""
-    step = max(1, -(-len(names) // most))
-    half = int(_LONGEST_NAME * 72 * width_of(axis.axes) / (_CHARACTER * _NUMBER_SIZE)) // 2
+    """Write names, in which a dollar is a dollar; of more than ``most`` some, and of long ones both ends.
+
+    Upright names make the figure higher, once for a row of panels, so that the picture above them is not.
+    """
+    step, half = max(1, -(-len(names) // most)), _longest_name(axis.axes) // 2
     short = [name if len(name) <= 2 * half else f"{name[: half - 1]}…{name[-half:]}" for name in names[::step]]
     axis.set_ticks(range(0, len(names), step), short, rotation=90 if rotate else 0, parse_math=False)
+    place = axis.axes.get_subplotspec()
+    if rotate and place is not None and place.colspan.start == 0:
+        figure = axis.axes.get_figure(root=True)
+        assert figure is not None  # axes with a place have one
+        figure.set_figheight(figure.get_figheight() + _CHARACTER * _NUMBER_SIZE / 72 * max(map(len, short)))
 
 
 def draw_client_forgetting(
@@ -268,7 +286,7 @@ def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
         ranked.axhline(value, color="black", linestyle=style, linewidth=1, label=f"{name} {value:.3f}")
     ranked.set(title="each client", xlabel="clients, lowest first", ylabel="accuracy", ylim=(-0.02, 1.02))
     ranked.xaxis.set_major_locator(_round_ticks(6))
-    ranked.legend(loc="lower right")
+    ranked.legend(loc="upper left")
     figure.suptitle(title)
     return figure
 
@@ -323,23 +341,26 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
     together = -(-len(order) // _COLUMNS)  # clients a column
     starts = np.arange(0, len(order), together)
     columns = np.add.reduceat(shares[order], starts) / np.diff(starts, append=len(order))[:, None]
-    figure = Figure(figsize=(10, max(3.0, min(12.0, 0.25 * len(classes)) + 1.5)), layout="constrained")
-    shown, ranked = figure.subplots(1, 2, width_ratios=(5, 1))
+    heights = height_of(len(classes)), _ems(_RANKED)
+    figure = Figure(figsize=(rcParams["figure.figsize"][0], sum(heights)), layout="constrained")
+    shown, ranked = figure.subplots(2, height_ratios=heights)
     how = f"share of each class in {len(order):,} clients, sorted by their most frequent class"
     how += f"; a column is the mean of {together}" * (together > 1)
     values = torch.from_numpy(columns.T)
     names = [""] * len(starts)  # not those of columns, but round numbers of clients
     heatmap(shown, values, classes, names, title=how, row_title="class", column_title="clients", gamma=0.5)
     ticks = [tick for tick in _round_ticks(10).tick_values(0, len(order)) if 0 <= tick < len(order)]
-    shown.set_xticks([(tick + 0.5) / together - 0.5 for tick in ticks], [f"{tick:,.0f}" for tick in ticks])
+    shown.set_xticks([(tick + 0.5) / together - 0.5 for tick in ticks], [f"{tick:,.0f}" for tick in ticks], rotation=0)
     ranked.plot(np.arange(1, len(sizes) + 1), np.sort(sizes)[::-1])
-    ranked.set(title="samples of a client", xlabel="clients, largest first")
+    ranked.set(title="samples of each client", xlabel="clients, largest first")
     if 0 < sizes.min() < sizes.max() / 10:
         ranked.set_yscale("log")
+        ranked.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if sizes.min() > sizes.max() / 100 else (1,)))
+        ranked.minorticks_off()
     else:
         ranked.set_ylim(bottom=0)
-        ranked.yaxis.set_major_locator(_round_ticks(8))
-    ranked.xaxis.set_major_locator(_round_ticks(3))
+        ranked.yaxis.set_major_locator(_round_ticks(5))
+    ranked.xaxis.set_major_locator(_round_ticks(10))
     for axis in (ranked.xaxis, ranked.yaxis):
         axis.set_major_formatter("{x:,.0f}")
     figure.suptitle(title, parse_math=False)

@@ -25,6 +25,7 @@ class ForgettingEvents(Probe):
     the tensors ``events/class`` (C,) and ``events/counts`` (S,), the events of each sample so far.
     """
 
+    needs_classes = True
     kept = ("_was_right", "_was_ever_right", "_counts", "_history")
 
     def __init__(self, every: int = 10, rounds: list[int] | None = None, samples: int = 1000) -> None:

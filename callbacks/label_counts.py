@@ -23,9 +23,6 @@ class LabelCounts(FederatedCallback):
 
     key = "callbacks.label_counts"
 
-    def __init__(self, every: int = 100, rounds: list[int] | None = None) -> None:
-        super().__init__(every, rounds)
-
     @property
     def reads_clients(self) -> bool:
         return self.chooses

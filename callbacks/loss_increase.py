@@ -5,10 +5,8 @@ from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.evaluation.refits import refit_by_fedavg
-from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import CohortModels, RoundReport
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import CohortModels, RoundReport, overridden
 
 
 class LossIncrease(FederatedCallback):
@@ -63,7 +61,7 @@ class LossIncrease(FederatedCallback):
         inputs, targets, owner = module.data.evaluation.training_samples(self._previous)
 
         def mean_losses(logits: Tensor) -> Tensor:
-            return loss_by_owner(logits, targets, owner, len(self._previous))
+            return module.data.objective.loss_by_owner(logits, targets, owner, len(self._previous))
 
         if module.keeps_models:
             before = mean_losses(models.predict_before(inputs)).nanmean(dim=0)

@@ -8,7 +8,6 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
 from fl_lightning.checks import check_range
-from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, predict_in_batches
 
@@ -46,14 +45,14 @@ class PerClassAccuracy(FederatedCallback):
             inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])
-            self._within = class_accuracy(logits, targets, len(module.data.classes))
+            self._within = module.data.objective.score_by_unit(logits, targets, len(module.data.classes))
             self._clients = models.clients
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if self._within is None:
             return
         logits = predict_in_batches(module.net, module.data.eval_batch_size, module.data.evaluation.test_inputs())
-        after = class_accuracy(logits, module.data.evaluation.test_targets(), len(module.data.classes))
+        after = module.data.objective.score_by_unit(logits, module.data.evaluation.test_targets(), len(module.data.classes))
         values = torch.cat([self._within, after[None]])
         tensors = {"clients/class_accuracy": values, "clients/class_cohort": torch.tensor(self._clients)}
         log_tensors(trainer, tensors, round)

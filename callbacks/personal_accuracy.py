@@ -14,7 +14,7 @@ from fl_lightning.evaluation.fine_tuning import FineTuning
 from fl_lightning.functional import worst_decile
 from fl_lightning.functional.random_streams import numpy_stream
 from fl_lightning.functional.transfers import on_device
-from fl_lightning.metrics import PersonalScores, accuracy_by_owner
+from fl_lightning.metrics import PersonalScores
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, EvaluationName, RoundReport
 
@@ -91,7 +91,7 @@ class PersonalAccuracy(FederatedCallback):
         sizes = torch.tensor([len(part) for part in inputs], device=targets.device)
         owner = torch.repeat_interleave(torch.arange(len(parts), device=targets.device), sizes)
         logits = [models.predict_personal(inputs, before=asked) for asked in (True, False)]
-        before, after = (accuracy_by_owner(part, targets, owner, len(parts)) for part in logits)
+        before, after = (module.data.objective.score_by_owner(part, targets, owner, len(parts)) for part in logits)
         for tag, accuracy in (("personal/cohort_before", before), ("personal/cohort_after", after)):
             numbers = _over_clients(accuracy, sizes)
             module.log_round({tag if key == "mean" else f"{tag}_{key}": value for key, value in numbers.items()}, round)

@@ -49,6 +49,8 @@ class Probe(FederatedCallback):
 class HeadProbe(Probe):
     """A probe of the last linear layer, the head, which has a row for each class."""
 
+    needs_classes = True
+
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)
         layers = [layer for layer in head_part(module.net).modules() if isinstance(layer, nn.Linear)]

@@ -1,4 +1,4 @@
-"""RoundProgressBar: where the run stands, on one line of a terminal or in some lines of a file."""
+"""RoundProgressBar: the progress of a run, on one line of a terminal or in some lines of a file."""
 
 import time
 from datetime import timedelta

@@ -13,8 +13,7 @@ from fl_lightning.evaluation.refits import refit
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, RoundReport, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Client, RoundReport, overridden
 
 
 class PseudoDataFisher(FederatedCallback):
@@ -60,15 +59,13 @@ class PseudoDataFisher(FederatedCallback):
         if not self.due(round) or not self._cohorts:
             return
         earlier = sorted(set().union(*self._cohorts[-self.history :]))
-        fitted = refit(module, module.engine.context, round, self._some_of_cohort(module, round), max_steps=1)
+        visits = module.present_cohort
+        drawn = torch.randperm(len(visits), generator=torch_stream(module.seed, round, -1, "clients of PseudoDataFisher"))
+        some = [visits[position] for position in drawn[: self.clients].sort().values.tolist()]
+        fitted = refit(module, module.engine.context, round, some, max_steps=1)
         rows = [_correlations(module, net, client, earlier) for client, net in fitted]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)
-
-    def _some_of_cohort(self, module: FederatedModule, round: int) -> list[Visit]:
-        visits = module.present_cohort
-        drawn = torch.randperm(len(visits), generator=torch_stream(module.seed, round, -1, "clients of PseudoDataFisher"))
-        return [visits[position] for position in drawn[: self.clients].sort().values.tolist()]
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._cohorts = [*self._cohorts, report.clients][-self.history :]
@@ -82,7 +79,7 @@ def _correlations(module: FederatedModule, net: nn.Module, client: Client, earli
     fishers = [
         _fisher(net, zip(inputs.split(size), targets.split(size), strict=True)),
         _fisher(net, zip(pseudo["inputs"].split(size), pseudo["labels"].split(size), strict=True)),
-        _fisher(net, ((batch.inputs, batch.targets) for batch in client.samples())),
+        _fisher(net, client.samples()),
     ]
     return torch.corrcoef(torch.stack(fishers))[0, 1:]
 

@@ -11,11 +11,9 @@ from fl_lightning.callbacks.figures import heatmap, height_of, panels
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
     ReferenceSource,
-    accuracy_on,
     held_references,
     named_sources,
 )
-from fl_lightning.metrics import loss_by_owner
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
 
@@ -37,8 +35,8 @@ class ReferenceAccuracy(FederatedCallback):
         every, rounds: the chosen rounds.
 
     Raises:
-        ValueError: if there is no set, or a name is no word; as a fit starts, if a set has no test sample, another shape or a
-            class that the federation lacks, or there is no global model.
+        ValueError: if there is no set, or a name is not one word; as a fit starts, if a set has no test sample, another shape
+            or a class that the federation lacks, or there is no global model.
     """
 
     def __init__(
@@ -64,9 +62,9 @@ class ReferenceAccuracy(FederatedCallback):
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return
-        held = self._held.values()
-        before = torch.stack([accuracy_on(models.predict_received(one.inputs), one.targets) for one in held])
-        after = torch.stack([accuracy_on(models.predict(one.inputs), one.targets) for one in held], dim=1)
+        held, score = self._held.values(), module.data.objective.score
+        before = torch.stack([score(models.predict_received(one.inputs), one.targets) for one in held])
+        after = torch.stack([score(models.predict(one.inputs), one.targets) for one in held], dim=1)
         scalars: dict[str, Tensor] = {}
         for column, name in enumerate(self._held):
             scalars[f"reference/{name}/cohort_accuracy"] = after[:, column].mean()
@@ -97,6 +95,6 @@ class ReferenceAccuracy(FederatedCallback):
         with trainer.precision_plugin.val_step_context():
             for name, held in self._held.items():
                 logits, targets = predict_in_batches(module.net, module.data.eval_batch_size, held.inputs), held.targets
-                scalars[f"reference/{name}/accuracy"] = accuracy_on(logits, targets)
-                scalars[f"reference/{name}/loss"] = loss_by_owner(logits, targets, torch.zeros_like(targets), 1)[0]
+                scalars[f"reference/{name}/accuracy"] = module.data.objective.score(logits, targets)
+                scalars[f"reference/{name}/loss"] = module.data.objective.mean_loss(logits, targets)
         module.log_round(scalars, round)

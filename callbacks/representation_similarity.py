@@ -1,4 +1,4 @@
-"""RepresentationSimilarity: how much of each layer a local fit changes."""
+"""RepresentationSimilarity: how much of each layer a local fit changes, and the rounds since the last measurement."""
 
 import torch
 from lightning.pytorch import Trainer
@@ -18,36 +18,37 @@ class RepresentationSimilarity(Probe):
     In the chosen rounds the outputs of all layers with a weight of two or more dimensions are compared on the probe's samples
     (:func:`fl_lightning.functional.linear_cka`; Kornblith et al., ICML 2019). 1 is the same up to rotation, scale and shift.
     ``cka/<layer>`` is the mean over the cohort, ``cka/clients`` the picture; its numbers are the tensors ``cka/clients``
-    (K, layers), in the net's order, and ``cka/cohort`` (K,).
+    (K, layers), in the net's order, and ``cka/cohort`` (K,). ``cka_rounds/<layer>`` compares the global model with that of the
+    last measured round. For this, checkpoints contain the samples' inner products, (layers, S, S).
     """
+
+    kept = ("_last",)
+    _last: Tensor | None = None  # of the global model in the last measured round
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return
         inputs, _ = self.probe_samples(module)
-        names = layers_of(module.net)
+        layers = module.net.named_modules()
+        names = [name for name, layer in layers if name and any(weight.ndim > 1 for weight in layer.parameters(recurse=False))]
 
         def grams(net: nn.Module) -> Tensor:
             return torch.stack([centred_gram(output) for output in outputs_of(net, names, inputs)])
 
         received = models.evaluate_received(grams)  # (layers, S, S)
-
-        def compare(net: nn.Module) -> Tensor:
-            return torch.stack([gram_cka(*pair) for pair in zip(received, grams(net), strict=True)])
-
-        similarity = models.evaluate(compare)
+        similarity = models.evaluate(lambda net: _by_layer(received, grams(net)))
         module.log_round({f"cka/{name}": similarity[:, i].mean() for i, name in enumerate(names)}, round)
+        if self._last is not None:
+            since = _by_layer(self._last.to(received), received)
+            module.log_round({f"cka_rounds/{name}": since[i] for i, name in enumerate(names)}, round)
+        self._last = received
         log_tensors(trainer, {"cka/clients": similarity, "cka/cohort": torch.tensor(models.clients)}, round)
         log_figure(trainer, "cka/clients", similarity_by_layer(similarity, models.clients, names, round), round)
 
 
-def layers_of(net: nn.Module) -> list[str]:
-    """Names of the layers whose outputs are compared, in the net's order: with a weight of two or more dimensions."""
-    return [
-        name
-        for name, layer in net.named_modules()
-        if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)) and name
-    ]
+def _by_layer(first: Tensor, second: Tensor) -> Tensor:
+    """CKA (layers,) from inner products (layers, S, S)."""
+    return torch.stack([gram_cka(*pair) for pair in zip(first, second, strict=True)])
 
 
 def outputs_of(net: nn.Module, names: list[str], inputs: Tensor) -> list[Tensor]:

@@ -9,7 +9,6 @@ from fl_lightning.callbacks.federated_callback import FederatedCallback, log_dis
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.checks import check_range
 from fl_lightning.functional import forgetting_from_best, round_forgetting
-from fl_lightning.metrics import class_accuracy
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels
 
@@ -49,11 +48,11 @@ class RoundForgetting(FederatedCallback):
             return
         inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
         num_classes = len(module.data.classes)
-        after = class_accuracy(models.predict(inputs), targets, num_classes)
+        after = module.data.objective.score_by_unit(models.predict(inputs), targets, num_classes)
         if module.keeps_models:
-            before = class_accuracy(models.predict_before(inputs), targets, num_classes)
+            before = module.data.objective.score_by_unit(models.predict_before(inputs), targets, num_classes)
         else:
-            before = class_accuracy(models.predict_received(inputs), targets, num_classes).expand_as(after)
+            before = module.data.objective.score_by_unit(models.predict_received(inputs), targets, num_classes).expand_as(after)
         local = torch.stack([round_forgetting(*client) for client in zip(before, after, strict=True)])
         module.log_round({"forgetting/local_mean": local.mean()}, round)
         log_distribution(trainer, "forgetting/local", local, round)

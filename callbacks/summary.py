@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.filesize import decimal
@@ -14,13 +17,13 @@ from rich.table import Table
 from fl_lightning import __version__
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.callbacks.stopping import reason_to_stop
 from fl_lightning.checks import check_choice, check_each
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
 from fl_lightning.run.provenance import commit
+from fl_lightning.run.trainer_settings import callbacks_of
 from fl_lightning.state.atomic_files import atomic_write
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
@@ -103,7 +106,7 @@ class RunSummary(FederatedCallback):
         if folder is not None:
             with atomic_write(Path(folder) / "results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")
-        if reason := reason_to_stop(trainer, module):
+        if reason := _reason_to_stop(trainer, module):
             print(reason, flush=True)
         _print_table(results)
         if isinstance(trainer.logger, TensorBoardLogger):
@@ -141,6 +144,25 @@ class RunSummary(FederatedCallback):
             "largest_update": self._largest,
             "far_update": self._far,
         }
+
+
+def _reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
+    """One line that names what ended the fit; None if it came to ``trainer.max_steps``."""
+    if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
+        return None
+    reasons = list(filter(None, map(_reason_of, callbacks_of(trainer))))
+    if module.needs.data.task_streams and not reasons:
+        reasons = ["every client has learned all of its tasks"]
+    why = "; ".join(reasons) or "a callback set trainer.should_stop"
+    return f"Ended after round {trainer.global_step} of {trainer.max_steps}: {why}"
+
+
+def _reason_of(callback: Callback) -> str | None:
+    if isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+        return f"EarlyStopping: {(callback.stopping_reason_message or '').removesuffix(' Signaling Trainer to stop.')}"
+    if isinstance(callback, Timer) and (left := callback.time_remaining()) is not None and left <= 0:
+        return f"trainer.max_time is over, after {timedelta(seconds=round(callback.time_elapsed()))} of training"
+    return None
 
 
 def _privacy(module: FederatedModule) -> dict[str, Any]:

@@ -15,16 +15,13 @@ from fl_lightning.checks import check_each
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
     ReferenceSource,
-    accuracy_on,
     held_references,
     mixed_nets,
     named_sources,
     present_weights,
 )
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import predict_in_batches
-from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.protocol import Inputs, State, predict_in_batches
 
 
 class WiseFT(FederatedCallback):
@@ -59,18 +56,23 @@ class WiseFT(FederatedCallback):
         self._start: State = {}
         self._held: dict[str, ReferenceSamples] = {}
 
+    @property
+    def state_key(self) -> str:
+        """Several of one run have sets of their own."""
+        return self._generate_state_key(sets=sorted(self.sets))
+
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
         if trainer.global_step == 0:
             self._start = present_weights(module)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        sets = self._samples(module)
+        sets, score = self._samples(module), module.data.objective.score
         for share, net in zip(self.shares, mixed_nets(module, self._start, self.shares), strict=True):
             with trainer.precision_plugin.val_step_context():
                 for name, (inputs, targets) in sets.items():
                     logits = predict_in_batches(net, module.data.eval_batch_size, inputs)
-                    module.log_round({f"wise_ft/{share:g}/{name}": accuracy_on(logits, targets)}, trainer.global_step)
+                    module.log_round({f"wise_ft/{share:g}/{name}": score(logits, targets)}, trainer.global_step)
 
     def _samples(self, module: FederatedModule) -> dict[str, tuple[Inputs, Tensor]]:
         """Inputs and classes of each set, the federation's own first."""

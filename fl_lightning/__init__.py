@@ -44,6 +44,7 @@ __getattr__, __dir__, __all__ = attach(
         "losses",
         "methods",
         "models",
+        "objectives",
         "privacy",
         "report",
         "robustness",

@@ -6,6 +6,7 @@ from . import functional as functional
 from . import losses as losses
 from . import methods as methods
 from . import models as models
+from . import objectives as objectives
 from . import privacy as privacy
 from . import report as report
 from . import robustness as robustness

@@ -27,7 +27,9 @@ from fl_lightning.models.federated_net import (
     global_tensors,
     keep_initial_model,
     kept_buffers,
+    shared_zeros,
 )
+from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.optimizers import OptimizerBuilder, fused, optimizer_builder
 from fl_lightning.protocol import (
     Batch,
@@ -62,6 +64,10 @@ class LocalTraining(FederatedNet):
         learning_rate_decay: factor on the clients' rate from one round to the next.
         client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
             with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
+        visit_lr_scheduler: builds a schedule of torch for the clients' rate within a visit, stepped once a local step from a
+            factor of 1, anew in every visit; it multiplies the rate of the round.
+        micro_batch_size: samples of one backward pass; a local step accumulates the gradients of its batch from such parts, in
+            less memory. By default the whole batch. BatchNorm's statistics are those of the parts.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
@@ -72,7 +78,7 @@ class LocalTraining(FederatedNet):
             the server then holds the weights of a whole cohort.
         hostile: makes some clients hostile, such as :class:`fl_lightning.robustness.SignFlip`; by default none is.
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
-        adapter: small trained layers beside the frozen ones, such as :class:`fl_lightning.models.LoRA`.
+        adapter: small trained layers next to the frozen ones, such as :class:`fl_lightning.models.LoRA`.
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
             By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``.
         personal: name patterns of weights and buffers that stay with the client; by default those of the method.
@@ -87,6 +93,9 @@ class LocalTraining(FederatedNet):
 
     needs: Needs = Needs()
     """What the method needs of the engine and the data; of a class, or of an object where its arguments decide."""
+
+    unprotected: Sequence[str] = ()
+    """What leaves clients without DP-SGD's noise, in addition to the label counts of the loss; of a class, or of an object."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -104,6 +113,8 @@ class LocalTraining(FederatedNet):
         local_epochs: int | None = None,
         learning_rate_decay: float = 1.0,
         client_lr_scheduler: ScheduleBuilder | None = None,
+        visit_lr_scheduler: ScheduleBuilder | None = None,
+        micro_batch_size: int | None = None,
         server_weighting: ServerWeighting = "n_weighted",
         clip_local_gradients: float | None = None,
         batch_norm_buffers: BatchNormBuffers = "averaged",
@@ -122,6 +133,10 @@ class LocalTraining(FederatedNet):
         self.client_lr_scheduler, self.rate_factors = client_lr_scheduler, None
         if client_lr_scheduler is not None:
             self.rate_factors = RateFactors("model.client_lr_scheduler", client_lr_scheduler)
+        self.micro_batch_size = micro_batch_size
+        self.visit_lr_scheduler, self.step_factors = visit_lr_scheduler, None
+        if visit_lr_scheduler is not None:
+            self.step_factors = RateFactors("model.visit_lr_scheduler", visit_lr_scheduler, "local step")
         self.round = 0  # the present one
         self.present_cohort: list[Visit] = []  # until the next round; an engine takes those out that are late
         self.federation: Site | None = None  # none where trained weights are used elsewhere
@@ -133,6 +148,8 @@ class LocalTraining(FederatedNet):
         self.tasks.belong_to(self)
         separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
         self.needs = self.needs | self.tasks.needs | Needs(each_upload=separate)
+        if micro_batch_size is not None:
+            _check_micro_batches(self)
 
     # Hooks of a visit, in their order -------------------------------------------------------------------------------
 
@@ -167,7 +184,7 @@ class LocalTraining(FederatedNet):
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One local step; returns the loss before it."""
-        gradients, loss = self.client_gradients(net, batch, client)
+        gradients, loss = _accumulated(self, net, batch, client)
         if self.clip_local_gradients is not None:
             named = zip(self.trained_weights(net), gradients, strict=True)
             norm = torch.stack([gradient.norm() for name, gradient in named if name not in client.resting]).norm()
@@ -220,7 +237,7 @@ class LocalTraining(FederatedNet):
     def released_without_noise(self) -> tuple[str, ...]:
         """What else depends on clients' samples in a round; only the gradients of ``client_loss`` get DP-SGD's noise."""
         of_loss = ("the label counts in the loss",) if self.loss.uses_label_counts else ()
-        return (*of_loss, *self.tasks.released_without_noise)
+        return tuple(dict.fromkeys((*of_loss, *self.tasks.unprotected, *self.unprotected)))
 
     def observed_change(self, upload: Upload, client: Client) -> State:
         """The change of a client's trained weights from those it received, as the server can compute it from the upload."""
@@ -287,6 +304,9 @@ class FederatedAlgorithm(LocalTraining):
     The arguments are those of :class:`LocalTraining`.
     """
 
+    server_zeros: Sequence[str] = ()
+    """Kinds of the server's state, ``self.server_states``, that begin as a zero for each weight that is trained and shared."""
+
     # Before the first round -----------------------------------------------------------------------------------------
 
     def join(self, federation: Site) -> None:
@@ -314,7 +334,7 @@ class FederatedAlgorithm(LocalTraining):
         if isinstance(self.net, UnbuiltNet):
             if self.federation is None:
                 raise ValueError("net is built from the data, and there is none here: give the built net instead")
-            self.make_net(self.data.input_shape, len(self.data.classes))
+            self.make_net(self.data.input_shape, objective_of(self.data).num_outputs(len(self.data.classes)))
         if not self.trained_names:
             with seeded_layers(self.seed, -1, -1, "adapted weights", torch.get_default_device()):
                 freeze_net(self)
@@ -326,6 +346,10 @@ class FederatedAlgorithm(LocalTraining):
         if self.needs.initial_model:
             keep_initial_model(self, anew=False)
         self.tasks.configure()
+        for kind in self.server_zeros:
+            self.server_states.add(kind, shared_zeros(self))
+        if self.federation is not None:
+            self.loss = objective_of(self.federation).loss_for(self.loss)
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""
@@ -428,6 +452,40 @@ def joined(method: LocalTraining) -> Any:
     if method.federation is None:
         raise ValueError(f"{type(method).__name__} has no data yet: call join(federation), or fit it with a trainer")
     return method.federation
+
+
+def _accumulated(method: LocalTraining, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
+    """Gradients and mean loss of a batch, from those of its parts, weighted by the samples that count."""
+    size = method.micro_batch_size
+    if size is None or len(batch.targets) <= size:
+        return method.client_gradients(net, batch, client)
+    sums: list[Tensor] = []
+    for part in batch.split(size):
+        gradients, loss = method.client_gradients(net, part, client)
+        terms = [*gradients, loss]
+        if isinstance(part.num_samples, Tensor):  # the mean over a part without samples that count is NaN
+            terms = [torch.where(part.num_samples > 0, term, 0) for term in terms]
+        terms = [term * (part.num_samples / batch.num_samples) for term in terms]
+        sums = [total + term for total, term in zip(sums, terms, strict=True)] if sums else terms
+    *gradients, loss = sums
+    return gradients, loss
+
+
+def _check_micro_batches(method: LocalTraining) -> None:
+    """Refuse what does more with a batch than take its mean gradient."""
+    check_range("model.micro_batch_size", method.micro_batch_size, at_least=1)
+    own_steps = overridden(method, LocalTraining.client_step) or overridden(method.tasks, Learner.client_gradients)
+    if own_steps or method.needs.other_samples:
+        whose = type(method.tasks if method.tasks.needs != Needs() else method).__name__
+        raise ValueError(
+            f"model.micro_batch_size is {method.micro_batch_size}, but {whose} needs whole batches: leave it out, and lower "
+            "data.batch_size"
+        )
+
+
+def objective_of(federation: Site) -> Objective:
+    """What the targets of a federation mean; of one that does not say, each sample's class."""
+    return getattr(federation, "objective", SingleLabel())
 
 
 def _check_settings(method: LocalTraining) -> None:

@@ -49,18 +49,6 @@ class Definition:
         return self.sign * float(self.score(matrix))
 
 
-def _client_mean(change: Tensor) -> Tensor:
-    return client_forgetting(torch.zeros_like(change), change).per_model.nanmean()
-
-
-def _client_worst(change: Tensor) -> Tensor:
-    return client_forgetting(torch.zeros_like(change), change).per_data.nanquantile(0)
-
-
-def _mean_over_pairs(accuracies: Tensor) -> Tensor:
-    return torch.stack([round_forgetting(*pair) for pair in pairwise(accuracies)]).nanmean()
-
-
 _FROM_BEST = r"\frac{1}{C} \sum_c \max_{1 \le t < T} (A_t^c - A_T^c)"
 _FLASHBACK, _CHAUDHRY = "Aljahdali et al., Flashback", "Chaudhry et al., ECCV 2018"
 
@@ -70,7 +58,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "Legate, Caccia, Belilovsky, section 2",
         "clients",
         r"\frac{1}{K (K - 1)} \sum_{i \ne k} F_{ki}",
-        _client_mean,
+        lambda change: client_forgetting(torch.zeros_like(change), change).per_model.nanmean(),
         sign=-1,
         low=-1,
         high=1,
@@ -80,7 +68,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "Legate, Caccia, Belilovsky, section 2",
         "clients",
         r"\max_k \frac{1}{K - 1} \sum_{i \ne k} F_{ki}",
-        _client_worst,
+        lambda change: client_forgetting(torch.zeros_like(change), change).per_data.nanquantile(0),
         sign=-1,
         low=-1,
         high=1,
@@ -90,7 +78,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         f"{_FLASHBACK}, section 3",
         "classes",
         r"\frac{1}{T - 1} \sum_{t > 1} \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_t^c)",
-        _mean_over_pairs,
+        lambda accuracies: torch.stack([round_forgetting(*pair) for pair in pairwise(accuracies)]).nanmean(),
         sign=1,
         low=0,
         high=1,

@@ -29,12 +29,15 @@ __all__ = [
     "Loss",
     "MaskedCrossEntropy",
     "ReweightedSoftmax",
+    "TokenCrossEntropy",
     "TruncatedCrossEntropy",
     "WeightedCrossEntropy",
 ]
 
-# torch's losses on logits, or logarithms of probabilities, and class indices.
-TorchLosses = nn.CrossEntropyLoss | nn.NLLLoss
+IGNORED = -100  # the target of places that do not count, as torch has it
+_OfClasses = nn.CrossEntropyLoss | nn.NLLLoss  # on logits, or logarithms of probabilities, and class indices
+_OfNumbers = nn.BCEWithLogitsLoss | nn.MSELoss | nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss  # on outputs and numbers
+TorchLosses = _OfClasses | _OfNumbers
 
 
 class Loss(ABC):
@@ -42,6 +45,9 @@ class Loss(ABC):
 
     uses_label_counts: bool = True
     """Whether the label counts play a part, which then are part of what an update gives away."""
+
+    needs_classes: bool = False
+    """Whether targets must be class indices."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
@@ -63,6 +69,8 @@ class CrossEntropy(Loss):
 class TruncatedCrossEntropy(Loss):
     """TCE: :func:`fl_lightning.functional.truncated_cross_entropy`."""
 
+    needs_classes = True
+
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return truncated_cross_entropy(logits, target, label_counts, reduction="none")
 
@@ -70,12 +78,16 @@ class TruncatedCrossEntropy(Loss):
 class ReweightedSoftmax(Loss):
     """WSM: :func:`fl_lightning.functional.reweighted_softmax_cross_entropy`."""
 
+    needs_classes = True
+
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return reweighted_softmax_cross_entropy(logits, target, label_counts, reduction="none")
 
 
 class MaskedCrossEntropy(Loss):
     """HeteroFL's zero-filled form: :func:`fl_lightning.functional.masked_cross_entropy`."""
+
+    needs_classes = True
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         return masked_cross_entropy(logits, target, label_counts, reduction="none")
@@ -90,6 +102,8 @@ class CalibratedCrossEntropy(Loss):
     Raises:
         ValueError: if ``tau`` is not above 0.
     """
+
+    needs_classes = True
 
     def __init__(self, tau: float = 1.0) -> None:
         check_range("model.loss.tau", tau, above=0, below=math.inf, hint="the smaller, the closer to TruncatedCrossEntropy")
@@ -112,6 +126,8 @@ class WeightedCrossEntropy(Loss):
     Raises:
         ValueError: if a weight is negative; in round 1, if there are fewer or more weights than classes.
     """
+
+    needs_classes = True
 
     def __init__(self, class_weights: Sequence[float] | None = None) -> None:
         check_list("model.loss.class_weights", class_weights)
@@ -137,12 +153,27 @@ class WeightedCrossEntropy(Loss):
         return f"WeightedCrossEntropy({given})"
 
 
+class TokenCrossEntropy(Loss):
+    """Cross entropy of the next token, the mean over the tokens of a text; texts of one length weigh all tokens equally.
+
+    Takes logits (B, T, V), and as targets the first T columns of (B, T or more); a target of -100 does not count.
+    """
+
+    uses_label_counts = False
+
+    def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        tokens = target[:, : logits.shape[1]]
+        losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=IGNORED, reduction="none")
+        return losses.reshape(tokens.shape).sum(dim=1) / (tokens != IGNORED).sum(dim=1).clamp_min(1)
+
+
 class TorchLoss(Loss):
     """A loss of torch, such as ``torch.nn.CrossEntropyLoss(label_smoothing=0.1)``, with one value per sample; no label counts.
 
     Args:
-        loss: ``CrossEntropyLoss`` or ``NLLLoss`` with its plain mean over samples, without class weights and without an ignored
-            label.
+        loss: with its plain mean over samples, without class weights and without an ignored label. ``CrossEntropyLoss`` and
+            ``NLLLoss`` take classes; ``BCEWithLogitsLoss`` takes labels, and ``MSELoss``, ``L1Loss``, ``SmoothL1Loss`` and
+            ``HuberLoss`` values (:mod:`fl_lightning.objectives`), with the mean over the outputs of a sample.
 
     Raises:
         ValueError: if it is any other.
@@ -155,16 +186,20 @@ class TorchLoss(Loss):
             raise ValueError(f"model.loss is the class {loss.__name__}, must be an object of it: write {loss.__name__}()")
         if not isinstance(loss, TorchLosses):
             raise ValueError(
-                f"model.loss is {loss!r}, must be of fl_lightning.losses, torch.nn.CrossEntropyLoss or NLLLoss: write the "
-                "task as classification with one class a sample, or derive a loss from fl_lightning.losses.Loss"
+                f"model.loss is {loss!r}, must be of fl_lightning.losses, or one of torch for classes, labels or values, such "
+                "as torch.nn.CrossEntropyLoss, BCEWithLogitsLoss or MSELoss: derive another from fl_lightning.losses.Loss"
             )
         changed = {
             "weight": (
-                loss.weight is not None,
+                getattr(loss, "weight", None) is not None,
                 "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value",
             ),
+            "pos_weight": (getattr(loss, "pos_weight", None) is not None, "or derive a loss from fl_lightning.losses.Loss"),
             "reduction": (loss.reduction != "mean", "and choose model.optimizer.lr for the mean"),
-            "ignore_index": (loss.ignore_index != -100, "and take the samples of that label out of the data"),
+            "ignore_index": (
+                getattr(loss, "ignore_index", IGNORED) != IGNORED,
+                "and take the samples of that label out of the data",
+            ),
         }
         for name, cure in ((name, cure) for name, (is_changed, cure) in changed.items() if is_changed):
             raise ValueError(
@@ -173,9 +208,13 @@ class TorchLoss(Loss):
             )
         self.loss = copy.deepcopy(loss)
         self.loss.reduction = "none"
+        self.needs_classes = isinstance(loss, _OfClasses)
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
-        return self.loss(logits, target)
+        if self.needs_classes:
+            return self.loss(logits, target)
+        losses = self.loss(logits.reshape(target.shape), target.to(logits.dtype))
+        return losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
 
     def __repr__(self) -> str:
         smoothing = getattr(self.loss, "label_smoothing", 0.0)

@@ -3,20 +3,20 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
+from fl_lightning.objectives import Objective, SingleLabel
 
 
 class Scores(NamedTuple):
     """Result of :class:`ClassScores`."""
 
-    accuracy: Tensor  # scalar, NaN without samples
-    loss: Tensor  # scalar, mean cross entropy
-    class_accuracy: Tensor  # (C,), NaN for classes without samples
+    accuracy: Tensor  # scalar, NaN without samples; with another objective its score
+    loss: Tensor  # scalar, mean cross entropy, or the objective's loss
+    class_accuracy: Tensor  # (C,), NaN for classes without samples; of the objective's units
 
 
 class PersonalScores(NamedTuple):
@@ -28,16 +28,17 @@ class PersonalScores(NamedTuple):
 
     @classmethod
     def of_counts(cls, counts: Tensor) -> "PersonalScores":
-        """From (N, 3): samples, hits and summed losses."""
-        samples, hits, losses = counts.unbind(dim=1)
-        return cls(hits / samples, losses / samples, samples)
+        """From (N, 5): samples, summed weights and scores of their entries, number of entries and summed losses."""
+        samples, weights, scores, entries, losses = counts.unbind(dim=1)
+        return cls(scores / weights, losses / entries, samples)
 
 
 class ClassScores(Metric):
     """Accuracy, mean cross entropy and accuracy per class, computed from counts: exact over any split of the samples.
 
     Args:
-        num_classes: C.
+        num_classes: C, or the number of units of another objective.
+        objective: scores the outputs.
     """
 
     full_state_update = False
@@ -45,22 +46,24 @@ class ClassScores(Metric):
     total: Tensor
     loss: Tensor
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, objective: Objective = SingleLabel()) -> None:
         super().__init__()
+        self.objective = objective
         for name in ("correct", "total"):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("loss", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        for name in ("loss", "entries"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, targets: Tensor) -> None:
-        """Count a batch of logits (B, C) and targets (B,); B may be 0."""
-        hits = (logits.argmax(dim=-1) == targets).double()
-        self.correct.index_add_(0, targets, hits)
-        self.total.index_add_(0, targets, torch.ones_like(hits))
-        self.loss += F.cross_entropy(logits.double(), targets, reduction="sum")
+        """Count a batch of logits (B, C) and targets (B,), or those of the objective; B may be 0."""
+        entries, losses = self.objective.entries(logits, targets), self.objective.losses(logits, targets)
+        self.correct.index_add_(0, entries.unit, entries.score)
+        self.total.index_add_(0, entries.unit, entries.weights)
+        self.loss += losses.sum()
+        self.entries += len(losses)
 
     def compute(self) -> Scores:
-        total = self.total.sum()
-        return Scores(self.correct.sum() / total, self.loss / total, self.correct / self.total)
+        return Scores(self.correct.sum() / self.total.sum(), self.loss / self.entries, self.correct / self.total)
 
 
 class LearnedTasks(NamedTuple):
@@ -107,56 +110,3 @@ class TaskScores(Metric):
         accuracy = self.correct / self.total
         scores = (score(accuracy) for score in (average_accuracy, average_forgetting, backward_transfer))
         return LearnedTasks(accuracy, *scores)
-
-
-def class_accuracy(logits: Tensor, targets: Tensor, num_classes: int) -> Tensor:
-    """Accuracy of each class for one or more models.
-
-    Args:
-        logits: (..., n, C).
-        targets: (n,).
-        num_classes: C.
-
-    Returns:
-        (..., C); NaN for classes without samples.
-    """
-    return accuracy_by_owner(logits, targets, targets, num_classes)
-
-
-def accuracy_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
-    """Accuracy on each owner's samples for one or more models, from one pass over all samples.
-
-    Args:
-        logits: (..., n, C).
-        targets: (n,).
-        owner: (n,) which owner each sample belongs to.
-        num_owners: K.
-
-    Returns:
-        (..., K); NaN for owners without samples.
-    """
-    return _mean_by_owner((logits.argmax(dim=-1) == targets).double(), owner, num_owners)
-
-
-def loss_by_owner(logits: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
-    """Mean cross entropy on each owner's samples for one or more models, from one pass over all samples.
-
-    Args:
-        logits: (..., n, C).
-        targets: (n,).
-        owner: (n,) which owner each sample belongs to.
-        num_owners: K.
-
-    Returns:
-        (..., K), in nats, float64; NaN for owners without samples.
-    """
-    # Model by model: a float64 copy of all logits would be twice their size.
-    models = logits.reshape(logits.shape[:-2].numel(), *logits.shape[-2:])
-    losses = torch.stack([F.cross_entropy(model.double(), targets, reduction="none") for model in models])
-    return _mean_by_owner(losses, owner, num_owners).reshape(*logits.shape[:-2], num_owners)
-
-
-def _mean_by_owner(values: Tensor, owner: Tensor, num_owners: int) -> Tensor:
-    """From float64 values (..., n) to (..., K)."""
-    one_hot = F.one_hot(owner, num_owners).double()
-    return values @ one_hot / one_hot.sum(dim=0)

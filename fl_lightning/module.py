@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, Net, joined
+from fl_lightning.algorithm import FederatedAlgorithm, Net, ServerWeighting, joined
 from fl_lightning.checks import check_choice
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
@@ -29,16 +29,22 @@ from fl_lightning.evaluation.evaluation import Evaluation
 from fl_lightning.functional.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_schedules
-from fl_lightning.privacy import Privacy
+from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import Batch, Site, Update
-from fl_lightning.protocol.protection import Protection
-from fl_lightning.run.arguments import AlgorithmArguments, StorageOfStates
+from fl_lightning.protocol import Batch, Protection, Site, Update
+from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.run.record import RunRecord, run_folder
-from fl_lightning.run.refused_data import check_aggregation, check_batches_of_one, check_cohorts, check_outputs, check_tasks
+from fl_lightning.run.refused_data import (
+    check_aggregation,
+    check_batches_of_one,
+    check_cohorts,
+    check_objective,
+    check_outputs,
+    check_tasks,
+)
 from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
@@ -50,7 +56,7 @@ from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
 
-__all__ = ["FederatedModule", "Net", "Update"]
+__all__ = ["ArgumentsButWeighting", "CommonArguments", "FederatedModule", "Net", "ServerWeighting", "Update"]
 
 _OF_RUN = ("_trainer", "_fabric", "federation", "engine", "_server", "_step_optimizer")  # what a copy does not need its own of
 _LOCAL_FITS = "the clients' local fits"
@@ -234,6 +240,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_tasks(self, data.tasks)
         super().configure_model()
         if isinstance(data, FederatedDataModule):
+            callbacks: list[Callback] = [] if self._trainer is None else self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+            check_objective(self, data, callbacks)
             check_outputs(self.net, data)
 
     def configure_optimizers(self) -> Any:
@@ -264,6 +272,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         check_cohorts(self.data.participation, self.trainer.max_steps)
         check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
         check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
+        if self.step_factors is not None:
+            self.step_factors(max(map(self.num_local_steps, range(self.data.num_clients))))  # fails, or does not
 
     def on_train_start(self) -> None:
         if self.device.type == "cpu":
@@ -360,7 +370,7 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
         raise ValueError(f"the clients of {type(method).__name__} keep separate models: a checkpoint has no single net")
     if isinstance(method.net, UnbuiltNet):
         inputs = recorded_inputs(checkpoint)
-        method.make_net(inputs.input_shape, len(inputs.classes))
+        method.make_net(inputs.input_shape, inputs.outputs or len(inputs.classes))
     method.configure_model()
     if not method.has_global_model:
         raise ValueError(
@@ -417,6 +427,10 @@ def _check_settings(method: FederatedModule) -> None:
         check_builder("model.lr_scheduler", method.lr_scheduler)
     check_choice("model.engine", method.engine_name, EngineName)
     check_choice("model.client_state", method.client_state, StorageOfStates)
+    if method.micro_batch_size is not None and isinstance(method.privacy, DPSGD):
+        raise ValueError(
+            f"model.micro_batch_size is {method.micro_batch_size}, but DPSGD clips whole batches sample by sample: leave it out"
+        )
     reason = _protection(method).one_by_one
     if reason is not None and method.engine_name in ("tune", "vectorized", "captured"):
         raise ValueError(f"model.engine is {method.engine_name}, but {reason}: set model.engine to sequential")

@@ -14,6 +14,7 @@ from studies.declared import (
     personal,
     privacy,
     tce,
+    text,
 )
 
 _MODULES = (
@@ -29,6 +30,7 @@ _MODULES = (
     personal,
     headline,
     failing_clients,
+    text,
 )
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}
 
@@ -59,4 +61,5 @@ ORDER = (
     "digits_classes_losses",
     "digits_density",
     "digits_schedule",
+    "text_chapters",
 )

@@ -18,7 +18,7 @@ class Sweep:
 
     Args:
         name: what sets it apart in the study; its folder.
-        arguments: of ``fl-lightning sweep`` as they are typed, without ``--out``, ``--jobs`` and where the data lies.
+        arguments: of ``fl-lightning sweep`` as they are typed, without ``--out``, ``--jobs`` and where the data is.
     """
 
     name: str

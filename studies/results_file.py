@@ -42,7 +42,7 @@ class Result:
     version: str  # of the package
     commit: str
     source: str  # of the data
-    command: str  # of the run, without where the data lies
+    command: str  # of the run, without the folder of the data
     error: str
     scalars: Mapping[str, float]
 

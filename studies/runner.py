@@ -1,4 +1,4 @@
-"""Runs what is left of a study, and says what remains and how long that takes."""
+"""Runs what is left of a study, and prints what remains and how long that takes."""
 
 import shlex
 import subprocess
@@ -22,7 +22,7 @@ RESULTS_FILE = "runs.csv"
 
 
 class _Lines(Screen):
-    """The screen of a study's sweeps: says what happens and, once a run has ended, what remains, and has the page written."""
+    """The screen of a study's sweeps: prints what happens and, once a run has ended, what remains, and has the page written."""
 
     def __init__(self, remains: Callable[[], str], write: Callable[[], object]) -> None:
         self._remains, self._write, self._said = remains, write, ""
@@ -50,7 +50,7 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
         out: the folder of its runs.
         results: the folder of its results file, page and figure.
         jobs: runs at once; 0 runs none and writes what there is.
-        data: options that say where the data lies.
+        data: options that set the folder of the data.
         retry_failed: whether failed runs are tried again.
 
     Returns:

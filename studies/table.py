@@ -1,4 +1,4 @@
-"""Tables of a study, from the rows of its results file alone."""
+"""Tables of a study, from only the rows of its results file."""
 
 import math
 from collections import defaultdict
@@ -144,7 +144,7 @@ def _with_baselines(study: Study, found: Sequence[Group]) -> list[tuple[Group, G
 
 
 def chosen(study: Study, found: Sequence[Group]) -> list[Group]:
-    """Of groups that differ in the chosen key alone the one of the highest mean validation accuracy; without a key all."""
+    """Of groups that differ only in the chosen key, the one of the highest mean validation accuracy; without a key all."""
     done = [group for group in found if group.done]
     if study.chosen is None:
         return done

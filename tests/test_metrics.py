@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.metrics import ClassScores, TaskScores, accuracy_by_owner, class_accuracy, loss_by_owner
+from fl_lightning.metrics import ClassScores, TaskScores
+from fl_lightning.objectives import SingleLabel
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 NAN = float("nan")
@@ -129,7 +130,7 @@ def test_accuracy_by_owner_matches_naive_loop(num_models, count, num_owners, see
     logits = torch.randn(num_models, count, 4, generator=generator)
     targets = torch.randint(4, (count,), generator=generator)
     owner = torch.randint(num_owners, (count,), generator=generator)
-    actual = accuracy_by_owner(logits, targets, owner, num_owners)
+    actual = SingleLabel().score_by_owner(logits, targets, owner, num_owners)
     expected = [naive_accuracy(rows, owner.tolist(), targets.tolist(), num_owners) for rows in logits.tolist()]
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), equal_nan=True)
 
@@ -137,7 +138,7 @@ def test_accuracy_by_owner_matches_naive_loop(num_models, count, num_owners, see
 def test_accuracy_by_owner_of_one_model():
     """Without a leading dimension: hits (1, 0, 1, 1) of owners (0, 0, 1, 1) give (1/2, 1), owner 2 NaN."""
     logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    actual = accuracy_by_owner(logits, torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), 3)
+    actual = SingleLabel().score_by_owner(logits, torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), 3)
     assert actual[:2].tolist() == [0.5, 1.0]
     assert actual[2].isnan()
 
@@ -147,7 +148,7 @@ def test_class_accuracy_matches_naive_loop():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 50, 5, generator=generator)
     targets = torch.randint(4, (50,), generator=generator)
-    actual = class_accuracy(logits, targets, 5)
+    actual = SingleLabel().score_by_unit(logits, targets, 5)
     labels = targets.tolist()
     expected = [[naive_accuracy(rows, labels, labels, 5) for rows in models] for models in logits.tolist()]
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), equal_nan=True)
@@ -169,15 +170,15 @@ def test_loss_by_owner_matches_naive_loop(num_models, count, num_owners, seed):
         )
         expected.append([naive_cross_entropy(*part) if part[0] else NAN for part in zip(*parts)])
     expected = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(loss_by_owner(logits, targets, owner, num_owners), expected, equal_nan=True)
-    torch.testing.assert_close(loss_by_owner(logits[0], targets, owner, num_owners), expected[0], equal_nan=True)
+    torch.testing.assert_close(SingleLabel().loss_by_owner(logits, targets, owner, num_owners), expected, equal_nan=True)
+    torch.testing.assert_close(SingleLabel().loss_by_owner(logits[0], targets, owner, num_owners), expected[0], equal_nan=True)
 
 
 def test_loss_by_owner_of_half_precision_is_that_of_the_same_numbers():
     """Taken in float64: bfloat16 logits lose nothing more."""
     logits = 9 * torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     logits, targets, owner = logits.bfloat16(), torch.arange(20) % 4, torch.zeros(20, dtype=torch.long)
-    actual = loss_by_owner(logits, targets, owner, 1).item()
+    actual = SingleLabel().loss_by_owner(logits, targets, owner, 1).item()
     assert actual == pytest.approx(naive_cross_entropy(logits.double().tolist(), targets.tolist()), rel=1e-12)
 
 

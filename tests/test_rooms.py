@@ -33,7 +33,9 @@ ROOMS = [
     {"algorithm"},
     {"robustness"},
     {"protocol"},
-    {"models", "losses", "metrics", "optimizers", "forgetting"},
+    {"metrics"},
+    {"objectives"},
+    {"models", "losses", "optimizers", "forgetting"},
     {"functional"},
     {"checks"},
 ]

@@ -15,7 +15,7 @@ from fl_lightning.config_files.reading import config_values
 from fl_lightning.protocol import Learner
 from markdown_from_docstrings import as_markdown, described_arguments, restructured, table
 
-sys.path.append(str(Path(__file__).parents[2]))  # studies are no part of the package
+sys.path.append(str(Path(__file__).parents[2]))  # studies are outside the package
 
 from studies.catalogue import STUDIES
 from studies.declaration import Study, Sweep

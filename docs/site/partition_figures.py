@@ -5,6 +5,7 @@ from io import BytesIO
 from pathlib import Path
 
 import torch
+from matplotlib import rcParams
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
@@ -36,6 +37,7 @@ def first_clients(partitions: list[Partition]) -> Figure:
 
 def save_figures(out: Path) -> list[Path]:
     """Write every picture; returns the paths."""
+    rcParams["figure.figsize"] = (10, 6)
     six = [IID(), Dirichlet(0.1), DirichletByClass(0.1), Shards(2), Classes(2), PowerLaw(2)]
     figures = {
         "partition_bars": first_clients(six),

@@ -161,8 +161,11 @@ class Inverter:
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             for iteration in range(self.settings.iterations):
                 points.grad, objectives = self._step_gradients(points, labels, observation)
-                if iteration == 0:
-                    _check_gradients(points.grad)
+                if iteration == 0 and not points.grad.any():  # no restart can move
+                    raise ValueError(
+                        "model.net of the run gives gradients that do not change with the image where the attack starts: "
+                        "try another seed or more restarts; ReLU and pooling are fine, steps and rounding are not"
+                    )
                 if self.settings.signed:
                     points.grad.sign_()
                 optimizer.step()
@@ -213,12 +216,3 @@ def recovered_labels(net: nn.Module, loss: Loss, observation: Observation, guess
     probabilities = by_logits.mean(dim=0) + nn.functional.one_hot(label[0], logits.shape[1])
     counts = label_counts_from_bias(biases[-1], probabilities, len(observation.inputs))
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-
-
-def _check_gradients(gradients: Tensor) -> None:
-    """Raise a ValueError if no restart can move: pixels have no influence on the net's gradients."""
-    if not gradients.any():
-        raise ValueError(
-            "model.net of the run gives gradients that do not change with the image where the attack starts: try another seed "
-            "or more restarts; ReLU and pooling are fine, steps and rounding are not"
-        )

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Visit
+from fl_lightning.protocol import State, Visit
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.state.checkpoint import read_checkpoint
 
@@ -131,9 +130,18 @@ class _Watch(RoundCallback):
 def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_range: PixelRange) -> Observation:
     client, _ = engine.fit(engine.request(round, Visit(index), max_steps=1))
     change = engine.method.observed_change(engine.upload(client), client)
-    _check_change(change, index)
+    if not change:
+        raise ValueError("model of the run sends no weight that is trained: there is nothing to attack")
+    if not all(part.isfinite().all() for part in change.values()):
+        raise ValueError(f"the update of client {index} is not finite: choose an earlier checkpoint")
     batch = next(engine.samples.batches(index, client.round, 1))
-    _check_pixels(pixel_range.pixels(batch.inputs), index)
+    pixels = pixel_range.pixels(batch.inputs)
+    low, high = pixels.min().item(), pixels.max().item()
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        raise ValueError(
+            f"client {index} has an image with values from {low:.4g} to {high:.4g}, must lie in [0, 1]: "
+            "divide the images of data.source by their largest value"
+        )
     decay = _weight_decay(engine.optimizer)
     gradient = {name: part / client.learning_rate - decay * client.received_state[name] for name, part in change.items()}
     return Observation(index, gradient, client.label_counts, batch.inputs, batch.targets)
@@ -180,20 +188,3 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
             raise ValueError(
                 f"num_images is {num_images}, but client {client} has {data.num_train(client)} training samples: lower it"
             )
-
-
-def _check_change(change: State, client: int) -> None:
-    """Raise a ValueError unless a client sends weights that are numbers."""
-    if not change:
-        raise ValueError("model of the run sends no weight that is trained: there is nothing to attack")
-    if not all(part.isfinite().all() for part in change.values()):
-        raise ValueError(f"the update of client {client} is not finite: choose an earlier checkpoint")
-
-
-def _check_pixels(pixels: Tensor, client: int) -> None:
-    low, high = pixels.min().item(), pixels.max().item()
-    if low < -_ROUNDING or high > 1 + _ROUNDING:
-        raise ValueError(
-            f"client {client} has an image with values from {low:.4g} to {high:.4g}, must lie in [0, 1]: "
-            "divide the images of data.source by their largest value"
-        )

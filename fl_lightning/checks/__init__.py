@@ -238,7 +238,7 @@ def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) ->
 
 
 def machine_memory() -> float:
-    """Bytes of this machine's memory; infinite where the system does not say."""
+    """Bytes of this machine's memory; infinite where the system does not tell it."""
     return math.inf if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -22,7 +22,7 @@ def export(
 ) -> None:
     """Write a checkpoint's net as a program that runs without fl-lightning, or as weights with a model card.
 
-    The preparation of its inputs is a part of the torch.export program, which needs torch alone (docs/using_a_trained_net.md).
+    The preparation of its inputs is a part of the torch.export program, which needs only torch (docs/using_a_trained_net.md).
 
     Args:
         ckpt_path: best or last of the newest version, or a checkpoint.
@@ -54,9 +54,11 @@ def export(
 
 
 def _checkpoint(ckpt_path: str, run_folder: Path | None) -> Path:
+    from fl_lightning.checks import check_file
     from fl_lightning.state.versions import KEPT, newest_checkpoint
 
     if ckpt_path not in KEPT:
+        check_file("ckpt_path", ckpt_path, "give a checkpoint of a run")
         return Path(ckpt_path)
     if run_folder is None:
         written = Path("runs").glob("*/version_*/checkpoints/*.ckpt")  # where fit writes by default

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from fl_lightning import callbacks, losses, methods, models, optimizers, privacy, robustness, tasks
+from fl_lightning import callbacks, losses, methods, models, objectives, optimizers, privacy, robustness, tasks
 from fl_lightning.data import availability, client_sampler, partitions
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Learner, devices
@@ -27,6 +27,7 @@ _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {
     "data.partition": (partitions.Partition, (partitions,)),
     "data.client_sampler": (client_sampler.ClientSampler, (client_sampler, availability)),
     "data.devices": (devices.Devices, (devices,)),
+    "data.source.objective": (objectives.Objective, (objectives,)),
     "data.tasks": (tasks.Tasks, (tasks,)),
     "trainer.callbacks": (Callback, (callbacks,)),
 }

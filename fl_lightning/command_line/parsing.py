@@ -29,7 +29,7 @@ _FROM_THE_PROGRAM = ("params", "optimizer")  # arguments of optimizers and sched
 _MOST_LISTED = 40  # options in an error
 _DERIVED = "or derive a loss from fl_lightning.losses.Loss"
 _INSTEAD = {  # of values that are not supported
-    "model.loss": f"write the task as classification with one class a sample, {_DERIVED}",
+    "model.loss": f"give one for classes, labels or values, {_DERIVED}",
     "model.loss.weight": f"a loss must give one value a sample: leave it out, {_DERIVED} that multiplies each sample's value",
 }
 # The error of the type, among several, whose class is given: the key of its option, if known, and the message.
@@ -86,6 +86,8 @@ def _check_values(arguments: Sequence[str]) -> None:
         key = key.removeprefix("--")
         if key in SEED_KEYS:
             raise ValueError(f"{key} is given, but {SEEDED}")
+        if key.endswith("lr_scheduler") and value == "ReduceLROnPlateau":  # of torch and of Lightning: the parser cannot choose
+            raise ValueError(f"{key} is ReduceLROnPlateau, but a schedule steps without a metric: use another")
         if value.count(".") > _MOST_DOTS and re.fullmatch(r"[\w.]+", value):
             raise ValueError(f"{key} is {shortened(value)}, which is not an import path: it has {value.count('.'):,} dots")
         if key != "config" and value:
@@ -191,7 +193,7 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
         line = as_one_line(inner[2])
         return ".".join([*path, *filter(None, [inner[1]])]), line, line
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
-    # A number that cannot be read is no wrong name of a class.
+    # A number that cannot be read is not a misspelt class.
     plain = [text for text in of_types if not re.match(_NO_CLASS, text)] or of_types
     whole = ", or ".join(plain) if len(of_types) > 1 else line
     line, whole = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))

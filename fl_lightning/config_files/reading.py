@@ -1,6 +1,6 @@
 """Config files: found by bare name, put together with those that they are based on.
 
-A file may name others under ``base``: their values hold where it says nothing itself.
+A file may name others under ``base``: their values hold where it sets nothing itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -127,7 +127,7 @@ def _content(path: Path, name: str) -> dict[str, Any]:
 
 
 def _check_mappings(content: dict[str, Any], name: str) -> None:
-    """Raise a ValueError where a value stands instead of keys: the parser would take the defaults, or fail obscurely."""
+    """Raise a ValueError where there is a value instead of keys: the parser would take the defaults, or fail obscurely."""
     for key in SEED_KEYS:
         if _has(content, key.split(".")):
             raise ValueError(f"{key} is given in {name}, but {SEEDED}")
@@ -147,7 +147,7 @@ def _has(content: object, path: Sequence[str]) -> bool:
 
 
 def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Every ``init_args`` in a config with its key; raises a ValueError where a key is no text."""
+    """Every ``init_args`` in a config with its key; raises a ValueError where a key is not text."""
     if isinstance(value, list):
         for number, part in enumerate(value):
             yield from _init_args(part, f"{key}[{number}]")

@@ -30,6 +30,7 @@ from fl_lightning.data.partitions import (
 )
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.sources.arrays import Arrays, Npz
+from fl_lightning.data.sources.characters import Characters
 from fl_lightning.data.sources.digits import Digits
 from fl_lightning.data.sources.hugging_face import HuggingFace
 from fl_lightning.data.sources.image_folder import ImageFolder
@@ -49,6 +50,7 @@ __all__ = [
     "Availability",
     "Batch",
     "CenterCrop",
+    "Characters",
     "Classes",
     "ClientSampler",
     "Cutout",

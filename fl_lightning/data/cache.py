@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock
@@ -14,12 +13,6 @@ from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.state.atomic_files import atomic_save
 
 _FORMAT = 3  # of the files; files of another format are ignored
-
-
-def cache_folder() -> Path:
-    """``$FL_LIGHTNING_CACHE``, or ``fl_lightning`` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fl_lightning"
-    return Path(os.environ.get("FL_LIGHTNING_CACHE", default))
 
 
 def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Dataset:
@@ -44,7 +37,8 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Dataset]) -> Datase
         stored = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise OSError(f"data.source was decoded to {path}, which is damaged: delete the file, and it is made again") from error
-    return _from_plain(stored)
+    parts, owners = (Samples(*stored["train"]), Samples(*stored["test"])), (stored["owners"], stored["test_owners"])
+    return Dataset(*parts, tuple(stored["classes"]), *owners)
 
 
 def root_lock(root: Path) -> FileLock:
@@ -53,29 +47,25 @@ def root_lock(root: Path) -> FileLock:
 
 
 def _write(dataset: Dataset, path: Path) -> None:
-    try:
-        atomic_save(_to_plain(dataset), path)
-    except OSError as error:
-        raise OSError(f"{error} with FL_LIGHTNING_CACHE=FOLDER") from error
-
-
-def _path(name: str, key: str, suffix: str) -> Path:
-    """A file of the cache, a separate one for every key, with a readable name; its folder is made."""
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"
-
-
-def _to_plain(dataset: Dataset) -> dict[str, object]:
-    return {
+    plain = {
         "train": [dataset.train.inputs, dataset.train.targets],
         "test": [dataset.test.inputs, dataset.test.targets],
         "classes": list(dataset.classes),
         "owners": dataset.owners,
         "test_owners": dataset.test_owners,
     }
+    try:
+        atomic_save(plain, path)
+    except OSError as error:
+        raise OSError(f"{error} with FL_LIGHTNING_CACHE=FOLDER") from error
 
 
-def _from_plain(stored: dict[str, Any]) -> Dataset:
-    parts, owners = (Samples(*stored["train"]), Samples(*stored["test"])), (stored["owners"], stored["test_owners"])
-    return Dataset(*parts, tuple(stored["classes"]), *owners)
+def _path(name: str, key: str, suffix: str) -> Path:
+    """A file of the cache, a separate one for every key, with a readable name; its folder is made.
+
+    The folder is ``$FL_LIGHTNING_CACHE``, or ``fl_lightning`` in the user's cache folder.
+    """
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fl_lightning"
+    folder = Path(os.environ.get("FL_LIGHTNING_CACHE", default))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"

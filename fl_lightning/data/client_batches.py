@@ -144,7 +144,7 @@ class ShardBatches:
         preparation = self.samples.preparation
         if keys is not None:
             inputs = preparation.augmented(inputs, keys, counters)
-        return tree_map(lambda part: part.reshape(*targets.shape, *part.shape[1:]), preparation.normalise(inputs))
+        return tree_map(lambda part: part.reshape(*targets.shape[:2], *part.shape[1:]), preparation.normalise(inputs))
 
     def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
         """On a GPU, where every operation costs a launch, groups of a client's steps of one shape; otherwise single steps."""

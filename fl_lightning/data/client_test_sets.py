@@ -39,7 +39,7 @@ class ClientTestSets:
 
 
 def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, natural: bool, seed: int) -> ClientTestSets | None:
-    """The test samples of each client; None if the dataset has none.
+    """The test samples of each client; None if the dataset has none, or its samples have no class to match.
 
     Args:
         held_out: whether they are held out of the client's samples.
@@ -51,30 +51,13 @@ def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, nat
     if len(dataset.test) == 0:
         return None
     if natural and dataset.owners is not None and dataset.test_owners is not None:
-        return natural_sets(dataset.owners[shards.train[shards.train_start[:-1]]], dataset.test_owners)
-    return matched_sets(shards.train_label_counts, dataset.test.targets, seed)
-
-
-def natural_sets(owners: Tensor, test_owners: Tensor) -> ClientTestSets:
-    """The test samples of each client's natural owner.
-
-    Args:
-        owners: (N,) natural client of each client.
-        test_owners: (n,) natural client of each test sample.
-    """
-    ordered, order = test_owners.sort(stable=True)
-    first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
-    parts = Parts.of_ranges(order, first.numpy(), (last - first).numpy())
-    return ClientTestSets("held_out", "test", parts.samples, parts.start)
-
-
-def matched_sets(label_counts: Tensor, targets: Tensor, seed: int) -> ClientTestSets:
-    """The global test set, partitioned so that each client's part has the class shares of its training samples.
-
-    Args:
-        label_counts: (N, C) of training samples.
-        targets: (n,) of the test set.
-        seed: of the run.
-    """
-    parts = unwrap(matched_parts)(targets, label_counts, stream_seed(seed, -1, -1, "test sets"))
+        ordered, order = dataset.test_owners.sort(stable=True)
+        owners = dataset.owners[shards.train[shards.train_start[:-1]]]  # (N,), the natural client of each client
+        first, last = (torch.searchsorted(ordered, owners, right=right) for right in (False, True))
+        parts = Parts.of_ranges(order, first.numpy(), (last - first).numpy())
+        return ClientTestSets("held_out", "test", parts.samples, parts.start)
+    units = dataset.objective.unit_counts(dataset.test.targets, len(dataset.classes))
+    if units.ndim > 1:
+        return None
+    parts = unwrap(matched_parts)(units, shards.train_label_counts, stream_seed(seed, -1, -1, "test sets"))
     return ClientTestSets("matched", "test", parts.samples, parts.start)

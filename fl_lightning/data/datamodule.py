@@ -28,6 +28,7 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
+from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.protocol import EvaluationName, NetInputs
 from fl_lightning.protocol.devices import Devices
 
@@ -116,6 +117,7 @@ class FederatedDataModule(LightningDataModule):
         self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._validates = True  # in this process
+        self.objective: Objective = SingleLabel()  # that of the source, once it is read
         self._streams: Streams | ClassStreams | None = None
         self._samples: PreparedSamples | None = None
         self._placed_for: tuple[torch.device, torch.dtype] | None = None  # the net for which samples are placed
@@ -139,7 +141,13 @@ class FederatedDataModule(LightningDataModule):
         if self._samples is not None:
             return
         dataset = self.source.load(self.root)
+        self.objective = dataset.objective
         if self.tasks is not None:
+            if not dataset.objective.tells_classes:
+                raise ValueError(
+                    f"data.tasks is {self.tasks!r}, which deals classes, but data.source has {dataset.objective!r}: leave "
+                    "data.tasks out"
+                )
             self._streams = self.tasks.stream(dataset, self.split, self.val_fraction)
             dataset, self.shards, self._public = self._streams.dataset, self._streams.shards, torch.empty(0, dtype=torch.int64)
         else:
@@ -260,7 +268,9 @@ class FederatedDataModule(LightningDataModule):
             ValueError: if ``data.tasks`` is not a ``TaskStream``.
         """
         if not isinstance(self._streams, Streams):
-            raise ValueError(f"data.tasks is {_null(self.tasks)}, so no client has a sequence of tasks: give it a TaskStream")
+            raise ValueError(
+                f"data.tasks is {self.tasks or 'null'}, so no client has a sequence of tasks: give it a TaskStream"
+            )
         return self._streams
 
     @property
@@ -271,7 +281,7 @@ class FederatedDataModule(LightningDataModule):
             ValueError: if ``data.tasks`` is neither a ``ClassStream`` nor a ``DomainStream``.
         """
         if not isinstance(self._streams, ClassStreams):
-            raise ValueError(f"data.tasks is {_null(self.tasks)}, so that no classes arrive: give it a ClassStream")
+            raise ValueError(f"data.tasks is {self.tasks or 'null'}, so that no classes arrive: give it a ClassStream")
         return self._streams
 
     # Evaluation -----------------------------------------------------------------------------------------------------
@@ -343,8 +353,3 @@ def test_is_due(data: FederatedDataModule) -> bool:
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:
     ranks = (data.trainer.global_rank, data.trainer.world_size) if data.trainer else (0, 1)
     return data.evaluation.loader(name, data.eval_batch_size, due, *ranks)
-
-
-def _null(tasks: Tasks | None) -> Tasks | str:
-    """The value as on the command line."""
-    return "null" if tasks is None else tasks

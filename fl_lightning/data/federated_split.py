@@ -45,8 +45,14 @@ class FederatedSplit:
 
     def parts(self, dataset: Dataset, private: Tensor) -> Sequence[Tensor]:
         """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
-        labels, owners = dataset.train.targets[private], None if dataset.owners is None else dataset.owners[private]
-        return self.deal(labels, owners)
+        labels = dataset.objective.strata(dataset.train.targets[private])
+        if labels is None and self.partition.deals_classes:
+            raise ValueError(
+                f"data.partition is {self.partition!r}, which deals classes, but data.source has {dataset.objective!r}, whose "
+                "samples have none: use IID or Natural, or give it groups"
+            )
+        labels = torch.zeros_like(private) if labels is None else labels
+        return self.deal(labels, None if dataset.owners is None else dataset.owners[private])
 
     def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> Sequence[Tensor]:
         """Each client's positions in some labels, (n,).
@@ -70,4 +76,5 @@ class FederatedSplit:
         """
         parts = values_at(private, self.parts(dataset, private))
         rng = numpy_stream(self.seed, -1, -1, "validation split")
-        return split_clients(parts, dataset.train.targets, len(dataset.classes), val_fraction, rng, test_fraction)
+        counted = dataset.objective.unit_counts(dataset.train.targets, len(dataset.classes))
+        return split_clients(parts, counted, len(dataset.classes), val_fraction, rng, test_fraction)

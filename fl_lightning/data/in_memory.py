@@ -19,6 +19,7 @@ from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.protocol import NetInputs
 
 _LABELS = ("labels", "label", "targets")
+_OF_ARRAYS = ("test_inputs", "test_targets", "classes", "owners", "objective")
 
 Clients = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | ArrayLike
 
@@ -34,8 +35,8 @@ def from_arrays(inputs: NetInputs, targets: Tensor | ArrayLike, clients: Clients
         targets: (n,) class indices, or names of classes.
         clients: sample indices of each client; or these by the clients' names, in the order of clients 0, 1, ...; or (n,) the
             client of every sample, as numbers or names, which are sorted for clients 0, 1, ...
-        settings: ``test_inputs``, ``test_targets``, ``classes`` and ``owners`` of :class:`Arrays`, and arguments of
-            :class:`FederatedDataModule`. Defaults here: ``val_fraction=0``, every client in every round.
+        settings: ``test_inputs``, ``test_targets``, ``classes``, ``owners`` and ``objective`` of :class:`Arrays`, and arguments
+            of :class:`FederatedDataModule`. Defaults here: ``val_fraction=0``, every client in every round.
 
     Raises:
         ValueError: if ``clients`` is none of the three; and as :class:`Arrays`.
@@ -43,7 +44,7 @@ def from_arrays(inputs: NetInputs, targets: Tensor | ArrayLike, clients: Clients
     source = Arrays(
         inputs,
         targets,
-        **{name: settings.pop(name) for name in ("test_inputs", "test_targets", "classes", "owners") if name in settings},
+        **{name: settings.pop(name) for name in _OF_ARRAYS if name in settings},
     )
     parts = _index_lists(clients, np.shape(targets)[0])
     defaults = {"num_clients": len(parts), "clients_per_round": len(parts), "val_fraction": 0.0}
@@ -66,7 +67,7 @@ def from_dataset(
         test: the same for the test set.
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
             all samples, so that texts are padded to the longest. By default samples have one shape.
-        settings: ``classes`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
+        settings: ``classes`` and ``objective`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
 
     Raises:
         ValueError: if a sample is neither a pair of an array and a number nor a dict with both, or inputs differ in shape;

@@ -22,7 +22,7 @@ from fl_lightning.functional import (
     power_law_partition,
     shard_partition,
 )
-from fl_lightning.functional.partition.dealt_classes import check_power_law
+from fl_lightning.functional.partition.dealt_classes import check_base, check_sigma
 from fl_lightning.functional.partition.dirichlet import check_alpha
 from fl_lightning.functional.partition.owners import check_min_samples
 from fl_lightning.functional.partition.parts import Parts
@@ -37,6 +37,9 @@ _KEYS = {"num_clients": "data.num_clients"} | {
 
 class Partition(ABC):
     """A rule that deals labelled samples to clients."""
+
+    deals_classes: bool = False
+    """Whether it cannot do without classes, or what else tells samples apart."""
 
     @abstractmethod
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Sequence[Tensor]:
@@ -59,9 +62,10 @@ class Dirichlet(Partition):
         alpha: above 0; 0.1 is strong label skew, 100 nearly even.
     """
 
+    deals_classes = True
+
     def __init__(self, alpha: float = 0.1) -> None:
-        with under_keys(_KEYS):  # before any data is read
-            check_alpha(alpha)
+        check_alpha("data.partition.alpha", alpha)  # before any data is read
         self.alpha = alpha
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -91,8 +95,10 @@ class Shards(Partition):
         classes_per_client: shards of a client.
     """
 
+    deals_classes = True
+
     def __init__(self, classes_per_client: int = 2) -> None:
-        _check_classes_per_client(classes_per_client)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -106,8 +112,10 @@ class Classes(Partition):
         classes_per_client: different classes of a client; every class is dealt equally often.
     """
 
+    deals_classes = True
+
     def __init__(self, classes_per_client: int = 1) -> None:
-        _check_classes_per_client(classes_per_client)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -123,10 +131,12 @@ class PowerLaw(Partition):
         sigma: at least 0; the larger, the more sizes differ.
     """
 
+    deals_classes = True
+
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
-        _check_classes_per_client(classes_per_client)
-        with under_keys(_KEYS):
-            check_power_law(base, sigma)
+        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
+        check_base("data.partition.base", base)
+        check_sigma("data.partition.sigma", sigma)
         self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -141,8 +151,7 @@ class Natural(Partition):
     """
 
     def __init__(self, min_samples: int = 1) -> None:
-        with under_keys(_KEYS):
-            check_min_samples(min_samples)
+        check_min_samples("data.partition.min_samples", min_samples)
         self.min_samples = min_samples
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -223,7 +232,3 @@ class Fixed(Partition):
 def _dealt(partition: Callable[..., list[Tensor]], *arguments: Any) -> Parts:
     """What the partition lists, as the table that it makes first."""
     return unwrap(partition)(*arguments)
-
-
-def _check_classes_per_client(classes_per_client: int) -> None:
-    check_range("data.partition.classes_per_client", classes_per_client, at_least=1)

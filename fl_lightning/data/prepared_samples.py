@@ -145,7 +145,9 @@ class PreparedSamples:
         stored, shape, statistics = self.dataset.train.inputs, self.preparation.input_shape, self.preparation.statistics
         mean, std = (None, None) if statistics is None else (part.tolist() for part in statistics)
         as_stored, as_taken = _plain(shapes(stored)), _plain(shape)
-        return InputRecord(as_stored, as_taken, _plain(type_names(stored)), mean, std, list(self.dataset.classes))
+        objective, classes = self.dataset.objective, list(self.dataset.classes)
+        outputs = None if objective.tells_classes else objective.num_outputs(len(classes))
+        return InputRecord(as_stored, as_taken, _plain(type_names(stored)), mean, std, classes, outputs)
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,10 @@ class ReferenceSamples:
         samples = dataset.train if part == "train" else dataset.test
         if len(samples) == 0:
             raise ValueError(f"{what}, which has no {part} sample: give another source")
-        strange = [known for known in dataset.classes if known not in data.classes]
+        if type(dataset.objective) is not type(data.objective):
+            raise ValueError(f"{what}, with {dataset.objective!r}, data.source with {data.objective!r}: give one of its kind")
+        by_name = data.objective.tells_classes
+        strange = [known for known in dataset.classes if by_name and known not in data.classes]
         if strange:
             raise ValueError(f"{what}, with the class {strange[0]}, which data.source lacks: its net has no output for it")
         self._part: Part = part
@@ -43,7 +46,9 @@ class ReferenceSamples:
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
         if given != taken:
             raise ValueError(f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
-        self._targets = torch.tensor([data.classes.index(known) for known in dataset.classes])[samples.targets]
+        self._targets = samples.targets
+        if by_name:
+            self._targets = torch.tensor([data.classes.index(known) for known in dataset.classes])[samples.targets]
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -56,7 +61,7 @@ class ReferenceSamples:
 
     @cached_property
     def targets(self) -> Tensor:
-        """(n,), classes of the federation."""
+        """(n,), classes of the federation, or the targets of another objective."""
         return self._targets.to(self._preparation.device)
 
     def batches(self, size: int) -> Iterator[Batch]:

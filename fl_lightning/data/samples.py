@@ -1,12 +1,13 @@
 """Datasets and samples, the form of data between a source and a client."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.protocol import NetInputs
 
 Part = Literal["train", "test"]
@@ -18,7 +19,7 @@ _SAMPLES_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs (n, ...) as stored, and targets (n,).
+    """Inputs (n, ...) as stored, and targets, (n,) or, as the objective of the source has them, (n, ...).
 
     Inputs are a tensor or, for a net with several arguments, a dict or tuple of tensors with n rows each: the arguments by
     name or in order. Their type determines the kind of inputs: uint8 are images (n, channels, height, width), which are
@@ -32,7 +33,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def rows(self, indices: Tensor | slice) -> NetInputs:
+    def rows(self, indices: Tensor | slice | list[int]) -> NetInputs:
         """Inputs of some samples."""
         return tree_map(lambda part: part[indices], self.inputs)
 
@@ -44,6 +45,8 @@ class Samples:
 @dataclass(frozen=True)
 class Dataset:
     """A source, loaded: training samples, test samples (possibly none) and the names of the classes in label order.
+
+    With another objective than :class:`~fl_lightning.objectives.SingleLabel` the names are those of its units.
 
     Raises:
         ValueError: if inputs and targets differ in length, inputs differ in shape or kind or are not finite numbers, a target
@@ -59,12 +62,13 @@ class Dataset:
     """(n,) natural client of every test sample, -1 if that client has no training samples."""
     sources: tuple[str, ...] | None = None
     """(C,) source of each class, if several are joined; None: there is one source."""
+    objective: Objective = field(default_factory=SingleLabel)
+    """What the targets mean."""
 
     def __post_init__(self) -> None:
         _check_class_names(self.classes)
         for part, samples in (("training", self.train), ("test", self.test)):
-            _check_targets(part, samples.targets)
-            _check_labels(part, samples.targets, len(self.classes))
+            self.objective.check(part, samples.targets, len(self.classes))
             for inputs in tree_leaves(samples.inputs):
                 _check_length(part, inputs, samples.targets)
                 _check_inputs(part, inputs)
@@ -73,11 +77,11 @@ class Dataset:
         _check_parts_match(self.train, self.test)
         if len(self.train) == 0:
             raise ValueError("data.source gives no training sample: give some")
-        if self.owners is not None and self.owners.shape != self.train.targets.shape:
+        if self.owners is not None and self.owners.shape != self.train.targets.shape[:1]:
             raise ValueError(
                 f"data.source gives {len(self.train)} training samples and {len(self.owners)} owners: give one a sample"
             )
-        if self.test_owners is not None and self.test_owners.shape != self.test.targets.shape:
+        if self.test_owners is not None and self.test_owners.shape != self.test.targets.shape[:1]:
             raise ValueError(
                 f"data.source gives {len(self.test)} test samples and {len(self.test_owners)} owners of them: give one a sample"
             )
@@ -131,29 +135,11 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _check_targets(part: str, targets: Tensor) -> None:
-    if targets.ndim != 1:
-        raise ValueError(
-            f"data.source gives {part} targets of shape {tuple(targets.shape)}, must be (samples,): "
-            "multi-label tasks and segmentation are not supported, so write it as single-label classification, with the index "
-            "of one class for each sample"
-        )
-
-
 def _check_length(part: str, inputs: Tensor, targets: Tensor) -> None:
     if inputs.ndim == 0:
         raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
     if len(inputs) != len(targets):
         raise ValueError(f"data.source gives {len(inputs)} {part} inputs and {len(targets)} targets: give one target a sample")
-
-
-def _check_labels(part: str, targets: Tensor, num_classes: int) -> None:
-    outside = targets[(targets < 0) | (targets >= num_classes)]
-    if len(outside) > 0:
-        raise ValueError(
-            f"data.source has the {part} label {int(outside[0])}, must be between 0 and {num_classes - 1} "
-            f"for {num_classes} classes: correct the labels or name more classes"
-        )
 
 
 def _check_inputs(part: str, inputs: Tensor) -> None:

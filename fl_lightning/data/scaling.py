@@ -43,6 +43,7 @@ class InputRecord(NamedTuple):
     mean: list[float] | None
     std: list[float] | None
     classes: list[str]  # in label order
+    outputs: int | None = None  # of a net that tells something else than classes
 
     @property
     def input_shape(self) -> Any:
@@ -74,7 +75,7 @@ def recorded_inputs(checkpoint: dict[str, Any]) -> InputRecord:
         ValueError: if the checkpoint does not contain them.
     """
     record = checkpoint["federated"].get("inputs")
-    if not isinstance(record, dict) or record.keys() != set(InputRecord._fields):
+    if not isinstance(record, dict) or {**InputRecord._field_defaults, **record}.keys() != set(InputRecord._fields):
         raise ValueError("ckpt_path holds a net, but not what it was trained on: train a round more with --ckpt_path")
     return InputRecord(**record)
 
@@ -90,7 +91,7 @@ def check_same_inputs(trained_on: InputRecord, given: InputRecord, key: str = "c
     Raises:
         ValueError: naming ``data.mean`` and ``data.std`` with both values, if they differ.
     """
-    if trained_on.classes != given.classes:
+    if trained_on.classes != given.classes and given.outputs is None:
         warnings.warn(
             f"the data has the classes {', '.join(given.classes)}, but the net of {key} was trained on "
             f"{', '.join(trained_on.classes)}: classes are compared by their numbers",

@@ -54,7 +54,7 @@ def split_clients(
 
     Args:
         parts: each client's indices into ``labels``.
-        labels: (n,) class of every sample.
+        labels: class of every sample, (n,), or its counts, (n, C).
         num_classes: C.
         val_fraction: in [0, 1); 0 for no validation.
         test_fraction: in [0, 1), for tests; both together below 1.
@@ -68,7 +68,9 @@ def split_clients(
     held_out = {kind: sizes - np.floor((1 - part) * sizes + 1e-9).astype(np.int64) for kind, part in fractions.items()}
     counts = {"training": sizes - held_out["validation"] - held_out["test"], **held_out}
     _check_sizes(sizes, counts, val_fraction, test_fraction)
-    shuffled, start = _shuffled(table, rng), table.start[:-1].numpy()
+    owner = np.repeat(np.arange(len(table)), sizes)
+    shuffled = table.samples.numpy()[_order_within(owner, len(table), rng.random(len(owner)))]
+    start = table.start[:-1].numpy()
     ends = accumulate(counts.values())
     train, validation, test = (
         Parts.of_ranges(shuffled, start + end - of, of) for end, of in zip(ends, counts.values(), strict=True)
@@ -81,7 +83,7 @@ def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], label
 
     Args:
         train, validation: indices of each client into ``labels``.
-        labels: (n,) class of every sample.
+        labels: class of every sample, (n,), or its counts, (n, C).
         num_classes: C.
     """
     nothing = Parts(torch.empty(0, dtype=torch.int64), torch.zeros(len(train), dtype=torch.int64))
@@ -100,12 +102,6 @@ def _shards(train: Parts, validation: Parts, test: Parts, labels: Tensor, num_cl
         train_label_counts=counts,
         label_counts=counts + _count_labels(validation, labels, num_classes) if len(validation.samples) else counts,
     )
-
-
-def _shuffled(parts: Parts, rng: np.random.Generator) -> np.ndarray:
-    """All clients' samples, client by client, each client's in random order."""
-    owner = np.repeat(np.arange(len(parts)), parts.sizes.numpy())
-    return parts.samples.numpy()[_order_within(owner, len(parts), rng.random(len(owner)))]
 
 
 def _order_within(owner: np.ndarray, num_owners: int, draws: np.ndarray) -> np.ndarray:
@@ -143,6 +139,9 @@ def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: 
 def _count_labels(parts: Parts, labels: Tensor, num_classes: int) -> Tensor:
     counted = f"data.num_clients is {len(parts)} and data.source has {num_classes} classes: the label counts of all clients"
     check_memory(8 * len(parts) * num_classes, counted, "lower data.num_clients")
+    if labels.ndim > 1:
+        owner = torch.repeat_interleave(torch.arange(len(parts)), parts.sizes)
+        return torch.zeros(len(parts), num_classes, dtype=torch.int64).index_add_(0, owner, labels[parts.samples])
     cells = np.repeat(np.arange(len(parts)) * num_classes, parts.sizes.numpy())
     cells += labels[parts.samples].numpy()
     counts = np.bincount(cells, minlength=len(parts) * num_classes)

@@ -57,13 +57,8 @@ class ClassStreams:
 
     def at(self, position: int) -> "ArrivedClasses":
         """The classes that have arrived by a position."""
-        before = self.num_seen[position - 1] if position > 0 else 0
-        return ArrivedClasses(before, slice(self.first_new(position), self.num_seen[position]), self.num_seen[position])
-
-    def first_new(self, position: int) -> int:
-        """The first of the classes that are new at a position; 0 if none is, as with tasks of the same classes."""
-        before = self.num_seen[position - 1] if position > 0 else 0
-        return before if before < self.num_seen[position] else 0
+        before, seen = self.num_seen[position - 1] if position > 0 else 0, self.num_seen[position]
+        return ArrivedClasses(before, slice(before if before < seen else 0, seen), seen)
 
     def leaked_classes(self, client: int, position: int) -> list[int]:
         """Classes of later tasks of which a client has met training samples by a position, as with blurry borders."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.cuda_graph import Stream
-from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep
+from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep, dropout_key
 from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -67,12 +67,13 @@ class CapturedEngine(SequentialEngine):
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
         two = self.data.first_inputs(2)
-        if draws(self.net, two):
-            raise ValueError("model.net draws in training, as dropout does, which a compiled step would do otherwise")
+        if not self.counts_dropout and draws(self.net, two):
+            raise ValueError("model.net draws in training, which a compiled step would do otherwise")
         self.full_batches = not mixes_samples(self.net, two)
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
-        step = LocalStep(method, self.net, context.protection.estimate)
+        key = dropout_key(self.seed) if self.counts_dropout else None
+        step = LocalStep(method, self.net, context.protection.estimate, dropout_key=key)
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)
@@ -183,7 +184,7 @@ class CapturedEngine(SequentialEngine):
 
     def _numbers(self, client: Client, weight: float = 0.0) -> Numbers:
         factor = self.hooks.rate_factor(client.round, client.index)
-        rate = float(self._rates[0] * factor)
+        rate = self.hooks.mean_rate(float(self._rates[0] * factor), client.num_steps)
         return Numbers(client.index, client.num_train, client.num_steps, client.round, rate, factor, weight)
 
     def _kind(self, client: Client, steps: list[PlannedStep], row: Tensor, whole: bool) -> _Kind:

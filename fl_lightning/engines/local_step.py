@@ -1,6 +1,7 @@
 """A local step as a function of tensors, for ``torch.vmap`` to stack and ``torch.compile`` to capture."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -9,12 +10,14 @@ from torch import Tensor, nn
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.gradients import by_transform
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.counted_dropout import CountedDropout
+from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
 
-# Optimizers whose step of a weight is proportional to their rate, and whose state does not depend on it.
+# Optimizers whose step of a weight is proportional to their rate. Their state does not depend on the rate.
 PROPORTIONAL = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -39,6 +42,20 @@ class StepResult(NamedTuple):
     state: dict[str, Any]  # the client's
 
 
+def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
+    """The masks of a client's local step, of which index, round and step may be tensors."""
+    device = client.label_counts.device
+    key = torch.full((), key_of_run, device=device)
+    for part in (client.index, client.round, client.step):
+        key = random_bits(key, torch.as_tensor(part, device=device))
+    return CountedDropout(key)
+
+
+def dropout_key(seed: int) -> int:
+    """The key of a run's masks."""
+    return stream_seed(seed, -1, -1, "dropout")
+
+
 class LocalStep:
     """A method's ``client_step`` without side effects.
 
@@ -47,6 +64,7 @@ class LocalStep:
         net: the net for the hooks, with other tensors in it during the call.
         estimate: the way a gradient is computed from a batch's samples.
         differentiate: the way a function is differentiated, such as :func:`by_transform`.
+        dropout_key: of the run's masks; None: the net has no dropout that can be counted.
     """
 
     def __init__(
@@ -55,8 +73,9 @@ class LocalStep:
         net: nn.Module,
         estimate: GradientEstimator,
         differentiate: Callable[..., tuple[State, Any]] = by_transform,
+        dropout_key: int | None = None,
     ) -> None:
-        self.method, self.estimate, self._differentiate = method, estimate, differentiate
+        self.method, self.estimate, self._differentiate, self._dropout_key = method, estimate, differentiate, dropout_key
         self.scope = Scope(net)
         self._weight_names = [name for name, _ in net.named_parameters()]
         self.frozen = Scope(copied_net(method).eval().requires_grad_(False))
@@ -121,7 +140,8 @@ class LocalStep:
             batch = self.method.hostile.batch(batch, client)
 
         def take_step():
-            return self.method.client_step(self.scope.net, batch, client)
+            with nullcontext() if self._dropout_key is None else step_dropout(self._dropout_key, client):
+                return self.method.client_step(self.scope.net, batch, client)
 
         loss, _ = self.scope.call({**trained, **newest}, (), take_step)
         if len(applied) != 1:

@@ -1,17 +1,21 @@
 """A net's behaviour on a batch, found by running it on one."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.functional.counted_dropout import CountedDropout
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.protocol import NetInputs
 
 
 def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     """Whether, in train mode, the net's output for a sample or its buffers depend on the rest of the batch.
+
+    They also do if dropout has the batch in another dimension than the first, so that a mask depends on the batch's size.
 
     Args:
         net: in train mode.
@@ -20,8 +24,10 @@ def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in net.modules()):
         return True
     changed = tree_map(lambda part: torch.stack([part[0], _another(*part)]), inputs)
-    first, second = _forward(net, inputs), _forward(net, changed)
-    return not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    (first, masks), (second, _) = _forward(net, inputs), _forward(net, changed)
+    if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
+        return True
+    return bool(masks) and masks != [(2 * size, *rest) for size, *rest in _forward(net, tree_map(_first, inputs))[1]]
 
 
 def draws(net: nn.Module, inputs: NetInputs) -> bool:
@@ -31,12 +37,31 @@ def draws(net: nn.Module, inputs: NetInputs) -> bool:
         net: in train mode.
         inputs: (2, ...), two samples.
     """
-    device = _device(inputs)
-    state = torch.cuda.get_rng_state if device.type == "cuda" else torch.get_rng_state
-    with _always_the_same_draws(device):
-        before = state()
+    with _seeded(_device(inputs)) as moved:
         _outputs_and_buffers(net, inputs)
-        return not torch.equal(state(), before)
+        return moved()
+
+
+def counts_dropout(net: nn.Module, inputs: NetInputs) -> bool:
+    """Whether, in train mode, the net draws masks of a :class:`CountedDropout` and nothing else, in both passes.
+
+    Gradient checkpointing draws them a second time, in the backward pass, where no mode acts: its gradients show it.
+
+    Args:
+        net: in train mode.
+        inputs: (2, ...), two samples.
+    """
+    weights = [weight for weight in net.parameters() if weight.requires_grad]
+    if not weights or not draws(net, inputs):
+        return False
+    device, gradients = _device(inputs), []
+    for seed in range(2):
+        with _seeded(device, seed) as moved, _counted(device), _buffers_restored(net):
+            outputs = net(inputs)
+            if moved():
+                return False
+            gradients.append(torch.autograd.grad(outputs.sum(), weights, materialize_grads=True))
+    return all(torch.allclose(*pair, rtol=1e-3) for pair in zip(*gradients, strict=True))
 
 
 def activation_bytes(net: nn.Module, inputs: NetInputs) -> int:
@@ -50,7 +75,8 @@ def activation_bytes(net: nn.Module, inputs: NetInputs) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with _always_the_same_draws(_device(inputs)), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    device = _device(inputs)
+    with _seeded(device), _counted(device), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = net(inputs)
     return sum(kept.values()) // len(outputs) + outputs[0].numel() * outputs.element_size()
 
@@ -63,26 +89,45 @@ def _another(first: Tensor, second: Tensor) -> Tensor:
     return torch.zeros_like(second) if torch.equal(first, second) else first  # indices of an embedding have a largest
 
 
-def _forward(net: nn.Module, inputs: NetInputs) -> list[Tensor]:
-    """The first sample's outputs and the buffers after it; each run starts with the same buffers and draws."""
-    with _always_the_same_draws(_device(inputs)):
-        return _outputs_and_buffers(net, inputs)
+def _first(part: Tensor) -> Tensor:
+    return part[:1]
+
+
+def _forward(net: nn.Module, inputs: NetInputs) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+    """The first sample's outputs and the buffers after it, and the shapes of dropout's masks; each run draws the same."""
+    device = _device(inputs)
+    with _seeded(device), _counted(device) as dropout:
+        return _outputs_and_buffers(net, inputs), dropout.shapes
 
 
 @torch.no_grad()
 def _outputs_and_buffers(net: nn.Module, inputs: NetInputs) -> list[Tensor]:
     """The first sample's outputs and the buffers after it, which are restored."""
+    with _buffers_restored(net):
+        return [net(inputs)[0], *(buffer.clone() for buffer in net.buffers())]
+
+
+@contextmanager
+def _buffers_restored(net: nn.Module) -> Iterator[None]:
     before = [buffer.clone() for buffer in net.buffers()]
-    outputs = net(inputs)[0]
-    after = [buffer.clone() for buffer in net.buffers()]
-    for buffer, old in zip(net.buffers(), before, strict=True):
-        buffer.copy_(old)
-    return [outputs, *after]
+    yield
+    with torch.no_grad():
+        for buffer, old in zip(net.buffers(), before, strict=True):
+            buffer.copy_(old)
 
 
 def _device(inputs: NetInputs) -> torch.device:
     return tree_leaves(inputs)[0].device
 
 
-def _always_the_same_draws(device: torch.device) -> AbstractContextManager[None]:
-    return seeded_layers(0, -1, -1, "layers", device)
+def _counted(device: torch.device) -> CountedDropout:
+    return CountedDropout(torch.zeros((), dtype=torch.int64, device=device))
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int = 0) -> Iterator[Callable[[], bool]]:
+    """The same draws of torch's generator each time; whether there was one by then."""
+    state = torch.cuda.get_rng_state if device.type == "cuda" else torch.get_rng_state
+    with seeded_layers(seed, -1, -1, "layers", device):
+        before = state()
+        yield lambda: not torch.equal(state(), before)

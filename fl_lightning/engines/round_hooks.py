@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.schedules import set_rates
 from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload, Visit
 from fl_lightning.protocol.hooks import overridden
 
@@ -49,6 +51,16 @@ class RoundHooks:
     def rate_factor(self, round: int, client: int) -> float:
         """Factor on the rate of a client's optimizer."""
         return self.tasks.rate_factor(client) * self.method.client_learning_rate(round, client)
+
+    def mean_rate(self, rate: float, num_steps: int) -> float:
+        """The mean over a visit's local steps of a rate that follows the schedule within visits, if there is one."""
+        factors = self.method.step_factors
+        return rate if factors is None else rate * factors.mean(num_steps)
+
+    def set_step_rate(self, optimizer: torch.optim.Optimizer, rates: Sequence[float], step: int) -> None:
+        """Set the rates of a local step, counted from 0, if there is a schedule within visits; ``rates`` are the visit's."""
+        if self.method.step_factors is not None:
+            set_rates(optimizer, rates, self.method.step_factors(step + 1))
 
     def broadcast(self, client: int) -> dict[str, Any]:
         """Tensors sent down to a client in addition to the weights."""

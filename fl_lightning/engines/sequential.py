@@ -1,6 +1,7 @@
 """One client after another in one working copy of the net."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -8,9 +9,12 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.local_step import dropout_key, step_dropout
+from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
+from fl_lightning.functional.schedules import set_rates
 from fl_lightning.protocol import Batch, Client, Reply, Request, Visit
 
 
@@ -26,7 +30,10 @@ class SequentialEngine(Engine):
         # Most optimizers start empty; those that do not (Adagrad) are built again for every visit.
         self._starts_empty = not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._rates_of_visit = self._rates
         self._resting: Sequence[str] = ()
+        with context.precision():
+            self.counts_dropout = counts_dropout(self.net, self.data.first_inputs(2))
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         for position, visit in visits.items():
@@ -57,14 +64,16 @@ class SequentialEngine(Engine):
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
         client = client.having(step=step, resting=self._rests(client, step))
+        self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
-        return self.method.client_step(self.net, batch, client)
+        with step_dropout(dropout_key(self.seed), client) if self.counts_dropout else nullcontext():
+            return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:
         """An optimizer at this visit's rate, fresh or with the client's stored state.
 
-        Returns the rate (that of the first group, if there are several).
+        Returns the rate, the mean over the visit's steps (that of the first group, if there are several).
         """
         if self._starts_empty:
             self.optimizer.state.clear()
@@ -73,9 +82,9 @@ class SequentialEngine(Engine):
         if client.moments:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": client.moments})
         factor = self.hooks.rate_factor(client.round, client.index)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
-        return self.optimizer.param_groups[0]["lr"]
+        set_rates(self.optimizer, self._rates, factor)
+        self._rates_of_visit = [group["lr"] for group in self.optimizer.param_groups]
+        return self.hooks.mean_rate(self._rates_of_visit[0], client.num_steps)
 
     def _moments(self) -> dict[int, State]:
         """The optimizer's state to keep; SGD without momentum has None instead."""

@@ -15,8 +15,9 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
-from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
-from fl_lightning.engines.net_behaviour import activation_bytes, draws, mixes_samples
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, dropout_key
+from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
+from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
@@ -58,12 +59,15 @@ class VectorizedEngine(Engine):
         if method.needs.client_moments:
             raise ValueError("clients that keep their optimizer's state cannot be stacked: set model.engine: sequential")
         two = self.data.first_inputs(2)
-        if draws(self.net, two):
-            raise ValueError("model.net draws in training, as dropout does, which stacked clients cannot do each for itself")
+        with context.precision():
+            counts = counts_dropout(self.net, two)
+        if not counts and draws(self.net, two):
+            raise ValueError("model.net draws in training, which stacked clients cannot do each for itself")
         with context.precision():
             self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
-        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate)
+        key = dropout_key(self.seed) if counts else None
+        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, key)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares
         self._has_phases = self.hooks.has_phases
@@ -127,7 +131,7 @@ class VectorizedEngine(Engine):
             with sdpa_kernel(SDPBackend.MATH):  # other forms of attention vmap would run client by client
                 for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
                     resting = self._resting(members[0].client, step)
-                    losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting)
+                    losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting, self.hooks)
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")
             raise
@@ -136,7 +140,8 @@ class VectorizedEngine(Engine):
         if self._one_by_one or any(member.client.tasks or member.client.moments for member in members):
             for row, member in enumerate(members):
                 self.load({name: tensor[row] for name, tensor in stack.tensors.items()})
-                client = member.client.having(learning_rate=stack.rate, state=_row(stack.state, row))
+                rate = self.hooks.mean_rate(stack.rates[0], member.client.num_steps)
+                client = member.client.having(learning_rate=rate, state=_row(stack.state, row))
                 self.book(member.position, self.reply(member.request, client, losses[row : row + 1]), share)
         else:
             self._leave_together(members, stack, losses, share)
@@ -176,6 +181,9 @@ class VectorizedEngine(Engine):
             "label_counts": self.data.label_counts[indices],
             "train_label_counts": self.data.train_label_counts[indices],
         }
+        if self.method.step_factors is not None:
+            means = [self.hooks.mean_rate(learning_rate, client.num_steps) for client in clients]
+            facts["learning_rate"] = on_device(means, self.context.device, self.dtype)
         if self.method.hostile is not None:
             counts = {name: facts[name] for name in ("label_counts", "train_label_counts")}
             facts |= {name: self.method.hostile.label_counts(of, indices) for name, of in counts.items()}
@@ -222,11 +230,13 @@ class _Stack:
     ) -> None:
         self.tensors, self.weights, self.optimizer = tensors, weights, optimizer
         self.state = facts.pop("state")
-        self.facts, self.dims, self.rate = facts, dims, optimizer.param_groups[0]["lr"]
+        self.facts, self.dims, self.rates = facts, dims, [group["lr"] for group in optimizer.param_groups]
         self._untrained = [name for name in tensors if name not in weights]
         self._active = len(next(iter(tensors.values())))
 
-    def step(self, local_step: LocalStep, batch: Batch, round: int, step: int, resting: Sequence[str]) -> Tensor:
+    def step(
+        self, local_step: LocalStep, batch: Batch, round: int, step: int, resting: Sequence[str], hooks: RoundHooks
+    ) -> Tensor:
         """One local step of the first ``len(batch.targets)`` clients; returns their losses."""
         if len(batch.targets) < self._active:
             self._shrink(len(batch.targets))
@@ -243,6 +253,7 @@ class _Stack:
                 untrained[name].copy_(tensor)
         self.state = _renewed(result.state, self.state, active)
         set_gradients(self.weights, result.gradients, resting)
+        hooks.set_step_rate(self.optimizer, self.rates, step)
         self.optimizer.step()
         return result.loss
 

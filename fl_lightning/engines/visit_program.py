@@ -149,6 +149,7 @@ class VisitProgram:
         weights = {name: tensors[name].detach() for name in engine.trained}
         untrained = {name: tensor for name, tensor in tensors.items() if name not in weights}
         self.optimizer = self._new_optimizer(list(weights.values()), moments)
+        rates = [group["lr"] for group in self.optimizer.param_groups]
         losses = []
         for step, (planned, resting) in enumerate(zip(steps, self.phases.resting, strict=True)):
             batch = engine.samples.read(planned)
@@ -158,6 +159,7 @@ class VisitProgram:
                 copy_all(list(untrained.values()), list(result.untrained.values()))
             self.state = result.state
             set_gradients(weights, result.gradients, resting)
+            engine.hooks.set_step_rate(self.optimizer, rates, step)
             self._step_optimizer(list(weights.values()), numbers.factor)
             losses.append(result.loss)
         return torch.stack(losses).double().mean(dim=0, keepdim=True)

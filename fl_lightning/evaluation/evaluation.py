@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
@@ -111,6 +110,11 @@ class Evaluation(Callback):
                 f"model is {type(self._method).__name__}, whose clients keep parts of the net, so that there is no global "
                 "model to predict with: test evaluates the clients'"
             )
+        if not (objective := _data(trainer).objective).tells_classes:
+            raise ValueError(
+                f"predict writes probabilities of classes, but data.source has {objective!r}: use the net of "
+                "FederatedModule.load_from_checkpoint"
+            )
         self.place_data(trainer)
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -133,12 +137,15 @@ class Evaluation(Callback):
     def _begin(self, trainer: Trainer) -> None:
         """Reset the counts, and count an empty batch first: a process without batches still takes part in the sum."""
         self.place_data(trainer)
-        num_classes, device = len(_data(trainer).classes), next(self._method.net.parameters()).device
+        data, device = _data(trainer), next(self._method.net.parameters()).device
+        objective, num_units = data.objective, len(data.classes)
         if not self._counts:
-            self._counts = {name: ClassScores(num_classes) for name in get_args(EvaluationName)}
+            self._counts = {name: ClassScores(num_units, objective) for name in get_args(EvaluationName)}
+        no_targets = data.samples.dataset.train.targets[:0].to(device)
+        no_outputs = torch.zeros(objective.output_shape(no_targets, num_units), device=device)
         for counts in self._counts.values():
             counts.to(device).reset()
-            counts.update(torch.zeros(0, num_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device))
+            counts.update(no_outputs, no_targets)
 
     def _end(self, trainer: Trainer, module: LightningModule, names: Sequence[EvaluationName]) -> None:
         if trainer.sanity_checking:
@@ -151,6 +158,9 @@ class Evaluation(Callback):
         prefix = "global_" if keeps_models else ""
         scalars = ("accuracy", "loss")
         metrics = {f"{n}/{prefix}{key}": getattr(scores, key) for n, scores in self.scores.items() for key in scalars}
+        objective = _data(trainer).objective
+        for n, scores in self.scores.items():
+            metrics |= {f"{n}/{prefix}{key}": value for key, value in objective.also(scores.loss).items()}
         for name, personal in self.personal.items():
             metrics |= {f"{name}/{key}": getattr(personal, key).nanmean() for key in scalars}
         # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.
@@ -191,8 +201,8 @@ class PersonalModels:
         self._device = next(iter(self._shared.values())).device
 
     def count(self, names: Sequence[EvaluationName], clients: Sequence[int], adapt: Adapt | None = None) -> Tensor:
-        """(parts, N, 3) float64: samples, hits and summed cross entropy of this process's clients, 0 for all others."""
-        counts = torch.zeros(len(names), self._data.num_clients, 3, dtype=torch.float64, device=self._device)
+        """(parts, N, 5) float64, as ``PersonalScores`` takes it, of this process's clients, 0 for all others."""
+        counts = torch.zeros(len(names), self._data.num_clients, 5, dtype=torch.float64, device=self._device)
         for alike in self._with_one_model(clients, together=adapt is None):
             net = self._load(alike[0])
             if adapt is not None:
@@ -219,12 +229,14 @@ class PersonalModels:
     @torch.no_grad()
     def _count(self, net: nn.Module, name: EvaluationName, clients: Sequence[int]) -> Tensor:
         inputs, targets, owner = self._data.evaluation.client_samples(name, clients)
-        size = self._data.eval_batch_size
-        counts = torch.zeros(len(clients), 3, dtype=torch.float64, device=targets.device)
+        size, objective = self._data.eval_batch_size, self._data.objective
+        counts = torch.zeros(len(clients), 5, dtype=torch.float64, device=targets.device)
         for part, labels, whose in zip(inputs.split(size), targets.split(size), owner.split(size), strict=True):
-            logits = net(_in_fast_layout(part))
-            hits, losses = logits.argmax(dim=1) == labels, F.cross_entropy(logits.double(), labels, reduction="none")
-            counts.index_add_(0, whose, torch.stack([torch.ones_like(losses), hits, losses], dim=1))
+            outputs = net(_in_fast_layout(part))
+            entries, losses = objective.entries(outputs, labels), objective.losses(outputs, labels)
+            counts[:, 0] += whose.bincount(minlength=len(clients))
+            columns = torch.stack([entries.weights, entries.score, torch.ones_like(losses), losses], dim=1)
+            counts[:, 1:].index_add_(0, whose[entries.sample], columns)
         return counts
 
 

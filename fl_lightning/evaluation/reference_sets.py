@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
@@ -14,22 +14,16 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.functional import weighted_average
 from fl_lightning.functional.aggregation import State
-from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.models.federated_net import copied_net, global_tensors
 
 ReferenceSource = str | Source  # by name, or as an object
-
-
-def accuracy_on(logits: Tensor, targets: Tensor) -> Tensor:
-    """(...) from logits (..., n, C)."""
-    return accuracy_by_owner(logits, targets, torch.zeros_like(targets), 1)[..., 0]
 
 
 def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, Source]:
     """The sources of reference sets by name.
 
     Raises:
-        ValueError: if there is none, or a name is no word.
+        ValueError: if there is none, or a name is not one word.
     """
     if not sets:
         raise ValueError(f"{key} is empty: give a source by name")

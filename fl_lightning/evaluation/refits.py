@@ -41,6 +41,8 @@ def refit_by_fedavg(method: FederatedAlgorithm, context: RunContext, round: int,
         local_epochs=method.local_epochs,
         learning_rate_decay=method.learning_rate_decay,
         client_lr_scheduler=method.client_lr_scheduler,
+        visit_lr_scheduler=method.visit_lr_scheduler,
+        micro_batch_size=method.micro_batch_size,
         seed=method.seed,
     ).to(context.device)
     plain.join(method.data)

@@ -1,14 +1,14 @@
 """A trained net as a folder: its weights as safetensors, and a model card."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
-
-from torch import Tensor
 
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, restore_weights
+from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.checkpoint import read_checkpoint
@@ -58,18 +58,25 @@ def _written(method: FederatedModule, state: State, weights: Weights) -> State:
         state = {name: tensor for name, tensor in state.items() if name not in frozen}
     elif method.adapter is not None:
         state = method.adapter.merged(method.net)
-    return {name: _own(tensor) for name, tensor in state.items()}
+    # In memory of their own, as safetensors requires.
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """In memory of its own, as safetensors requires."""
-    return tensor.detach().clone().contiguous()
+def _scalars(run: Path, round: int) -> dict[str, float]:
+    """What the run's record has of a round, by name."""
+    path, scalars = run / RECORD_FILE, dict[str, float]()
+    if path.is_file():
+        with path.open("rb") as file, suppress(EOFError):  # of a run that was killed while it wrote
+            for line in record_lines(file):
+                scalars |= line.scalars if line.round == round else {}
+    return scalars
 
 
 def _card(run: Path, round: int, method: FederatedModule, trained: str, weights: Weights) -> str:
-    """The model card in Markdown; numbers are those of the end of the run, from its ``results.json``."""
+    """The model card in Markdown; accuracies are those of the round, if it was evaluated."""
     path = run / "results.json"
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    measured = _scalars(run, round)
     rows = [
         ("method", f"{type(method).__name__}, {method.loss!r}"),
         ("net", type(method.net).__name__),
@@ -80,11 +87,11 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     if origin := results.get("initial_weights"):
         rows.append(("began from", Path(origin["file"]).name))
     for part in ("test", "val"):
-        if accuracy := results.get(f"{part}_accuracy"):
-            rows.append((f"{part} accuracy, last", f"{accuracy['last']:.4f} in round {accuracy['last_round']}"))
+        if (accuracy := measured.get(f"{part}/accuracy")) is not None:
+            rows.append((f"{part} accuracy", f"{accuracy:.4f}"))
     reference = results.get("reference", {})
-    for name in (name for name in reference if name.endswith("/accuracy")):
-        old, before = reference[name], reference[f"{name}_before"]
+    for name in (name for name in reference if name.endswith("/accuracy") and name in measured):
+        old, before = measured[name], reference[f"{name}_before"]
         rows.append((f"accuracy on {name.split('/')[1]}", f"{old:.4f}, {before:.4f} before: forgetting {before - old:z.4f}"))
     table = "\n".join(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)
     merged = {

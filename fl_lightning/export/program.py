@@ -57,12 +57,19 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
 
     Raises:
         FileNotFoundError: if there is no checkpoint or no config.
-        ValueError: if the checkpoint cannot be read, or its clients keep separate models.
+        ValueError: if the checkpoint cannot be read, or its clients keep separate models, or its net does not
+            tell classes apart.
     """
     checkpoint = read_checkpoint(ckpt_path)
     run = build_run(run_config(Path(ckpt_path))[1], FederatedModule, FederatedDataModule)
     restore_weights(run.model, checkpoint)
-    return Classifier(run.model.net, run.data.augment, recorded_inputs(checkpoint)).eval()
+    inputs = recorded_inputs(checkpoint)
+    if inputs.outputs is not None:
+        raise ValueError(
+            f"ckpt_path is {ckpt_path}, whose net does not tell classes apart: write its weights with --weights merged, or use "
+            "FederatedModule.load_from_checkpoint"
+        )
+    return Classifier(run.model.net, run.data.augment, inputs).eval()
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The mathematics: pure functions on tensors, one module per topic."""
 
-from fl_lightning.functional.accuracy_curves import final_accuracy, rounds_to_target
+from fl_lightning.functional.accuracy_curves import final_accuracy, rounds_to_target, worst_decile
 from fl_lightning.functional.aggregation import weighted_average
 from fl_lightning.functional.arriving_classes import (
     confusion_counts,
@@ -9,7 +9,6 @@ from fl_lightning.functional.arriving_classes import (
     task_confusion,
     tasks_found,
 )
-from fl_lightning.functional.client_accuracies import worst_decile
 from fl_lightning.functional.distillation import (
     dynamic_distillation,
     ensemble_distillation,
@@ -33,11 +32,10 @@ from fl_lightning.functional.losses import (
     truncated_cross_entropy,
     weighted_cross_entropy,
 )
-from fl_lightning.functional.matched_test_parts import matched_parts
 from fl_lightning.functional.partition.dealt_classes import class_partition, power_law_partition
 from fl_lightning.functional.partition.dirichlet import dirichlet_by_class_partition, dirichlet_partition
 from fl_lightning.functional.partition.even_sizes import iid_partition, shard_partition
-from fl_lightning.functional.partition.owners import owner_partition
+from fl_lightning.functional.partition.owners import matched_parts, owner_partition
 from fl_lightning.functional.similarity import linear_cka
 from fl_lightning.functional.tasks import (
     average_accuracy,

@@ -1,4 +1,4 @@
-"""One number for a curve of accuracies over rounds: the final accuracy, and the rounds to a target."""
+"""One number for many accuracies: the final one of a curve over rounds, the rounds to a target, the worst tenth of clients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -61,3 +61,28 @@ def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int |
     """
     values: Sequence[float] = accuracy.tolist() if isinstance(accuracy, Tensor) else accuracy
     return next((round for round, value in enumerate(values, start=1) if value >= target), None)
+
+
+def worst_decile(accuracy: Tensor) -> Tensor:
+    """Mean of the ``ceil(N / 10)`` lowest of N clients' accuracies.
+
+    It is also defined for few clients, unlike the mean of the lowest ``floor(N / 10)``, the ``bottom10%`` of pFL-Bench's code.
+
+    Args:
+        accuracy: (N,), N at least 1.
+
+    Returns:
+        Scalar.
+
+    Raises:
+        ValueError: if there are no clients.
+
+    Example::
+
+        >>> import torch
+        >>> worst_decile(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0]))
+        tensor(0.1500)
+    """
+    if len(accuracy) == 0:
+        raise ValueError("accuracy is of no client, must be of at least one")
+    return accuracy.sort().values[: -(-len(accuracy) // 10)].mean()

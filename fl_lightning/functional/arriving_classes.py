@@ -38,7 +38,8 @@ def task_confusion(counts: Tensor, class_task: Tensor, num_tasks: int) -> Tensor
         tensor([[0.8750, 0.1250],
                 [0.5000, 0.5000]], dtype=torch.float64)
     """
-    grouped = _by_task(counts, class_task, num_tasks)
+    is_of = torch.nn.functional.one_hot(class_task, num_tasks).double()
+    grouped = is_of.T @ counts.double() @ is_of
     return grouped / grouped.sum(dim=1, keepdim=True)
 
 
@@ -93,9 +94,3 @@ def forgetting_by_class(accuracy: Tensor, class_task: Tensor) -> Tensor:
     best = accuracy[:-1].nan_to_num(nan=-1.0).amax(dim=0)
     drop = (best - accuracy[-1]).where(best >= 0, float("nan"))
     return torch.stack([drop[class_task == task].nanmean() for task in range(last)]).nanmean()
-
-
-def _by_task(counts: Tensor, class_task: Tensor, num_tasks: int) -> Tensor:
-    """(T, T), sums of the counts over the classes of each task."""
-    is_of = torch.nn.functional.one_hot(class_task, num_tasks).double()
-    return is_of.T @ counts.double() @ is_of

@@ -19,11 +19,12 @@ _GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: enough 
 # CPU libraries of convolutions process channels by eight; other numbers leave part of that idle.
 _CHANNELS_AT_A_TIME = 8
 _Inputs = Any  # a tensor (B, ...), or a dict or tuple of such
+_More = tuple[Any, ...]
 _Loss = Callable[[Tensor, Tensor], Tensor]
 _Layers = dict[str, nn.Linear | nn.Conv2d]
 
 
-def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Inputs, Tensor]]) -> dict[str, Tensor]:
+def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Inputs, Tensor, *_More]]) -> dict[str, Tensor]:
     """Diagonal of the empirical Fisher information: the mean over samples of the squared gradient of a sample's loss.
 
     Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, with the true labels instead of
@@ -32,7 +33,8 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Input
     Args:
         net: the net with the trainable weights.
         loss: maps logits (B, C) and targets to one value per sample, (B,).
-        batches: inputs (B, ...), or a dict or tuple of such, and targets, (B,) or, for soft labels, (B, C).
+        batches: inputs (B, ...), or a dict or tuple of such, and targets, (B,) or, for soft labels, (B, C); the rest of a batch
+            has no effect.
 
     Returns:
         By name of the trainable weight, in its shape, in the order of ``net.named_parameters()``.
@@ -52,7 +54,7 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Input
     count, layers = 0, None
     # Under autocast torch.vmap cannot take BatchNorm.
     with torch.autocast(next(net.parameters()).device.type, enabled=False):
-        for inputs, targets in batches:
+        for inputs, targets, *_ in batches:
             if layers is None:
                 layers = _called_once(net, _plain_layers(net), _rows(inputs, slice(1)))
             squares = _squares_of_layers(net, layers, loss, inputs, targets)

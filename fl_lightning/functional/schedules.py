@@ -1,7 +1,7 @@
-"""Schedules of learning rates by torch, which step once a round."""
+"""Schedules of learning rates by torch, which step once a round, or once a local step of a visit."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,11 +52,12 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
 
 
 class RateFactors:
-    """The factor on a rate in each round, by a schedule; a function of only the round.
+    """The factor on a rate in each round, or each local step, by a schedule; a function of only its number.
 
     Args:
         key: key of the config, for messages.
         build: builds the schedule, of a rate of 1.
+        unit: what is counted, for messages.
 
     Raises:
         ValueError: as :func:`build_schedule`.
@@ -68,9 +69,9 @@ class RateFactors:
         [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
-    def __init__(self, key: str, build: ScheduleBuilder) -> None:
+    def __init__(self, key: str, build: ScheduleBuilder, unit: str = "round") -> None:
         check_builder(key, build)
-        self._key, self._build = key, build
+        self._key, self._build, self._unit = key, build, unit
         # With momentum, which some schedules change too.
         self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
         self.scheduler = build_schedule(key, build, self._optimizer)
@@ -88,7 +89,7 @@ class RateFactors:
                 self.scheduler.step()
             except (ValueError, ZeroDivisionError) as error:
                 raise ValueError(
-                    f"{self._key} is {_shown(self.scheduler)}, which fails after round {len(self._factors)} "
+                    f"{self._key} is {_shown(self.scheduler)}, which fails after {self._unit} {len(self._factors)} "
                     f"({_reason(error)}): change its arguments"
                 ) from error
             self._factors.append(self._present())
@@ -96,10 +97,20 @@ class RateFactors:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy begins anew: torch ties a schedule to its optimizer by functions that no copy follows."""
-        return type(self), (self._key, self._build)
+        return type(self), (self._key, self._build, self._unit)
+
+    def mean(self, count: int) -> float:
+        """The mean factor of the first ``count`` rounds or steps."""
+        return sum(map(self, range(1, count + 1))) / count
 
     def _present(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    """Set the rate of each group of weights to a factor times its rate in ``rates``."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
 
 
 def check_schedule(key: str, build: ScheduleBuilder, rounds: int) -> None:

@@ -11,11 +11,9 @@ from typing import Any, Literal, Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.second_model import SecondModel
-from fl_lightning.module import Net
-from fl_lightning.protocol import Batch, Client, ClientState
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net
+from fl_lightning.protocol import Batch, Client, ClientState, State
 
 ShareSteps = Literal["visit", "step", "never"]
 

@@ -10,11 +10,9 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.second_model import SecondModel
-from fl_lightning.module import Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net
+from fl_lightning.protocol import Batch, Client, State
 
 
 class Ditto(SecondModel):

@@ -9,12 +9,9 @@ from typing import Unpack
 import torch
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import Net, Update
-from fl_lightning.protocol import Reduction
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.protocol import Reduction, State
 
 
 class FedACG(FedProx):
@@ -34,16 +31,14 @@ class FedACG(FedProx):
         ValueError: if one of them is out of range.
     """
 
+    server_zeros = ("momentum",)
+
     def __init__(self, net: Net, momentum: float = 0.85, mu: float = 1e-3, **common: Unpack[CommonArguments]) -> None:
         check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         super().__init__(net, mu, **common)
         check_range("model.momentum", momentum, at_least=0, below=1, hint="the paper uses 0.85")
         self.momentum = momentum
         self._behind: State = {}  # w while the net holds v: within a round, so in no checkpoint
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("momentum", shared_zeros(self))
 
     @torch.no_grad()
     def start_round(self, round: int) -> None:

@@ -10,8 +10,7 @@ from fnmatch import fnmatch
 from typing import Unpack
 
 from fl_lightning.checks import check_patterns
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 
 
 class FedBABU(FederatedModule):

@@ -11,11 +11,8 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 
 class FedCM(FederatedModule):
@@ -36,26 +33,21 @@ class FedCM(FederatedModule):
         ValueError: if ``alpha`` is outside.
     """
 
+    server_zeros = ("direction",)
+
     def __init__(self, net: Net, alpha: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedAvg")
         self.alpha = alpha
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("direction", shared_zeros(self))
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"direction": self.server_states.tensors("direction")}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         gradients, loss = self.own_gradients(net, batch, client)
-        direction, mixed = client.broadcast.get("direction", {}), []
-        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
-            if name in direction:
-                gradient = (self.alpha * gradient).add_(direction[name], alpha=1 - self.alpha)
-            mixed.append(gradient)
-        return mixed, loss
+        named, directions = dict(zip(self.trained_weights(net), gradients, strict=True)), client.broadcast.get("direction", {})
+        named |= {name: (self.alpha * named[name]).add_(d, alpha=1 - self.alpha) for name, d in directions.items()}
+        return list(named.values()), loss
 
     def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         """Gradients of the local objective, before they are mixed, and the mean loss."""

@@ -12,11 +12,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.functional.aggregation import State
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
+from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 _KINDS = ("fisher", "anchor")  # the sums over clients of F and of F theta
 
@@ -45,6 +42,9 @@ class FedCurv(FederatedModule):
         ValueError: if ``penalty`` is negative or ``remember`` unknown.
     """
 
+    unprotected = ("the Fisher information",)
+    server_zeros = _KINDS
+
     def __init__(
         self,
         net: Net,
@@ -57,15 +57,6 @@ class FedCurv(FederatedModule):
         check_choice("model.remember", remember, Remembered)
         self.penalty, self.remember = penalty, remember
 
-    def configure_model(self) -> None:
-        super().configure_model()
-        for kind in _KINDS:
-            self.server_states.add(kind, shared_zeros(self))
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the Fisher information")
-
     def broadcast(self, client: int) -> dict[str, State]:
         return {kind: self.server_states.tensors(kind) for kind in _KINDS}
 
@@ -77,14 +68,12 @@ class FedCurv(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         """The penalty's gradient, ``2 lambda (sum F_j w - sum F_j theta_j)``, is added directly, which saves many passes."""
         gradients, loss = super().client_gradients(net, batch, client)
-        pulled = []
-        fisher, anchor = (client.carry.get(kind, {}) for kind in _KINDS)
-        for (name, weight), gradient in zip(self.trained_weights(net).items(), gradients, strict=True):
-            if name in fisher:
-                gradient = gradient.addcmul(fisher[name], weight.detach(), value=2 * self.penalty)
-                gradient.sub_(anchor[name], alpha=2 * self.penalty)
-            pulled.append(gradient)
-        return pulled, loss
+        weights, (fisher, anchor) = self.trained_weights(net), (client.carry.get(kind, {}) for kind in _KINDS)
+        named = dict(zip(weights, gradients, strict=True))
+        for name, importance in fisher.items():
+            named[name] = named[name].addcmul(importance, weights[name].detach(), value=2 * self.penalty)
+            named[name].sub_(anchor[name], alpha=2 * self.penalty)
+        return list(named.values()), loss
 
     def _others(self, client: Client) -> dict[str, State]:
         """The server's sums without what the client itself has sent."""
@@ -103,7 +92,7 @@ class FedCurv(FederatedModule):
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.tasks.logits_loss(logits, targets, client.label_counts, client),
-            ((batch.inputs, batch.targets) for batch in client.samples()),
+            client.samples(),
         )
         fisher = {name: fisher[name] for name in self.server_states.tensors("fisher")}
         anchor = {name: fisher[name] * weight.detach() for name, weight in self.trained_weights(net).items() if name in fisher}

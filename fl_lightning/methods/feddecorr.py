@@ -14,9 +14,8 @@ from torch import Tensor
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, Needs
-from fl_lightning.run.arguments import CommonArguments
 
 _EPS = 1e-8  # of the authors' code, added to variances: a feature that is constant has correlation 0
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import ensemble_distillation
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, predict_in_batches
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedDF(FederatedModule):
@@ -39,7 +38,7 @@ class FedDF(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(data=DataNeeds(public_samples=True))
+    needs = Needs(data=DataNeeds(public_samples=True, classes=True))
 
     _CHECK_EVERY = 100  # steps
     _LARGEST_NORM = 5.0  # of a gradient

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Client, DataNeeds, Needs
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedDisco(FederatedModule):
@@ -36,6 +35,7 @@ class FedDisco(FederatedModule):
     """
 
     needs = Needs(data=DataNeeds(counts_of_cohort=True))
+    unprotected = ("the discrepancy of the label counts",)
 
     def __init__(self, net: Net, a: float = 0.5, b: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
@@ -43,10 +43,6 @@ class FedDisco(FederatedModule):
         check_range("model.b", b, at_least=0, hint="the authors' code uses 0.1")
         self.a, self.b = a, b
         self._weights: tuple[tuple[int, ...], list[float]] = ((), [])  # the last cohort, and the weights of its clients
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the discrepancy of the label counts")
 
     def update_weight(self, client: Client) -> float:
         cohort = tuple(sorted({visit.client for visit in self.present_cohort if visit.sends} | {client.index}))
@@ -71,7 +67,7 @@ def disco_weights(sizes: Sequence[float], label_counts: Tensor, a: float, b: flo
     """
     counts = label_counts.double().cpu()
     shares = counts / counts.sum(dim=1, keepdim=True)
-    gaps = torch.special.xlogy(shares, shares * counts.shape[1]).sum(dim=1).clamp_min(0)  # rounding is no gap
+    gaps = torch.special.xlogy(shares, shares * counts.shape[1]).sum(dim=1).clamp_min(0)  # rounding is not a gap
     total = gaps.sum()
     n, d = torch.tensor(sizes, dtype=torch.float64), gaps / total if total > 0 else gaps
     return (n / n.sum() - a * d + b).clamp_min(0).tolist()

@@ -9,12 +9,9 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import ArgumentsButWeighting
 
 
 class FedDyn(FederatedModule):
@@ -32,6 +29,8 @@ class FedDyn(FederatedModule):
         ValueError: if ``alpha`` is not above 0.
     """
 
+    server_zeros = ("h",)
+
     def __init__(
         self,
         net: Net,
@@ -42,10 +41,6 @@ class FedDyn(FederatedModule):
         super().__init__(net, server_weighting=server_weighting, **common)
         check_range("model.alpha", alpha, above=0, hint="the paper uses 0.1")
         self.alpha = alpha
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("h", shared_zeros(self))
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         """The penalty's gradient, ``alpha * (w - w_t) - g_k``, is added directly, which saves passes over all weights."""

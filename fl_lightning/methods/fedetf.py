@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs
 
 
 class FedETF(FederatedModule):
@@ -36,6 +35,8 @@ class FedETF(FederatedModule):
     Raises:
         ValueError: if ``scale`` is not above 0.
     """
+
+    needs = Needs(data=DataNeeds(classes=True))
 
     def __init__(self, net: Net, scale: float = 10.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
 
 _KEY = "squared_norm"
 

@@ -9,9 +9,8 @@ from typing import Unpack
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedGMA(FederatedModule):

@@ -33,9 +33,7 @@ class FedLMD(FedNTD):
         ValueError: if one of them is out of range.
     """
 
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the majority classes")
+    unprotected = ("the majority classes",)
 
     def distillation(self, logits: Tensor, teacher_logits: Tensor, targets: Tensor, client: Client) -> Tensor:
         counts = client.train_label_counts

@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.methods.fedprox import FedProx
-from fl_lightning.module import Net, Update
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
 
 class FedNova(FedProx):
@@ -35,7 +33,8 @@ class FedNova(FedProx):
         mu: strength of FedProx's pull, ``mu/2 * ||w - w_t||^2`` in the local objective, at least 0; 0 leaves it out.
 
     Raises:
-        ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening.
+        ValueError: if ``mu`` is out of range, or the local optimizer is not SGD, or SGD with Nesterov's momentum or dampening,
+            or its rate changes within a visit.
     """
 
     def __init__(self, net: Net, mu: float = 0.0, **common: Unpack[CommonArguments]) -> None:
@@ -49,6 +48,10 @@ class FedNova(FedProx):
                 raise ValueError(
                     f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova takes only plain momentum: leave it out"
                 )
+        if self.visit_lr_scheduler is not None:
+            raise ValueError(
+                "model.visit_lr_scheduler is given, but FedNova counts local steps of one rate: leave it out, or use FedAvg"
+            )
         self._momentum: float = optimizer.defaults["momentum"]
         check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
         self._check_pull(optimizer.defaults["lr"])

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import not_true_distillation
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs
 
 
 class FedNTD(FederatedModule):
@@ -30,6 +29,8 @@ class FedNTD(FederatedModule):
     Raises:
         ValueError: if one of them is out of range.
     """
+
+    needs = Needs(data=DataNeeds(classes=True))
 
     def __init__(self, net: Net, beta: float = 1.0, temperature: float = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)

@@ -8,8 +8,7 @@ the paper starts them.
 from collections.abc import Sequence
 from typing import Unpack
 
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 
 
 class FedPer(FederatedModule):

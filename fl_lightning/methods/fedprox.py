@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Client
-from fl_lightning.run.arguments import CommonArguments
 
 
 class FedProx(FederatedModule):

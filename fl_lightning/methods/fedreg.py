@@ -8,7 +8,7 @@ pass before the fit, where its augmentation may have been different.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -16,14 +16,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, State, mean_gradient
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
@@ -56,6 +53,9 @@ class FedReg(FederatedModule):
         ValueError: if a value is out of range, the local optimizer is not plain SGD, the net draws or mixes samples, or inputs
             are whole numbers that are not images.
     """
+
+    needs = Needs(data=DataNeeds(classes=True))
+    unprotected = ("the gradients that make pseudo and perturbed data and those on them",)
 
     def __init__(
         self,
@@ -106,10 +106,6 @@ class FedReg(FederatedModule):
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"
                 )
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the gradients that make pseudo and perturbed data and those on them")
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""
@@ -174,8 +170,8 @@ class FedReg(FederatedModule):
             return self._hard_loss(net(rehearsed["perturbed"]), rehearsed["targets"], client)
 
         old = Batch(rehearsed["pseudo"], rehearsed["targets"], rehearsed["real"])
-        g_s, _ = client.differentiate(self._objective(old, pseudo_loss), at=middle)
-        g_p, _ = client.differentiate(self._objective(old, perturbed_loss), at=middle)
+        g_s, _ = mean_gradient(net, old, client, pseudo_loss, at=middle)
+        g_p, _ = mean_gradient(net, old, client, perturbed_loss, at=middle)
         delta = [weight - start for weight, start in zip(moved, received, strict=True)]
         w_s = _multiplier(delta, g_s, smallest=_ROUNDING_NORM if self.skip_flat else 0.0)
         delta = [d - w_s * g for d, g in zip(delta, g_s, strict=True)]
@@ -193,21 +189,9 @@ class FedReg(FederatedModule):
         """
         found_at = client.carry["rehearsal"]["found_at"].index_select(0, batch.sample_indices)
         pseudo = client.carry["rehearsal"]["pseudo"].flatten(0, 1).index_select(0, found_at)
-
-        def uniform_loss() -> Tensor:
-            return -_log_probabilities(net(pseudo)).mean(dim=-1)
-
-        semantic, _ = client.differentiate(self._objective(batch, uniform_loss), at=slow)
+        semantic, _ = mean_gradient(net, batch, client, lambda: -_log_probabilities(net(pseudo)).mean(dim=-1), at=slow)
         share = _inner_product(gradient, semantic) / (_inner_product(semantic, semantic) + _TINY)
         return [g - share.to(g.dtype) * u for g, u in zip(gradient, semantic, strict=True)]
-
-    @staticmethod
-    def _objective(batch: Batch, losses: Callable[[], Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:
-        def objective() -> tuple[Tensor, Tensor]:
-            loss = batch.mean(losses())
-            return loss, loss
-
-        return objective
 
     def _row(self, client: Client) -> State:
         """The pseudo and perturbed data of this step: row after row, from the start again after the last."""

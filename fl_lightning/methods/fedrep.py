@@ -10,8 +10,7 @@ from typing import Unpack
 
 from fl_lightning.checks import check_range
 from fl_lightning.methods.fedper import FedPer
-from fl_lightning.module import Net
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, Net
 
 
 class FedRep(FedPer):

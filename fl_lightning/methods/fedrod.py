@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, Client, ClientState
+from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 
 
 class FedRoD(FederatedModule):
@@ -33,13 +32,12 @@ class FedRoD(FederatedModule):
         ValueError: as the net is built, if it has no ``features``, no linear ``classifier``, or is a Sequential.
     """
 
+    needs = Needs(data=DataNeeds(classes=True))
+    unprotected = ("the label counts in the loss",)
+
     @property
     def has_global_model(self) -> bool:
         return True
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*super().released_without_noise, "the label counts in the loss")))
 
     def adapt_net(self) -> None:
         super().adapt_net()

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, DataNeeds, Needs
 
 
 class FedRS(FederatedModule):
@@ -29,6 +28,8 @@ class FedRS(FederatedModule):
     Raises:
         ValueError: if ``alpha`` is outside.
     """
+
+    needs = Needs(data=DataNeeds(classes=True))
 
     def __init__(self, net: Net, alpha: float = 0.5, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.privacy import DPSGD
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, Needs, State
 
 _TINY = 1e-12  # keeps a gradient of zero from being divided by
 
@@ -35,14 +32,12 @@ class FedSAM(FederatedModule):
         ValueError: if ``rho`` is negative, or ``privacy`` is ``DPSGD``.
     """
 
+    needs = Needs(two_gradients=True)
+
     def __init__(self, net: Net, rho: float = 0.05, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.rho", rho, at_least=0, hint="0 is FedAvg")
         self.rho = rho
-
-    def check_data(self) -> None:
-        super().check_data()
-        refuse_dp_sgd(self)
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
@@ -98,16 +93,3 @@ def shifted_gradients(
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:
     """Of all of them together, ()."""
     return torch.stack([tensor.norm() for tensor in tensors]).norm()
-
-
-def refuse_dp_sgd(method: FederatedModule) -> None:
-    """Refuse DP-SGD for a method with two gradients a step.
-
-    Raises:
-        ValueError: naming the method.
-    """
-    if isinstance(method.privacy, DPSGD):
-        raise ValueError(
-            f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes two: use "
-            "UserLevelDP, or FedAvg"
-        )

@@ -6,8 +6,7 @@ Decentralized Data. AISTATS 2017. arXiv 1602.05629. The mean of the models after
 
 from typing import Unpack
 
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
 
 
 class FedSGD(FederatedModule):

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.methods.fedsam import norm_of, refuse_dp_sgd, shifted_gradients
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Learner
-from fl_lightning.protocol.hooks import overridden
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.methods.fedsam import norm_of, shifted_gradients
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, DataNeeds, Learner, Needs, mean_gradient, overridden
 
 _TEMPERATURE = 3.0  # of the distillation in the authors' code
 _TINY = 1e-12
@@ -42,16 +40,14 @@ class FedSOL(FederatedModule):
         ValueError: if ``rho`` is negative, or ``privacy`` is ``DPSGD``.
     """
 
+    needs = Needs(two_gradients=True, data=DataNeeds(classes=True))
+
     def __init__(self, net: Net, rho: float = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
         check_range("model.rho", rho, at_least=0, hint="0 is FedAvg")
         self.rho = rho
         # Synaptic Intelligence takes the gradients at the client's weights along its path.
         self._is_followed = bool(overridden(self.tasks, Learner.client_gradients))
-
-    def check_data(self) -> None:
-        super().check_data()
-        refuse_dp_sgd(self)
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         if self.rho == 0 or self._is_followed:
@@ -62,12 +58,8 @@ class FedSOL(FederatedModule):
 
     def _shifts(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
-
-        def distillation() -> tuple[Tensor, Tensor]:
-            value = batch.mean(divergence(net(batch.inputs), teacher))
-            return value, value
-
-        pull, _ = client.differentiate(distillation, buffers=dict(net.named_buffers()))
+        buffers = dict(net.named_buffers())
+        pull, _ = mean_gradient(net, batch, client, lambda: divergence(net(batch.inputs), teacher), buffers=buffers)
         scale, shifts = self.rho / (norm_of(pull) + _TINY), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), pull, strict=True):
             moved = (weight.detach() - client.received_state[name]).abs()

@@ -11,12 +11,8 @@ from typing import Unpack
 import torch
 from torch import nn
 
-from fl_lightning.algorithm import ServerWeighting
-from fl_lightning.functional.aggregation import State
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
+from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
 
 class FedVARP(FederatedModule):
@@ -30,14 +26,12 @@ class FedVARP(FederatedModule):
         a client keeps: P
     """
 
+    server_zeros = ("mean_change",)
+
     def __init__(
         self, net: Net, server_weighting: ServerWeighting = "uniform", **common: Unpack[ArgumentsButWeighting]
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("mean_change", shared_zeros(self))
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)

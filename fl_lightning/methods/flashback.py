@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
 from fl_lightning.losses import CrossEntropy
-from fl_lightning.module import FederatedModule, Net, Update
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, Upload, Weighted, predict_in_batches
-from fl_lightning.run.arguments import CommonArguments
 
 DistillationSchedule = Literal["decayed", "constant"]
 
@@ -45,7 +44,9 @@ class Flashback(FederatedModule):
         ValueError: if a value is out of range or there are no public samples.
     """
 
-    needs = Needs(data=DataNeeds(public_samples=True))
+    needs = Needs(data=DataNeeds(public_samples=True, classes=True))
+
+    unprotected = ("the label counts that clients send",)
 
     global_label_counts: Tensor  # (C,), pi
     visits: Tensor  # (N,), rounds in which each client took part
@@ -79,10 +80,6 @@ class Flashback(FederatedModule):
         if not len(self.data.public):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().check_data()
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the label counts that clients send")
 
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}

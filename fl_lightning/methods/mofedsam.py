@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.methods.fedcm import FedCM
-from fl_lightning.methods.fedsam import refuse_dp_sgd, sharp_gradients
-from fl_lightning.module import Net
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.methods.fedsam import sharp_gradients
+from fl_lightning.module import CommonArguments, Net
+from fl_lightning.protocol import Batch, Client, Needs
 
 
 class MoFedSAM(FedCM):
@@ -34,15 +33,13 @@ class MoFedSAM(FedCM):
         ValueError: if one of them is out of range, or ``privacy`` is ``DPSGD``.
     """
 
+    needs = Needs(two_gradients=True)
+
     def __init__(self, net: Net, alpha: float = 0.1, rho: float = 0.05, **common: Unpack[CommonArguments]) -> None:
         check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedSAM")
         super().__init__(net, alpha, **common)
         check_range("model.rho", rho, at_least=0, hint="0 is FedCM")
         self.rho = rho
-
-    def check_data(self) -> None:
-        super().check_data()
-        refuse_dp_sgd(self)
 
     def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         gradients, loss = super().own_gradients(net, batch, client)

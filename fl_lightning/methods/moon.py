@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import model_contrastive_loss
-from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Upload
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, State, Upload
 
 
 class MOON(FederatedModule):

@@ -11,10 +11,8 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.module import FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, ClientState
-from fl_lightning.run.arguments import CommonArguments
+from fl_lightning.module import CommonArguments, FederatedModule, Net
+from fl_lightning.protocol import Batch, Client, ClientState, State
 
 
 class PFedMe(FederatedModule):
@@ -59,11 +57,7 @@ class PFedMe(FederatedModule):
         check_range("model.decay", decay, at_least=0, hint="the authors' code has 0.001")
         self.penalty, self.inner_steps, self.inner_rate, self.decay = penalty, inner_steps, inner_rate, decay
         self.warm_start = warm_start
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        inner = ("all gradients of a batch but the first",) if self.inner_steps > 1 else ()
-        return (*super().released_without_noise, *inner)
+        self.unprotected = ("all gradients of a batch but the first",) if inner_steps > 1 else ()
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         client.state["model"] = {name: weight.detach().clone() for name, weight in self.trained_weights(net).items()}

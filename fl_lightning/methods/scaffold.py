@@ -11,13 +11,9 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice
-from fl_lightning.functional.aggregation import State
-from fl_lightning.models.federated_net import shared_zeros
-from fl_lightning.module import FederatedModule, Net, Update
-from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
-from fl_lightning.run.arguments import ArgumentsButWeighting
+from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
+from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 Option = Literal["I", "II"]
 
@@ -40,6 +36,8 @@ class SCAFFOLD(FederatedModule):
         ValueError: if ``option`` is neither.
     """
 
+    server_zeros = ("variate",)
+
     def __init__(
         self,
         net: Net,
@@ -50,14 +48,7 @@ class SCAFFOLD(FederatedModule):
         super().__init__(net, server_weighting=server_weighting, **common)
         check_choice("model.option", option, Option)
         self.option = option
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        self.server_states.add("variate", shared_zeros(self))
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return super().released_without_noise + (("option I's gradients on all samples",) if self.option == "I" else ())
+        self.unprotected = ("option I's gradients on all samples",) if option == "I" else ()
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"variate": self.server_states.tensors("variate")}
@@ -69,12 +60,10 @@ class SCAFFOLD(FederatedModule):
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
         server, client_variate = (part.get("variate", {}) for part in (client.broadcast, client.state))
-        corrected = []
-        for name, gradient in zip(self.trained_weights(net), gradients, strict=True):
-            if name in server:  # a weight that stays with its client has no variate
-                gradient = (gradient - client_variate.get(name, 0.0)).add_(server[name])
-            corrected.append(gradient)
-        return corrected, loss
+        named = dict(zip(self.trained_weights(net), gradients, strict=True))
+        # A weight that stays with its client has no variate.
+        named |= {name: (named[name] - client_variate.get(name, 0.0)).add_(c) for name, c in server.items()}
+        return list(named.values()), loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)

@@ -4,9 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, ClientState, Needs
+from fl_lightning.protocol import Client, ClientState, Needs, State
 
 
 class SecondModel(FederatedModule):

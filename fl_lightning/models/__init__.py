@@ -1,6 +1,7 @@
 """The papers' networks. Each takes ``(input_shape, num_classes, ...)``; both come from the data when a config names a net."""
 
 from fl_lightning.models.adapters import Adapter, LoRA
+from fl_lightning.models.character_transformer import CharacterTransformer
 from fl_lightning.models.cnn2 import CNN2
 from fl_lightning.models.cnn5 import CNN5
 from fl_lightning.models.cnn10 import CNN10
@@ -22,6 +23,7 @@ __all__ = [
     "CNN10",
     "MLP",
     "Adapter",
+    "CharacterTransformer",
     "DenseNet121",
     "LeNet",
     "LoRA",

@@ -1,4 +1,4 @@
-"""Adapters: small trained layers beside frozen ones."""
+"""Adapters: small trained layers next to frozen ones."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -51,7 +51,7 @@ class LoRA(Adapter):
         r: rank, at least 1.
         alpha: factor on the update; null is ``r``, so that the update counts once.
         target_modules: ends of the names of the layers, such as ``[query, value]``, each of which fits one; ``all-linear``: all
-            linear layers before the class layer; null is peft's choice, for nets of transformers that it knows.
+            linear layers before the class layer; null is peft's choice, for nets of transformers that it supports.
         dropout: probability of an adapter's input to be dropped, in [0, 1).
 
     Raises:

@@ -55,7 +55,7 @@ class TransformersModel(Network):
             with _quiet(transformers.utils.logging):
                 config = transformers.AutoConfig.from_pretrained(name, **settings)
                 if pretrained:
-                    # Safetensors alone: a pickle can run code.
+                    # Only safetensors: a pickle can run code.
                     net, loaded = auto.from_pretrained(
                         name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
                     )

@@ -16,8 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
-from fl_lightning.protocol import Update
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Protection, Update
 
 # Below this, Opacus's sums over fractional orders take minutes or never end, and sampling hides next to nothing: epsilon,
 # above 5,000 by then, is taken as that of a sampling rate of 1, which it cannot exceed.

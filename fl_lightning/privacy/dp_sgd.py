@@ -20,13 +20,10 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.protocol import Batch, Client, NetInputs
-from fl_lightning.protocol.client import Gradients, Losses, Penalty
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Batch, Client, Gradients, Losses, NetInputs, Penalty, Protection, State
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by
 _TOLERANCE = 1e-2  # relative, of a norm in single precision
@@ -72,6 +69,11 @@ class DPSGD(Privacy):
             raise ValueError(
                 f"model.privacy is DPSGD, which clips the gradient of each sample of a batch, but {whose} has other samples in "
                 "a step: use another method, or LwF in model.tasks"
+            )
+        if method.needs.two_gradients:
+            raise ValueError(
+                f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes two: use "
+                "UserLevelDP, or FedAvg"
             )
         for name, layer in method.net.named_modules():
             if is_parametrized(layer):
@@ -127,17 +129,14 @@ class NoisyGradient:
             losses, at, buffers = partial(weights[0].new_zeros, 0), None, None
         with _holding(weights, at), _holding_buffers(net, buffers):
             clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
-        noise = self._noise(client, weights[0].device)
+        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
+        noise = torch.Generator(weights[0].device).manual_seed(seed)
         scale = self.noise_multiplier * self.clipping_norm
         noisy = [
             (total + scale * torch.randn(total.shape, generator=noise, dtype=total.dtype, device=total.device)) / divisor
             for total in clipped
         ]
         return self._with_penalty(noisy, client, penalty), values.detach().sum() / divisor
-
-    def _noise(self, client: Client, device: torch.device) -> torch.Generator:
-        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
-        return torch.Generator(device).manual_seed(seed)
 
     @staticmethod
     def _with_penalty(gradients: Sequence[Tensor], client: Client, penalty: Penalty | None) -> Sequence[Tensor]:
@@ -204,11 +203,13 @@ def _holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iter
         yield
         return
     before = [weight.detach().clone() for weight in weights]
-    _copy(weights, values)
+    with torch.no_grad():
+        copy_all(weights, values)
     try:
         yield
     finally:
-        _copy(weights, before)
+        with torch.no_grad():
+            copy_all(weights, before)
 
 
 @contextmanager
@@ -219,11 +220,6 @@ def _holding_buffers(net: nn.Module, buffers: State | None) -> Iterator[None]:
         yield
         if buffers is not None:
             buffers.update({name: buffer.clone() for name, buffer in held.items()})
-
-
-@torch.no_grad()
-def _copy(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    copy_all(weights, values)
 
 
 @contextmanager

@@ -14,12 +14,9 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
-from fl_lightning.protocol import Learner, Update, Upload
-from fl_lightning.protocol.hooks import overridden
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Learner, Protection, State, Update, Upload, overridden
 
 _EVERYBODY = -1
 

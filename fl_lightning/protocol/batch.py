@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 NetInputs = Any
 """What a net is called with: a tensor (B, ...), or a dict or tuple of such tensors, its arguments by name or in order."""
@@ -24,6 +25,22 @@ class Batch(NamedTuple):
         if self.real is None:
             return values.mean()
         return (values * self.real).sum() / self.real.sum()
+
+    @property
+    def num_samples(self) -> int | Tensor:
+        """Samples that count."""
+        return len(self.targets) if self.real is None else self.real.sum()
+
+    def split(self, size: int) -> list["Batch"]:
+        """Batches of at most this many samples."""
+        return [self._rows(slice(first, first + size)) for first in range(0, len(self.targets), size)]
+
+    def _rows(self, rows: slice) -> "Batch":
+        def some(part: Tensor) -> Tensor:
+            return part[rows]
+
+        others = (None if part is None else some(part) for part in (self.real, self.sample_indices))
+        return Batch(tree_map(some, self.inputs), some(self.targets), *others)
 
 
 class PlannedStep(NamedTuple):

@@ -1,4 +1,4 @@
-"""A client during its visit."""
+"""A client during its visit, and the protection of its samples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client_state import LearnedTask
 from fl_lightning.protocol.federation import ClientBatches
+from fl_lightning.protocol.upload import Upload
 
 Objective = Callable[[], tuple[Tensor, Tensor]]  # the objective to minimise, and the loss to report
 Losses = Callable[[], Tensor]  # one value per sample, (B,)
@@ -115,7 +116,7 @@ class Client:
     sends: bool = True  # in this visit; else it trains for itself
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
-    learning_rate: float | Tensor = 0.0  # of the local optimizer in this visit, once client_start is done
+    learning_rate: float | Tensor = 0.0  # of the local optimizer, the mean over this visit's steps, once client_start is done
     resting: Sequence[str] = ()  # weights that the present local step does not change
     # Lambdas, as a compiled local step makes a client, and the compiler does not support dict[str, Any]().
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
@@ -153,3 +154,21 @@ class Client:
         if self.data is None:
             raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees only its batch")
         return self.data
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A defence's part at the clients; by default there is none.
+
+    Args:
+        estimate: the way a gradient is computed from a batch's samples.
+        one_by_one: the end of a sentence that explains why ``estimate`` works only for one client at a time, uncompiled; None:
+            it works for many at once.
+        poisson_batches: whether every sample is in a batch by an independent draw.
+        bound: bounds a client's upload, from the upload and the received weights; None: it is sent unchanged.
+    """
+
+    estimate: GradientEstimator = mean_gradient
+    one_by_one: str | None = None
+    poisson_batches: bool = False
+    bound: Callable[[Upload, State], Upload] | None = None

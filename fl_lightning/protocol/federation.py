@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from fl_lightning.objectives import Objective
 from fl_lightning.protocol.batch import Batch, NetInputs, PlannedStep
 from fl_lightning.protocol.cohort import Inputs
 
@@ -26,6 +27,11 @@ class Site(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the C classes, in label order, the same at all sites."""
+        ...
+
+    @property
+    def objective(self) -> Objective:
+        """What the targets mean; a site that lacks this has one class for each sample."""
         ...
 
     @property

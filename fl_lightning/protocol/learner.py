@@ -1,6 +1,7 @@
-"""Learner: the part of a method that learns a stream of tasks; the argument ``tasks`` of every method."""
+"""Learner: the part of a method that learns a stream of tasks; the argument ``tasks`` of every method. And its progress."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,8 +13,39 @@ from fl_lightning.protocol.client_state import ClientState
 from fl_lightning.protocol.cohort import Inputs
 from fl_lightning.protocol.hooks import follow_keywords, overridden
 from fl_lightning.protocol.needs import Needs
-from fl_lightning.protocol.shown import ClassProgress, TaskProgress
 from fl_lightning.protocol.upload import Reduction, Upload
+
+
+@dataclass(frozen=True)
+class TaskProgress:
+    """Progress of clients that each learn their own sequence of T tasks.
+
+    Args:
+        positions: position of each client's present task in its sequence, from 0; T: it has learned all.
+        accuracy: (N, T, T), of each client at each position on the task of each position, NaN if it was not measured.
+        model_values: (N,), number of values in each client's model.
+    """
+
+    positions: list[int]
+    accuracy: Tensor
+    model_values: Tensor
+
+
+@dataclass(frozen=True)
+class ClassProgress:
+    """Progress of a global model with classes that arrive task by task.
+
+    Args:
+        task: position of the present task, from 0.
+        is_over: whether it has had all its rounds.
+        rounds_per_task: rounds after which a task is over.
+        num_old: classes seen before the present task.
+    """
+
+    task: int
+    is_over: bool
+    rounds_per_task: int
+    num_old: int
 
 
 class LocalLearning(nn.Module):
@@ -21,6 +53,9 @@ class LocalLearning(nn.Module):
 
     needs: Needs = Needs()
     """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
+
+    unprotected: Sequence[str] = ()
+    """What leaves clients without DP-SGD's noise, in addition to that of the method."""
 
     method: Any = None
     """The method that it is part of, None until it is, which has the net, the data, the seed and the loss."""
@@ -119,11 +154,6 @@ class LocalLearning(nn.Module):
         last, named = client.round + rounds, self.method.data.participation.num_rounds
         last = last if named is None else min(last, named)
         return any(client.index in self.method.sampled_clients(round) for round in range(client.round + 1, last + 1))
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        """What else depends on clients' samples in a round, in addition to the gradients of the loss."""
-        return ()
 
 
 class Learner(LocalLearning):

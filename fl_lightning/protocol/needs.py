@@ -13,12 +13,14 @@ class DataNeeds:
         arriving_classes: the global model learns the tasks of ``data.tasks``, with classes that arrive one after another.
         public_samples: the server trains on public samples, those of ``data.public_size``.
         counts_of_cohort: a client's weight in the mean depends on the label counts of the whole cohort.
+        classes: each sample has one class (:class:`fl_lightning.objectives.SingleLabel`).
     """
 
     task_streams: bool = False
     arriving_classes: bool = False
     public_samples: bool = False
     counts_of_cohort: bool = False
+    classes: bool = False
 
     def __or__(self, other: Self) -> Self:
         """What two methods need that are combined into one."""
@@ -36,6 +38,7 @@ class Needs:
         nonzeros_alone: only values that are not 0 are sent, up and down, and counted as bytes, without their positions.
         nothing_replaced: no tensor of the server replaces a client's; a client merges what it receives into its own.
         other_samples: a sample's ``client_loss`` depends on others, such as remembered samples or the rest of the batch.
+        two_gradients: a local step takes two gradients on the client's samples.
         each_upload: the server uses each client's weights and buffers, not only their sums: it holds those of a whole cohort.
         initial_model: hooks use the initial weights and buffers, ``self.initial_model``.
         data: requirements on the data, which no engine reads.
@@ -47,6 +50,7 @@ class Needs:
     nonzeros_alone: bool = False
     nothing_replaced: bool = False
     other_samples: bool = False
+    two_gradients: bool = False
     each_upload: bool = False
     initial_model: bool = False
     data: DataNeeds = DataNeeds()

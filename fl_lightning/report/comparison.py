@@ -71,7 +71,7 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
 def differing_settings(first: Sequence[Group], second: Sequence[Group]) -> dict[str, tuple[str, str]]:
     """Keys that have no value on both sides, with the values of each side as text.
 
-    What varies on both sides, as the axes of two sweeps do, is no difference between them.
+    What varies on both sides, as the axes of two sweeps do, does not set them apart.
     """
     keys = dict.fromkeys(key for group in (*first, *second) for key in group.config)
     values = {key: [dict.fromkeys(group.config.get(key) for group in side) for side in (first, second)] for key in keys}

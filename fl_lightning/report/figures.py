@@ -31,8 +31,9 @@ INK, PAPER = "#010101", "#fefefe"
 _STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
 _MOST_POINTS = 400  # of a drawn curve: more cannot be seen
 _MOST_COLUMNS = 100  # of a heatmap over rounds
-_FEW_POINTS = 20  # of a curve, which are marked: between distant ones a line is no measurement
+_FEW_POINTS = 20  # of a curve, which are marked: between distant ones a line shows nothing measured
 _MOST_PANELS = 6  # conditions in one figure
+_PAGE = 8.5  # inches: the height of the text on a page
 _SHAPE, _AROUND = 0.55, 0.5  # height of a panel with curves: a part of its width, and inches for its title and axis
 
 
@@ -174,32 +175,51 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_client_forgetting(groups: Sequence[Group], round: int) -> Figure:
-    """Accuracies around the local fits and what they forget, of the first run of each group (TCE, Figures 1 and 5 to 7)."""
+def draw_client_forgetting(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
+    """Accuracies around the local fits and what they forget, of the first run of each group (TCE, Figures 1 and 5 to 7).
+
+    Yields:
+        Some groups and their figure, no higher than a page.
+    """
     measured = []
     for group in groups:
         tensors = group.runs[0].log.tensors
         before, after = (torch.from_numpy(tensors[f"clients/accuracy_{when}"][round]).double() for when in ("before", "after"))
         measured.append((before, after, client_forgetting(before, after), _clients(group, "cohort", round), group.label))
-    most = max(len(after) for _, after, *_ in measured)
-    figure, grid = panels(sum(before.ndim + 1 for before, *_ in measured), height_of(most + 3))
-    for of_group in measured:
-        count = of_group[0].ndim + 1
-        figures.draw_client_forgetting(grid[:count], *of_group)
-        grid = grid[count:]
-    figure.suptitle(f"Round {round}")
-    return figure
+    count = max(before.ndim + 1 for before, *_ in measured)
+
+    def draw(axes: list[Axes], at: int) -> None:
+        while len(axes) > measured[at][0].ndim + 1:  # next to methods whose clients have models of their own
+            axes.pop().remove()
+        figures.draw_client_forgetting(axes, *measured[at])
+
+    return _pages(groups, round, count, height_of(max(len(after) for _, after, *_ in measured) + 3), draw)
 
 
-def draw_one_round(groups: Sequence[Group], round: int) -> Figure:
-    """The global model before, each client, the global model after, by class, side by side (Flashback, Figure 2)."""
+def draw_one_round(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
+    """The global model before, each client, the global model after, by class (Flashback, Figure 2), as pages of groups."""
     values = [torch.from_numpy(group.runs[0].log.tensors["clients/class_accuracy"][round]) for group in groups]
-    figure, grid = panels(len(groups), height_of(max(map(len, values))))
-    for axes, group, shown in zip(grid, groups, values, strict=True):
+
+    def draw(axes: list[Axes], at: int) -> None:
+        group, shown = groups[at], values[at]
         classes = class_labels(group.runs[0].log, shown.shape[1])
-        figures.draw_one_round(axes, shown, _clients(group, "class_cohort", round), classes, group.label)
-    figure.suptitle(f"Round {round}")
-    return figure
+        figures.draw_one_round(axes[0], shown, _clients(group, "class_cohort", round), classes, group.label)
+
+    return _pages(groups, round, 1, height_of(max(map(len, values))), draw)
+
+
+def _pages(
+    groups: Sequence[Group], round: int, count: int, height: float, draw: Callable[[list[Axes], int], None]
+) -> Iterator[tuple[Sequence[Group], Figure]]:
+    """Figures with ``count`` panels of a height for each group, as many groups in one as fit on a page."""
+    most = max(1, int(_PAGE / height) * figures.panels_in_a_row() // count)
+    for start in range(0, len(groups), most):
+        page = groups[start : start + most]
+        figure, grid = panels(count * len(page), height)
+        for at in range(len(page)):
+            draw(grid[count * at : count * (at + 1)], start + at)
+        figure.suptitle(f"Round {round}")
+        yield page, figure
 
 
 def _clients(group: Group, name: str, round: int) -> list[int]:

@@ -53,7 +53,7 @@ class Measure:
         return Spread.of_all(self.by_seed(group).values(), len(group.runs))
 
     def rank(self, group: Group) -> float:
-        """The mean with the sign by which more is better; NaN where nothing was logged, or where it is no score."""
+        """The mean with the sign by which more is better; NaN where nothing was logged, or where it is not a score."""
         mean = math.nan if self.scalar == _SIZE else self.over_seeds(group).mean
         return mean if self.scalar in _MORE_IS_BETTER else -mean
 

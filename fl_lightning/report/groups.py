@@ -111,8 +111,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     """Groups in the order of their conditions, then their methods, and remarks on runs that were left out."""
     members: dict[frozenset, list[Run]] = defaultdict(list)
     for run in runs:
-        members[frozenset(_identity(run).items())].append(run)
-    configs = [_identity(together[0]) for together in members.values()]
+        members[frozenset(identity(run).items())].append(run)
+    configs = [identity(together[0]) for together in members.values()]
     named = _label_keys(configs)
     groups, remarks = [], []
     for config, together in zip(configs, members.values(), strict=True):
@@ -122,7 +122,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     return _distinct(sorted(groups, key=_order)), remarks
 
 
-def _identity(run: Run) -> dict[str, Hashable]:
+def identity(run: Run) -> dict[str, Hashable]:
+    """The config of the run's group."""
     return {key: value for key, value in run.config.items() if key in _KEPT or not key.startswith(_BOOKKEEPING)}
 
 
@@ -168,7 +169,7 @@ def differing_keys(configs: Sequence[dict[str, Hashable]]) -> list[str]:
     """Keys in which configs differ, in their order.
 
     A key counts if every config has it and they differ, or if configs differ in it whose objects around it are of the same
-    classes: the temperature of FedNTD is no difference to FedAvg, which has none.
+    classes: the temperature of FedNTD does not count against FedAvg, which has none.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
     return [key for key in keys if _differ(key, configs)]

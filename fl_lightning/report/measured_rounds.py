@@ -10,7 +10,7 @@ from fl_lightning.report.safe_text import one_line
 
 
 def client_forgetting_rounds(log: Log) -> list[int]:
-    """Rounds, ascending, of which a log has all of who forgets whose data: cohort, accuracies before and after the fits."""
+    """Rounds, ascending, with all of who forgets whose data in a log: cohort, accuracies before and after the fits."""
     cohort, before, after = (_by_round(log, name) for name in ("cohort", "accuracy_before", "accuracy_after"))
     common = cohort.keys() & before.keys() & after.keys()
     return sorted(
@@ -37,7 +37,7 @@ def cohort_rounds(log: Log) -> list[int]:
 
 
 def cohort(log: Log, round: int) -> list[int] | None:
-    """Who took part in a round, which is logged where it changes; None where the log does not say."""
+    """Who took part in a round, which is logged where it changes; None where the log does not have it."""
     logged = _by_round(log, "round_cohort")
     newest = max((one for one in logged if one <= round), default=None)
     return None if newest is None or round > log.last_round else logged[newest].astype(np.int64).tolist()

@@ -72,7 +72,7 @@ def _write_figure(drawing: Drawing, folder: Path) -> str:
     for format in get_args(Format):
         path = folder / f"{drawing.name}.{format}"
         write_figure_file(drawing.figure, path, format, _DPI, "white" if format == "pdf" else PAPER)
-        drawing.figure.set_layout_engine("none")  # the layout stands, and finding it again takes as long as drawing
+        drawing.figure.set_layout_engine("none")  # the layout is found, and finding it again takes as long as drawing
     return (folder / f"{drawing.name}.svg").read_text(encoding="utf-8")
 
 
@@ -85,7 +85,7 @@ def _in_markdown(value: object) -> object:
 
 
 def _rendered(report: Report, template: str, shown: Callable[[object], object], **more: Any) -> str:
-    """The report by a template of this folder; ``shown``: what stands for a text in it."""
+    """The report by a template of this folder; ``shown``: what replaces a text in it."""
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, autoescape=shown is _printable, finalize=shown, keep_trailing_newline=True)
     environment.filters["code"] = lambda text: Markup(markdown_code(text))

@@ -26,11 +26,13 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
         raise ValueError(f"data.tasks is {data.tasks!r}, but this command shows data.partition: leave data.tasks out")
     dataset = data.source.load(data.root)
     private, _ = data.split.private_and_public(dataset)
-    labels, seed = dataset.train.targets[private], data.seed
+    targets, objective, seed = dataset.train.targets[private], dataset.objective, data.seed
+    labels = objective.strata(targets)
+    labels = torch.zeros_like(private) if labels is None else labels
     parts = data.split.parts(dataset, private)
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
-    counts = torch.stack([labels[part].bincount(minlength=len(dataset.classes)) for part in parts])
+    counts = torch.stack([objective.count_units(targets[part], len(dataset.classes)) for part in parts])
     title = f"{data.partition!r}, seed {seed}"
     picture = out.with_suffix(".png")
     figure = partition_picture(counts, dataset.classes, title)

@@ -29,7 +29,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """``seed_everything``; 0 where the config does not say."""
+        """``seed_everything``; 0 where the config does not have it."""
         return int(self.config.get("seed_everything", 0))
 
     @property
@@ -65,7 +65,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def reason(error: Exception) -> str:
-    """Why `read_run` failed, without the folder, which stands before it."""
+    """Why `read_run` failed, without the folder, which the caller names."""
     if isinstance(error, RecursionError):
         return "its results.json is too deep"
     if isinstance(error, OSError) and error.filename:
@@ -98,7 +98,7 @@ def read_run(folder: Path) -> Run:
     """The run of a folder, its log as far as it is whole.
 
     Raises:
-        ValueError, OSError, RecursionError: saying why the folder is no run.
+        ValueError, OSError, RecursionError: saying why the folder is not a run.
     """
     if not (folder / "config.yaml").exists():
         raise ValueError("it has no config.yaml")
@@ -161,12 +161,12 @@ def is_number(value: Any) -> bool:
 
 
 def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """A config as ``model.optimizer.lr: 0.1``; an object's class stands under the object's key, ``model.optimizer``.
+    """A config as ``model.optimizer.lr: 0.1``; an object's class is under the object's key, ``model.optimizer``.
 
     What is null or empty is left out, so that a key that older runs lack equals one that is not set.
 
     Raises:
-        ValueError: if the arguments of a class are no mapping.
+        ValueError: if the arguments of a class are not a mapping.
     """
     if isinstance(value, dict):
         if "class_path" in value:

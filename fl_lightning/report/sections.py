@@ -31,6 +31,7 @@ _ABLATIONS = {
     "model.local_epochs": "local epochs",
     RATE: "learning rate",
 }
+Pages = Callable[[Sequence[Group], int], Iterator[tuple[Sequence[Group], Figure]]]  # drawn of some groups in a round
 
 
 class _Cost(NamedTuple):
@@ -64,7 +65,6 @@ _COSTS = (
 )
 _MOST_FAMILIES = 10  # lines of an ablation
 _MOST_HEATMAPS = 12  # methods in one figure
-_PAGE = 8.5  # inches: the height of the text on a page
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
     if count == len(study.groups):
         return ""
     rates = "each at its best learning rate, " if study.tries_rates else ""
-    return f"Shown are {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
+    return f"The figure has {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
 
 
 def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
@@ -278,21 +278,17 @@ def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
         yield Section("Who forgets", drawn)
 
 
-def _heatmaps(title: str, groups: list[Group], round: int, draw: Callable[[list[Group], int], Figure]) -> Iterator[Drawing]:
+def _heatmaps(title: str, groups: list[Group], round: int, draw: Pages) -> Iterator[Drawing]:
     """Drawings of some methods each: as few as have room on a page."""
-    if not groups:
-        return
-    together = draw(groups, round)
-    most = max(1, int(_PAGE * len(groups) / together.get_figheight()))  # methods of a drawing
-    pages = [groups[start : start + most] for start in range(0, len(groups), most)]
-    for number, page in enumerate(pages, 1):
+    pages = list(draw(groups, round)) if groups else []
+    for number, (page, figure) in enumerate(pages, 1):
         seeds = ", ".join(sorted({str(group.seeds[0]) for group in page}))
         where = f", {page[0].condition}" if page[0].condition else ""
         caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
         name, heading = f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}"
         if len(pages) > 1:
             name, heading = f"{name}_{number}", f"{heading}, {number} of {len(pages)}"
-        yield Drawing(name, heading, caption, together if len(pages) == 1 else draw(page, round))
+        yield Drawing(name, heading, caption, figure)
 
 
 def _communication(study: Study, palette: Palette) -> Iterator[Section]:

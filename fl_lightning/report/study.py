@@ -174,7 +174,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction for the number of tests (Scandinavian Journal of Statistics 6, 1979).
 
     The i-th smallest of m p values, counted from 0, becomes the largest ``(m - j) p_j`` of those up to it, at most 1. So the
-    chance of any false rejection is bounded, whatever the tests have in common. NaN stays NaN and is no test.
+    chance of any false rejection is bounded, whatever the tests have in common. NaN stays NaN and does not count as a test.
     """
     tests = sorted((p, i) for i, p in enumerate(p_values) if p == p)
     corrected, largest = list(p_values), 0.0

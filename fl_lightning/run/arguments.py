@@ -28,6 +28,8 @@ class _OfTraining(TypedDict, total=False):
     local_epochs: int | None
     learning_rate_decay: float
     client_lr_scheduler: ScheduleBuilder | None
+    visit_lr_scheduler: ScheduleBuilder | None
+    micro_batch_size: int | None
     clip_local_gradients: float | None
     batch_norm_buffers: BatchNormBuffers
     seed: int

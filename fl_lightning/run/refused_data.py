@@ -2,20 +2,41 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import signature
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import type_names
+from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs
 from fl_lightning.robustness import Aggregation
+
+
+def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
+    """Refuse what needs one class for each sample, where samples have something else.
+
+    Raises:
+        ValueError: naming the method, the rule or the callback.
+    """
+    if data.objective.tells_classes:
+        return
+    refused = {
+        f"model is {type(method).__name__}": method.needs.data.classes,
+        f"model.hostile is {method.hostile}": method.hostile is not None and method.hostile.flips_labels,
+        **{f"callback {type(one).__name__}": getattr(one, "needs_classes", False) for one in callbacks},
+    }
+    if what := next((what for what, needs_classes in refused.items() if needs_classes), None):
+        raise ValueError(
+            f"{what}, which needs one class for each sample, but data.source has {data.objective!r}: use another, or leave "
+            "it out"
+        )
 
 
 def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
@@ -24,12 +45,12 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
     Raises:
         ValueError: if one of these is false.
     """
-    num_classes, weight = len(data.classes), next(net.parameters())
+    objective, num_classes, weight = data.objective, len(data.classes), next(net.parameters())
     if weight.dtype == torch.float16:
         raise ValueError(
             "model.net has weights in float16, in which small updates are lost: give net.float(), or net.bfloat16()"
         )
-    if num_classes == 1:
+    if num_classes == 1 and objective.tells_classes:
         raise ValueError(
             f"data.source has the single class {data.classes[0]!r}, and nothing to tell it from: check data.root "
             "and the labels, or name all classes"
@@ -52,11 +73,20 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         if data.samples.inputs_are_whole:
             given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
         raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
+    _check_largest_token(net, data, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
             "that begins with them: wrap it in a net whose forward returns the tensor"
         )
+    if not objective.tells_classes:
+        wanted = objective.output_shape(data.samples.dataset.train.targets[:1], num_classes)
+        if outputs.shape != wanted:
+            raise ValueError(
+                f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be {wanted[1:]} for {objective!r}: build "
+                "it with that many outputs"
+            )
+        return
     if outputs.ndim > 2:
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be (classes,): segmentation is not "
@@ -67,6 +97,26 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
         )
+
+
+def _check_largest_token(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:
+    """Refuse token ids beyond a net's embeddings, which a batch of a later round may have.
+
+    Raises:
+        ValueError: naming the largest one.
+    """
+    samples = data.samples.dataset.train
+    ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
+    if not isinstance(ids, Tensor) or not are_whole(ids):
+        return
+    row = int(ids.flatten(1).amax(dim=1).argmax())
+    try:
+        _outputs(net, tree_map(lambda part: part.to(device), data.samples.preparation.for_evaluation(samples.rows([row]))))
+    except IndexError as error:
+        raise ValueError(
+            f"data.source has the token {int(ids[row].max())}, which is beyond the embeddings of model.net: use the net's own "
+            "tokenizer, or a net for more tokens"
+        ) from error
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:
@@ -111,11 +161,13 @@ def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
     needs = method.needs.data
     if needs.arriving_classes if tasks.global_model else needs.task_streams:
         return
-    learner = type(method if method.tasks.needs == Needs() else method.tasks).__name__
-    learns = "other" if needs.arriving_classes or needs.task_streams else "no"
     cure = "ClassLearner or ServerEWC" if tasks.global_model else "TaskLearner or EWC"
+    cure = f"set model.tasks, as to {cure}, or data.tasks to null"
+    learns = "other" if needs.arriving_classes or needs.task_streams else "no"
+    if method.tasks.needs == Needs():
+        raise ValueError(f"data.tasks is {tasks}, but {type(method).__name__} learns {learns} tasks: {cure}")
     raise ValueError(
-        f"data.tasks is {tasks}, but {learner} learns {learns} tasks: set model.tasks, as to {cure}, or data.tasks to null"
+        f"model.tasks is {type(method.tasks).__name__}, which learns {learns} tasks, but data.tasks is {tasks}: {cure}"
     )
 
 

@@ -39,7 +39,8 @@ _MAY_CHANGE = {
 }
 _LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: the part of a set that is evaluated
 _EVALUATION_BATCH = "data.eval_batch_size"
-_BUILT = ("net", "lr_scheduler", "client_lr_scheduler")  # like optimizers, described by the objects that they build
+# Like optimizers, described by the objects that they build.
+_BUILT = ("net", "lr_scheduler", "client_lr_scheduler", "visit_lr_scheduler")
 _COHORTS, _THERE, _SPEEDS = "data.cohorts", "who is there by data.client_sampler.file", "speeds in data.devices.file"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
@@ -270,7 +271,11 @@ def _optimizers(method: FederatedAlgorithm) -> Settings:
         for number, group in enumerate(groups):
             prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
             settings |= described(prefix, {name: value for name, value in group.items() if name not in _HOW})
-    for name, of in (("lr_scheduler", "server_optimizer"), ("client_lr_scheduler", "optimizer")):
+    for name, of in (
+        ("lr_scheduler", "server_optimizer"),
+        ("client_lr_scheduler", "optimizer"),
+        ("visit_lr_scheduler", "optimizer"),
+    ):
         if (build := options.get(name)) is None:
             settings[f"model.{name}"] = None
             continue

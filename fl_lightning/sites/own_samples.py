@@ -31,14 +31,15 @@ class OwnSamples(FederatedSplit):
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """All samples are the client's, for training and validation."""
-        targets, classes = dataset.train.targets, len(dataset.classes)
+        classes = len(dataset.classes)
+        counted = dataset.objective.unit_counts(dataset.train.targets, classes)
         rng = numpy_stream(self.seed, -1, -1, "validation split")
-        own = split_clients(Parts.of([private]), targets, classes, val_fraction, rng)
+        own = split_clients(Parts.of([private]), counted, classes, val_fraction, rng)
         nobody = torch.zeros(self.num_clients, dtype=torch.int64)
         train, validation = (
             Parts(part, nobody.index_fill(0, torch.tensor(self.client), len(part))) for part in (own.train, own.validation)
         )
-        return shards_of_parts(train, validation, targets, classes)
+        return shards_of_parts(train, validation, counted, classes)
 
 
 class OwnData(FederatedDataModule):

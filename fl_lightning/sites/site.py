@@ -14,7 +14,6 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.functional.aggregation import State
-from fl_lightning.metrics import accuracy_by_owner
 from fl_lightning.module import FederatedModule, channels_last
 from fl_lightning.protocol import Accuracy, Evaluation, Reply, Request, pack, predict_in_batches, unpack
 from fl_lightning.run.common_settings import common_settings, differences
@@ -89,7 +88,7 @@ class Site:
         inputs, targets, owner = self.data.evaluation.validation_samples([self.client])
         self._engine.load({name: tensor.to(self.method.device) for name, tensor in request.model.items()})
         logits = predict_in_batches(self._engine.net, self.data.eval_batch_size, inputs)
-        return to_plain(pack(Accuracy(accuracy_by_owner(logits, targets, owner, 1))))
+        return to_plain(pack(Accuracy(self.data.objective.score_by_owner(logits, targets, owner, 1))))
 
     def _check_client(self, client: int) -> None:
         if client != self.client:

@@ -61,11 +61,6 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     )
 
 
-def option_names() -> list[str]:
-    """The options of a sweep, without those of ``fit``."""
-    return [name.replace("_", "-") for name in vars(_parser().parse_args(["--config", ""]))]
-
-
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}: fl-lightning sweep --help shows the options")
@@ -106,7 +101,7 @@ def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None
 
 def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
     given = {option.removeprefix("--").split("=", 1)[0] for option in options if option.startswith("--")}
-    known = option_names()
+    known = [name.replace("_", "-") for name in vars(_parser().parse_args(["--config", ""]))]
     for name in sorted(given):
         if "." not in name and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
             raise ValueError(f"--{name} is no option of a sweep: did you mean --{close[0]}?")

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client, ClientState, SparseTensor
+from fl_lightning.protocol import Client, ClientState, SparseTensor, State
 from fl_lightning.tasks.decomposition import decompose, over_outputs, part_name, threshold
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 

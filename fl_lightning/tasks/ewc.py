@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import empirical_fisher
-from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client
+from fl_lightning.protocol import Client, State
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 
@@ -30,14 +29,12 @@ class EWC(TaskLearner):
         ValueError: if ``penalty`` is negative.
     """
 
+    unprotected = (*TaskLearner.unprotected, "the Fisher information")
+
     def __init__(self, penalty: float = 1.0, **pace: Unpack[TaskArguments]) -> None:
         super().__init__(**pace)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 holds nothing back")
         self.penalty = penalty
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the Fisher information")
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         terms = []
@@ -60,7 +57,7 @@ class EWC(TaskLearner):
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.method.loss(logits, targets, client.label_counts),
-            ((batch.inputs, batch.targets) for batch in client.samples()),
+            client.samples(),
         )
         of_task = self.per_task_tensors(net).keys()
         return {name: tensor for name, tensor in fisher.items() if name not in of_task}

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fl_lightning.algorithm import ServerWeighting
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.stateless import call_holding
-from fl_lightning.module import FederatedModule, Net
+from fl_lightning.module import FederatedModule, Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, Gathered, Learner, Needs, Reduction, SparseTensor, Update, Upload, Weighted
 from fl_lightning.run.arguments import ArgumentsButWeightingAndTasks
 from fl_lightning.tasks.decomposition import over_outputs, part_name, threshold

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import numpy_stream
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, ClientState, SparseTensor
+from fl_lightning.protocol import Client, ClientState, SparseTensor, State
 from fl_lightning.tasks.apd import APD, AdaptiveStart
 from fl_lightning.tasks.decomposition import part_name
 from fl_lightning.tasks.learner import TaskArguments

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
-from fl_lightning.protocol import Client, Learner, Needs
+from fl_lightning.protocol import Client, Learner, Needs, State
 from fl_lightning.protocol.learner import obstacle_to_streams
 
 

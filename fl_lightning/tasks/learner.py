@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
-from fl_lightning.tasks.clock import Clock, Pace, Schedule, TaskClocks
+from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks
 
 
 class TaskArguments(TypedDict, total=False):
@@ -74,6 +73,8 @@ class TaskLearner(Learner):
 
     needs = Needs(client_weights=True, data=DataNeeds(task_streams=True))
 
+    unprotected = ("the validation loss that steers learning rates",)
+
     method: FederatedModule
     clocks: TaskClocks
     """Where every client is in its sequence."""
@@ -93,10 +94,13 @@ class TaskLearner(Learner):
         reset_adam_each_round: bool = True,
     ) -> None:
         super().__init__()
-        self.pace = Pace(rounds_per_task, schedule, patience, rate_divisor, smallest_rate)
+        for name, value in (("rounds_per_task", rounds_per_task), ("patience", patience), ("evaluate_every", evaluate_every)):
+            check_range(f"model.tasks.{name}", value, at_least=1)
+        check_choice("model.tasks.schedule", schedule, Schedule)
+        check_range("model.tasks.rate_divisor", rate_divisor, above=1, hint="the paper uses 3")
+        check_range("model.tasks.smallest_rate", smallest_rate, at_least=0, hint="0 never ends a task early")
         self.rounds_per_task, self.schedule, self.patience = rounds_per_task, schedule, patience
         self.rate_divisor, self.smallest_rate = rate_divisor, smallest_rate
-        check_range("model.tasks.evaluate_every", evaluate_every, at_least=1)
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
         self.reset_adam_each_round = reset_adam_each_round
         self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
@@ -123,7 +127,8 @@ class TaskLearner(Learner):
             _check_shared(self)
         num_clients, num_tasks = self.data.streams.order.shape
         self.first_rate: float = self.method.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-        self.clocks = TaskClocks(num_clients, num_tasks, self.pace, self.first_rate)
+        paces = self.rounds_per_task, self.schedule, self.first_rate, self.smallest_rate
+        self.clocks = TaskClocks(num_clients, num_tasks, *paces)
         self.register_buffer("task_accuracy", torch.full((num_clients, num_tasks, num_tasks), float("nan")).double())
         self.register_buffer("model_values", torch.zeros(num_clients, dtype=torch.int64))
 
@@ -143,10 +148,6 @@ class TaskLearner(Learner):
 
     def task_progress(self) -> TaskProgress:
         return TaskProgress(self.clocks.positions, self.task_accuracy, self.model_values)
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return ("the validation loss that steers learning rates",)
 
     def visits(self, visits: Sequence[Visit]) -> list[Visit]:
         """Those that still learn and, where they train without the server, the others."""
@@ -214,7 +215,7 @@ class TaskLearner(Learner):
     def end_visit(self, net: nn.Module, client: Client) -> None:
         position = self.clocks.positions[client.index]
         loss = self.models.validation_loss(net, client, position)
-        clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.pace.patience, self.pace.rate_divisor)
+        clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.patience, self.rate_divisor)
         self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
         comes_again = partial(self.is_sampled_within, client)
         if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):

@@ -57,11 +57,11 @@ class PretrainedEWC(L2SP):
     def begin_round(self, round: int) -> None:
         if round > 1:
             return
-        counts = torch.bincount(self._samples.targets, minlength=len(self.data.classes))
+        counts = self.data.objective.count_units(self._samples.targets, len(self.data.classes))
         measured = empirical_fisher(
             self.method.net,
             lambda logits, targets: self.method.loss(logits, targets, counts),
-            ((batch.inputs, batch.targets) for batch in self._samples.batches(self.data.eval_batch_size)),
+            self._samples.batches(self.data.eval_batch_size),
         )
         for name, fisher in self.method.server_states.tensors(_FISHER).items():
             fisher.copy_(measured[name])

@@ -4,7 +4,6 @@ S. I. Mirzadeh, M. Farajtabar, R. Pascanu, H. Ghasemzadeh: Understanding the Rol
 NeurIPS 2020. arXiv 2006.06958. The authors' scripts add dropout of .5, here an argument of the net.
 """
 
-from dataclasses import replace
 from typing import Unpack
 
 from fl_lightning.checks import check_range
@@ -32,7 +31,6 @@ class StableSGD(TaskLearner):
         check_range("model.tasks.lowest_rate", lowest_rate, at_least=0, hint="the paper uses 5e-5")
         self.task_decay, self.lowest_rate = task_decay, lowest_rate
         self.smallest_rate = 0.0  # within a task the rate does not fall, and so cannot end it
-        self.pace = replace(self.pace, smallest_rate=self.smallest_rate)
 
     def rate_factor(self, client: int) -> float:
         """The decay from task to task instead of within a task."""

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Batch, Client
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import Batch, Client, State, overridden
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
 _OF_TASK = ("path", "moved")  # groups of a client's state while a task lasts

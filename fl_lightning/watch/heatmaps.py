@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +39,25 @@ class Heatmap:
     clients: list[int] | None = None
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of heatmap: what it is called and says, its rows and columns, the rounds that it can be drawn of, and how."""
+
+    title: str
+    note: str
+    axes: tuple[str, str]
+    rounds: Callable[[Run], list[int]]
+    draw: Callable[[Run, int], Heatmap]
+    diverging: bool = False
+
+    def described(self) -> dict[str, Any]:
+        """For the page."""
+        return {"title": self.title, "note": self.note, "axes": self.axes, "diverging": self.diverging}
+
+
 def measured_rounds(run: Run) -> dict[str, list[int]]:
     """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
-    found = {kind: rounds_of(run) for kind, (rounds_of, _) in _KINDS.items()}
+    found = {name: kind.rounds(run) for name, kind in KINDS.items()}
     return {kind: rounds for kind, rounds in found.items() if rounds}
 
 
@@ -58,10 +75,9 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
     Raises:
         KeyError: if that was not measured.
     """
-    rounds_of, drawn = _KINDS[kind]
-    if round not in rounds_of(run):
+    if round not in KINDS[kind].rounds(run):
         raise KeyError(kind, round)
-    return drawn(run, round)
+    return KINDS[kind].draw(run, round)
 
 
 def _forgetting(run: Run, round: int) -> Heatmap:
@@ -113,11 +129,43 @@ def _evaluated(run: Run) -> NDArray[np.int64]:
     return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)
 
 
-# The rounds that a kind can be drawn of, and how.
-_KINDS: dict[str, tuple[Callable[[Run], list[int]], Callable[[Run, int], Heatmap]]] = {
-    "forgetting": (lambda run: client_forgetting_rounds(run.log), _forgetting),
-    "after": (lambda run: client_forgetting_rounds(run.log), _after),
-    "by_class": (lambda run: one_round_rounds(run.log), _by_class),
-    "classes": (lambda run: _evaluated(run).tolist(), _over_rounds),
-    "cohorts": (lambda run: cohort_rounds(run.log), _cohorts),
+_BY_CLIENT = ("model of client", "data of client")
+KINDS = {
+    "forgetting": Kind(
+        "who forgets: accuracy that a local fit costs",
+        "Accuracy of the received model less that after the local fit, on validation data. Positive, red, is forgetting.",
+        _BY_CLIENT,
+        lambda run: client_forgetting_rounds(run.log),
+        _forgetting,
+        diverging=True,
+    ),
+    "after": Kind(
+        "accuracy after the local fits",
+        "Of the models of the clients that took part, on the validation data of each.",
+        _BY_CLIENT,
+        lambda run: client_forgetting_rounds(run.log),
+        _after,
+    ),
+    "by_class": Kind(
+        "one round by class",
+        "Test accuracy by class of the global model before the round, of each client that took part, and of the global model "
+        "after.",
+        ("model", "class"),
+        lambda run: one_round_rounds(run.log),
+        _by_class,
+    ),
+    "classes": Kind(
+        "accuracy by class, over rounds",
+        "Test accuracy of the global model.",
+        ("class", "round"),
+        lambda run: _evaluated(run).tolist(),
+        _over_rounds,
+    ),
+    "cohorts": Kind(
+        "who took part, over rounds",
+        "Of several clients in a row, the share of them.",
+        ("client", "round"),
+        lambda run: cohort_rounds(run.log),
+        _cohorts,
+    ),
 }

@@ -84,7 +84,7 @@ class LiveServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the midst of an answer is no error."""
+        """A browser may leave during an answer, without an error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

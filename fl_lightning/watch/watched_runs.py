@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.callbacks.tags import metadata, overview_tag
-from fl_lightning.report.costs import time_of_rounds
+from fl_lightning.report.costs import duration, time_of_rounds
+from fl_lightning.report.figures import Palette
+from fl_lightning.report.groups import group_runs, identity
 from fl_lightning.report.log import thinned
 from fl_lightning.report.runs import Run, read_run, reason, run_folders
 from fl_lightning.report.safe_text import one_line
-from fl_lightning.watch.heatmaps import measured_rounds
+from fl_lightning.report.tables import DASH
+from fl_lightning.watch.heatmaps import KINDS, measured_rounds
 
 _MOST_POINTS = 400  # of a curve
 _SETTLED = 600  # seconds after which a file that is cut off is not one that is being written
 _SILENT = 300, 10  # a run that logged nothing for so many seconds, and so many of its rounds, is not called running
-_LABEL = ("model", "model.loss", "model.net")
-_RATE = "model.optimizer.lr"
+_NEWEST = 4  # values of a run's card
 _TITLES = {"test/accuracy": "test accuracy", "val/accuracy": "validation accuracy", "tasks/accuracy": "accuracy on tasks"}
 Stamp = frozenset[tuple[str, int, int]]  # name, bytes and time of change of each file
 
@@ -47,6 +49,7 @@ class WatchedRuns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._watched: dict[str, _Watched] | None = None  # by the name on the page
+        self._looks: dict[str, dict[str, Any]] = {}  # also by the name: label, colour and line
         self._unlisted: list[str] = []  # remarks on folders that cannot be listed
 
     def refresh(self) -> None:
@@ -60,28 +63,37 @@ class WatchedRuns:
             name, stamp = _name(folder, self._folder), _stamp(folder)
             known = before.get(name)
             found[name] = known if known is not None and known.stamp == stamp else _read(folder, stamp, known)
+        if found != before:
+            self._looks = _looks({name: one.run for name, one in found.items() if one.run is not None})
         self._watched = found
 
     def overview(self) -> dict[str, Any]:
-        """All runs with their curves, for JSON: ``folder``, ``is_read``, ``runs``, ``charts`` and ``remarks``.
+        """All runs with their curves, for JSON.
 
-        ``runs`` holds for each run its ``name``, ``label``, ``state`` (``running``, ``silent`` or ``finished``), ``round`` of
-        ``rounds``, ``sessions`` (how often it was started), ``seconds_left`` and ``minutes_silent`` or null, ``measured``
-        (rounds by kind of heatmap) and ``curves`` (by tag: rounds and values, at most 400; positive is forgetting). ``charts``
-        has the ``title`` of each tag and a ``text`` that describes it. ``remarks`` is on files that are damaged, and not on
-        those that may be half written.
+        ``runs`` holds for each run its ``name``, ``label``, ``color``, which is that of its method in a report on up to ten
+        methods, ``line`` (its place among the runs of one colour), ``state`` (``running``, ``silent`` or ``finished``),
+        ``standing`` and ``newest`` values in words, ``round`` of ``rounds``, ``sessions`` (how often it was started),
+        ``measured`` (rounds by kind of heatmap) and ``curves`` (by tag: rounds and values, at most 400; positive is
+        forgetting). ``charts`` has the ``title`` of each tag and a ``text`` that describes it, ``kinds`` describes heatmaps.
+        ``remarks`` is on files that are damaged, and not on those that may be half written. ``folder``, ``is_read`` and
+        ``standing``, in words, are of all runs.
         """
         watched, now = self._watched or {}, time.time()
         found = [(name, one, one.run) for name, one in watched.items() if one.run is not None]
-        runs = [{"name": name, **one.shown, **_standing(run, one.a_round, now)} for name, one, run in found]
-        tags = sorted({tag for run in runs for tag in run["curves"]}, key=lambda tag: (str(overview_tag(tag)), tag))
-        charts = {tag: _chart(tag) for tag in tags}
+        tags = {tag for _, one, _ in found for tag in one.shown["curves"]}
+        charts = {tag: _chart(tag) for tag in sorted(tags, key=lambda tag: (str(overview_tag(tag)), tag))}
+        runs = [
+            {"name": name, **self._looks[name], **one.shown, **_standing(run, one.a_round, now), "newest": _newest(one, charts)}
+            for name, one, run in found
+        ]
         remarks = [*self._unlisted, *(remark for one in watched.values() if now > one.remarks_from for remark in one.remarks)]
         return {
             "folder": one_line(str(self._folder)),
             "is_read": self._watched is not None,
+            "standing": _standing_of_all(runs) if self._watched is not None else "Reading the runs ...",
             "runs": runs,
             "charts": charts,
+            "kinds": {name: kind.described() for name, kind in KINDS.items()},
             "remarks": list(map(one_line, remarks)),
         }
 
@@ -129,8 +141,6 @@ def _read(folder: Path, stamp: Stamp, known: _Watched | None) -> _Watched:
 
 
 def _shown(run: Run) -> dict[str, Any]:
-    parts = [str(run.config[key]).rpartition(".")[2] for key in _LABEL if key in run.config]
-    rate = [f"lr {run.config[_RATE]:g}"] if _RATE in run.config else []
     curves = {}
     for tag, curve in run.log.scalars.items():
         if overview_tag(tag) is not None:
@@ -138,7 +148,6 @@ def _shown(run: Run) -> dict[str, Any]:
             values = forgetting_sign(tag) * curve.values[kept]
             curves[tag] = {"rounds": curve.rounds[kept].tolist(), "values": numbers(values)}
     return {
-        "label": one_line(", ".join([*parts, *rate, f"seed {run.seed}"])),
         "round": run.log.last_round,
         "rounds": run.config.get("trainer.max_steps", run.log.last_round),
         "sessions": len(run.log.sessions),
@@ -151,18 +160,49 @@ def numbers(values: NDArray) -> list:
     """For JSON, which has no NaN; to four digits, more than a screen shows."""
     with np.errstate(over="ignore"):  # in 1e308, say, of a run that diverges
         rounded = np.round(values.astype(np.float64), 4)
-    return np.where(np.isfinite(rounded), rounded, None).tolist()
+    shown = rounded.astype(object)
+    shown[~np.isfinite(rounded)] = None
+    return shown.tolist()
+
+
+def _looks(runs: dict[str, Run]) -> dict[str, dict[str, Any]]:
+    """Label, colour and line of each run, by its name: the names and colours of a report on all of them."""
+    groups, _ = group_runs(list(runs.values()))
+    palette, by_config = Palette(groups), {frozenset(group.config.items()): group for group in groups}
+    found: dict[str, dict[str, Any]] = {}
+    for name, run in runs.items():
+        group = by_config[frozenset(identity(run).items())]
+        color = palette[group]
+        line = sum(look["color"] == color for look in found.values())
+        found[name] = {"label": f"{group.label}, seed {run.seed}", "color": color, "line": line}
+    return found
 
 
 def _standing(run: Run, a_round: float | None, now: float) -> dict[str, Any]:
-    """Whether a run goes on, and how long it takes; the times of log entries say it."""
-    if run.finished:
-        return {"state": "finished", "seconds_left": None, "minutes_silent": None}
+    """Whether a run goes on, and how long it takes; the times of log entries show it."""
+    last, rounds = run.log.last_round, run.config.get("trainer.max_steps", run.log.last_round)
     silent = now - run.log.last_time if run.log.sessions else 0.0
-    if silent > max(_SILENT[0], _SILENT[1] * (a_round or 0)):
-        return {"state": "silent", "seconds_left": None, "minutes_silent": int(silent // 60)}
-    left = (a_round or math.nan) * (float(run.config.get("trainer.max_steps", 0)) - run.log.last_round)
-    return {"state": "running", "seconds_left": left if math.isfinite(left) else None, "minutes_silent": None}
+    left = (a_round or math.nan) * (float(rounds) - last)
+    if run.finished:
+        state, said = "finished", "finished"
+    elif silent > max(_SILENT[0], _SILENT[1] * (a_round or 0)):
+        state, said = "silent", f"nothing new for {duration(60 * (silent // 60))}"
+    else:
+        state, said = "running", f"{duration(left)} left" if math.isfinite(left) else "time left not known yet"
+    return {"state": state, "standing": f"round {last} of {rounds}, {said}"}
+
+
+def _standing_of_all(runs: list[dict[str, Any]]) -> str:
+    states = [run["state"] for run in runs]
+    counts = [f"{states.count(state)} {state}" for state in ("running", "silent", "finished") if state in states]
+    return f"{', '.join(counts)}." if counts else "No runs yet. They appear here as they begin."
+
+
+def _newest(one: _Watched, charts: dict[str, dict[str, str]]) -> str:
+    """Last values of the first charts in words."""
+    last = {charts[tag]["title"]: one.shown["curves"][tag]["values"][-1] for tag in charts if tag in one.shown["curves"]}
+    said = [f"{title} {DASH if value is None else f'{value:z.3f}'}" for title, value in list(last.items())[:_NEWEST]]
+    return f"last {', '.join(said)}" if said else ""
 
 
 def _chart(tag: str) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Declarations of studies, a module a paper. Their settings stand fixed before the first run."""
+"""Declarations of studies, a module a paper. Their settings are fixed before the first run."""

@@ -5,16 +5,23 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from legible import assert_legible
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fl_lightning.callbacks.figures import (
+    accuracy_of_clients,
+    attention_table,
+    classes_after_tasks,
+    client_class_change,
     client_forgetting_picture,
     label_map,
     label_shares,
     one_round,
     over_rounds,
     partition_picture,
+    similarity_by_layer,
+    task_table,
 )
 from fl_lightning.functional import ClientForgettingScores, client_forgetting
 from fl_lightning.report.figures import drawing_style
@@ -150,6 +157,29 @@ def test_label_map_of_many_clients_is_a_mean_of_neighbours(num_clients):
     np.testing.assert_allclose(values.sum(axis=0), 1)
     assert ((values == 0) | (values == 1)).all(axis=0).sum() >= values.shape[1] - 1
     assert f"a column is the mean of {-(-num_clients // 400)}" in figure.axes[0].get_title().replace("\n", " ")
+
+
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PICTURES = {
+    "one bar": lambda: partition_picture(torch.arange(1, 101).reshape(10, 10), CLASSES, "Labels"),
+    "a map": lambda: label_map(torch.arange(1, 401).reshape(40, 10) ** 2, CLASSES, "Dirichlet(alpha=0.1)"),
+    "layers": lambda: similarity_by_layer(torch.ones(10, 3), range(90, 100), ["layers.0.weight", "layers.1", "head"], 20),
+    "change": lambda: client_class_change(torch.ones(10, 10), torch.ones(10, 10), range(90, 100), CLASSES, "Change, round 20"),
+    "personal": lambda: accuracy_of_clients(torch.linspace(0, 1, 100), "Personal models, round 20"),
+    "tasks": lambda: task_table(torch.ones(10, 10)),
+    "classes": lambda: classes_after_tasks(torch.ones(10, 5), CLASSES),
+    "attention": lambda: attention_table(torch.ones(5, 20), list("12345"), [f"{n} of client 1" for n in range(20)], 3),
+}
+
+
+@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_legible_at_the_width_of_a_paper(name, width):
+    """Upright names take no space of the cells: rows are as high as their labels, and a colour bar has its numbers."""
+    with drawing_style(width):
+        figure = PICTURES[name]()
+        assert figure.get_figwidth() == width
+        assert_legible(figure)
 
 
 @pytest.mark.parametrize("draw", [label_shares, label_map, partition_picture])

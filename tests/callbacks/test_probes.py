@@ -170,6 +170,16 @@ def test_representation_similarity(logged):
     names = ["first", "second", "classifier.0", "classifier.2"]
     for name, column in zip(names, zip(*rows)):
         assert scalars[f"cka/{name}"] == {2: pytest.approx(sum(column) / 2, abs=1e-6)}
+        assert f"cka_rounds/{name}" not in scalars
+
+
+def test_similarity_of_the_global_model_between_measured_rounds(logged):
+    """Of the models that rounds 2 and 4 start from; round 2 has none before it."""
+    scalars, _ = logged(RepresentationSimilarity(every=2, samples=21), rounds=4)
+    test, _ = samples(21, 1)
+    started = [net for net, _ in in_a_loop(4)]
+    expected = by_features(started[1].first(test), started[3].first(test))
+    assert scalars["cka_rounds/first"] == {4: pytest.approx(expected, abs=1e-6)}
 
 
 def test_forgetting_events(logged):

@@ -189,13 +189,13 @@ def test_nets_between_start_and_end(monkeypatch):
 
 
 def test_a_resumed_run_mixes_with_the_same_start(monkeypatch, tmp_path):
-    """The start is in the checkpoint."""
+    """The start is in the checkpoint, of each of several callbacks."""
     results = []
     for parts in ([3], [1, 3]):
         for rounds in parts:
             method = FedAvg(MLP, local_steps=3)
             logged = logged_by(method, monkeypatch)
-            callbacks = [WiseFT({"old": OLD}, SHARES)]
+            callbacks = [WiseFT({"old": OLD}, SHARES), WiseFT({"other": OLD}, [0.5])]
             trainer = Trainer(max_steps=rounds, accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=callbacks)
             trainer.fit(method, datamodule=federation(), ckpt_path=tmp_path / "1.ckpt" if rounds > parts[0] else None)
             trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")

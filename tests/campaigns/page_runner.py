@@ -196,7 +196,7 @@ def shortened(arguments: list[str], shown: bool, measures: bool) -> list[str]:
     config = rest[rest.index("--config") + 1]
     if config in _READ_ALONE:
         return [*arguments, "--print_config"]
-    is_here = config.startswith(("digits", "mine"))
+    is_here = config.startswith(("digits", "mine", "text"))
     source = [] if is_here else ["--data.source", _stand_in(config)]
     source += ["--data.num_clients", "100"] if "fedreg" in config else []  # not 10,000, with a file each
     if command == "partition":
@@ -206,6 +206,7 @@ def shortened(arguments: list[str], shown: bool, measures: bool) -> list[str]:
     continues = command == "fit" and (shown or {"--ckpt_path", "--model.initial_weights"} & {*rest})
     hidden = "[16]" if config in _OF_AN_MLP else "16"  # of an MLP, of a CNN
     net = ["--model.net.hidden", hidden] if continues else ["--model.net", "MLP", "--model.net.hidden", "[16]"]
+    net = ["--model.net.width", "8"] if config.startswith("text") else net
     net = [] if {"--model.net", "mine.yaml"} & {*rest} else net
     rounds = "4" if "--ckpt_path" in rest else "12" if "1e30" in str(rest) else "3" if shown else "2" if measures else "1"
     pictures = [*NO_PICTURES, "--callbacks.client_forgetting.every", str(int(measures))]

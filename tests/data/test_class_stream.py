@@ -39,7 +39,7 @@ def test_every_sample_is_in_one_task_at_one_client(seed):
         labels = streams.dataset.train.targets[torch.cat(rows(streams, position))]
         assert set(labels.tolist()) == {2 * position, 2 * position + 1}
     assert streams.num_seen == (2, 4, 6)
-    assert [streams.first_new(position) for position in range(3)] == [0, 2, 4]
+    assert [streams.at(position).new.start for position in range(3)] == [0, 2, 4]
 
 
 def test_labels_count_classes_in_order_of_arrival():
@@ -178,7 +178,7 @@ def test_domains_share_their_classes():
     data = dataset(sources=("x",) * 3 + ("y",) * 3, names=names)
     streams = DomainStream().stream(data, split(), 0.0)
     assert (streams.dataset.classes, streams.names, streams.num_seen) == (("a", "b", "c"), ("x", "y"), (3, 3))
-    assert streams.first_new(1) == 0
+    assert streams.at(1).new.start == 0
     assert streams.class_task is None
     for position in range(2):
         held = torch.cat(rows(streams, position))

@@ -245,12 +245,18 @@ def test_pairs_of_dicts_become_one_batch():
     [
         (
             torch.eye(3)[Y],
-            r"training targets of shape \(5, 3\), must be \(samples,\): multi-label .* one class for each sample$",
+            r"training targets of shape \(5, 3\), must be \(samples,\): give the index of one class for each sample, or",
         ),
-        (torch.eye(3)[Y].bool(), r"training targets of shape \(5, 3\), must be \(samples,\): multi-label"),
+        (torch.eye(3)[Y].bool(), r"training targets of shape \(5, 3\), must be \(samples,\): give the index"),
         ([[0], [1], [0, 2], [1], [2]], "has targets that are no array .*: give all samples one shape$"),
-        (Y.float(), "has targets of type torch.float32, must be whole numbers .* regression is not supported$"),
-        (Y[:, None].double(), "has targets of type torch.float64, must be whole numbers .* regression is not supported$"),
+        (
+            Y.float(),
+            "has targets of type torch.float32, must be whole numbers .* the objective Regression",
+        ),
+        (
+            Y[:, None].double(),
+            "has targets of type torch.float64, must be whole numbers .* the objective Regression",
+        ),
     ],
 )
 def test_targets_of_another_task_are_refused(targets, message):

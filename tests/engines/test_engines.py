@@ -11,9 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from declared_by_tests import needs_of, needs_without_net
-from older_torch import STACKED_FIXED_GROUP_NORM
+from older_torch import COMPILED_ATTENTION_DROPOUT, STACKED_FIXED_GROUP_NORM
 from torch import nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 from fl_lightning import FedAvg, FederatedModule, Needs, methods
 from fl_lightning.callbacks import FederatedCallback
@@ -79,6 +80,39 @@ def frozen_net(shape, classes):
     net = batch_norm_net(shape, classes)
     net.features[0].requires_grad_(False)
     return net
+
+
+def dropout_net(shape, classes):
+    return Net(7, nn.Flatten(), nn.Linear(72, 7), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2))
+
+
+def dropped_channels_net(shape, classes):
+    return Net(3 * 36, nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.4))
+
+
+def batch_norm_dropout_net(shape, classes):
+    return Net(3 * 36, nn.Conv2d(2, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.3))
+
+
+class Rows(nn.Module):
+    """A transformer on the rows of an image as tokens, (B, 6, 12), or (6, B, 12) as is torch's default."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.batch_first = batch_first
+        self.encoder = nn.TransformerEncoderLayer(12, 2, 8, dropout=0.3, batch_first=batch_first)
+
+    def forward(self, images):
+        tokens = images.movedim(1, 2).flatten(2)
+        return self.encoder(tokens) if self.batch_first else self.encoder(tokens.movedim(0, 1)).movedim(0, 1)
+
+
+def attention_net(shape, classes):
+    return Net(72, Rows(batch_first=True))
+
+
+def rows_first_attention_net(shape, classes):
+    return Net(72, Rows(batch_first=False))
 
 
 # Data: five clients, the first four in round 1, the last four in round 2 ----------------------------------------------
@@ -386,7 +420,21 @@ HOOK_CASES = [
     Case(TwoGradients, batch_norm_mlp, ragged_pairs, momentum),
     Case(WellInformed, mlp, validated, adam, {}, BOTH),
     Case(WellInformed, group_norm_net, whole_shards, sgd, UNIFORM),
+    Case(FedAvg, dropout_net, ragged, momentum, {}, BOTH),
+    Case(FedAvg, attention_net, ragged, adam, {}, BOTH),
+    Case(FedAvg, rows_first_attention_net, ragged, adam, {}, BOTH),
+    Case(Proximal, dropped_channels_net, augmented, sgd),
+    Case(Contrastive, dropout_net, ragged, sgd),
+    Case(TwoGradients, batch_norm_dropout_net, ragged_pairs, momentum, {}, BOTH),
 ]
+
+
+# Of cases that begin so.
+OLDER_TORCH = {
+    (Contrastive, group_norm_net): STACKED_FIXED_GROUP_NORM,
+    (FedAvg, attention_net): COMPILED_ATTENTION_DROPOUT,
+    (FedAvg, rows_first_attention_net): COMPILED_ATTENTION_DROPOUT,
+}
 
 
 def name_of(case):
@@ -475,7 +523,7 @@ def test_public_methods_give_the_same_under_every_engine(fit, case):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[STACKED_FIXED_GROUP_NORM] if case[:2] == (Contrastive, group_norm_net) else [])
+        pytest.param(case, marks=[mark for part, mark in OLDER_TORCH.items() if case[: len(part)] == part])
         for case in HOOK_CASES
     ],
     ids=name_of,
@@ -626,8 +674,23 @@ def test_a_client_that_is_not_finite_is_left_out(fit, engine, method):
         assert poison.state["method/visits"] == 1
 
 
-def dropout_net(shape, classes):
-    return Net(7, nn.Flatten(), nn.Linear(72, 7), nn.Dropout(0.5), nn.ReLU())
+def random_slope_net(shape, classes):
+    return Net(7, nn.Flatten(), nn.Linear(72, 7), nn.RReLU())
+
+
+class Checkpointed(nn.Module):
+    """Computes its layer again in the backward pass."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs):
+        return checkpoint(self.layer, inputs, use_reentrant=False)
+
+
+def checkpointed_dropout_net(shape, classes):
+    return Net(7, nn.Flatten(), nn.Linear(72, 7), Checkpointed(nn.Dropout(0.5)), nn.ReLU())
 
 
 def refusal(fit, case, engine):
@@ -642,7 +705,7 @@ def cumulative_norm_net(shape, classes):
     return Net(3 * 36, nn.Conv2d(2, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3, momentum=None), nn.ReLU())
 
 
-@pytest.mark.parametrize("net", [dropout_net, cumulative_norm_net])
+@pytest.mark.parametrize("net", [random_slope_net, checkpointed_dropout_net, cumulative_norm_net])
 def test_nets_that_cannot_be_stacked(fit, capsys, monkeypatch, net):
     """Refused in one line with the cure; ``auto``, where it would stack, runs them one by one and says why: the same bits."""
     monkeypatch.setattr(engine_choice, "by_rule", lambda *_: engine_choice.Choice("vectorized", "small"))
@@ -805,8 +868,8 @@ class Save(FederatedCallback):
 
 
 def test_tune_leaves_engines_out_that_cannot_run(fit, capsys):
-    """Dropout cannot be stacked: said, and the run goes on with another engine, with the results of that one."""
-    case = Case(FedAvg, dropout_net, equal, sgd)
+    """Random slopes cannot be stacked: said, and the run goes on with another engine, with the results of that one."""
+    case = Case(FedAvg, random_slope_net, equal, sgd)
     run(fit, case, "tune")
     text = capsys.readouterr().out
     assert "vectorized cannot run this: " in text

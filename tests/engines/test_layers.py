@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from fl_lightning.engines.net_behaviour import activation_bytes, draws, mixes_samples
+from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
 
 
 class CentersBatch(nn.Module):
@@ -24,6 +25,17 @@ class RemembersLast(nn.Module):
     def forward(self, inputs):
         self.last.copy_(inputs[-1].mean(dim=(1, 2)).detach())
         return inputs
+
+
+class Swapped(nn.Module):
+    """Gives a layer the second dimension first."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs):
+        return self.layer(inputs.transpose(0, 1)).transpose(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +120,41 @@ def test_which_layers_draw(layer, expected):
     """Dropout in train mode, inside other layers too, and whatever else reads torch's generator."""
     shape = (2, 4) if isinstance(layer, nn.TransformerEncoderLayer) else (2, 3, 4, 4)
     assert draws(layer, torch.randn(shape, generator=torch.Generator().manual_seed(0))) is expected
+
+
+class Recomputes(nn.Dropout):
+    """Gradient checkpointing: its forward pass is run again in the backward pass."""
+
+    def forward(self, inputs):
+        return checkpoint(super().forward, inputs, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([nn.Dropout(0.1)], True),
+        ([nn.Dropout1d(0.1), nn.LayerNorm(4)], True),
+        ([nn.TransformerEncoderLayer(4, 2, 8)], True),
+        ([nn.Dropout(0.1), nn.RReLU()], False),
+        ([nn.AlphaDropout(0.1)], False),
+        ([nn.Dropout(0.1), Recomputes(0.1)], False),
+        ([nn.Dropout(0.0)], False),
+        ([nn.ReLU()], False),
+    ],
+    ids=str,
+)
+def test_which_nets_draw_masks_that_can_be_counted(layers, expected):
+    """Dropout alone, in the forward pass alone."""
+    inputs = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    assert counts_dropout(nn.Sequential(nn.Linear(4, 4), *layers), inputs) is expected
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_masks_of_tokens_before_samples_depend_on_the_size_of_the_batch(batch_first):
+    """As of torch's transformers by default, (tokens, samples, features)."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=batch_first)
+    net = layer if batch_first else Swapped(layer)
+    assert mixes_samples(net, torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))) is not batch_first
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8)])

@@ -20,8 +20,7 @@ from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.vectorized import VectorizedEngine
-from fl_lightning.protocol import Client, ClientState, LearnedTask, Needs, SparseTensor, Visit, pack
-from fl_lightning.protocol.protection import Protection
+from fl_lightning.protocol import Client, ClientState, LearnedTask, Needs, Protection, SparseTensor, Visit, pack
 from fl_lightning.state.client_states import ClientStates, DiskStates, MemoryStates
 
 

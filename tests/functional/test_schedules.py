@@ -1,4 +1,4 @@
-"""Schedules of torch for the rates of clients and server, by round."""
+"""Schedules of torch for the rates of clients and server, by round and by local step."""
 
 import copy
 import math
@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, StepLR
 
-from fl_lightning import FedAvg, Trainer
+from fl_lightning import SCAFFOLD, FedAvg, FedNova, Trainer
 from fl_lightning.data import from_arrays
 from fl_lightning.functional.schedules import RateFactors, check_schedule
 
@@ -112,3 +112,63 @@ def test_a_schedule_that_ends_with_the_run_is_taken():
     """As many steps as rounds, and a function of Python's."""
     fit(3, lr_scheduler=lambda one: LambdaLR(one, lambda round: 1 / (1 + round)))
     fit(3, client_lr_scheduler=lambda one: OneCycleLR(one, 1.0, total_steps=4))
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", pytest.param("captured", marks=pytest.mark.slow)])
+def test_clients_follow_a_schedule_over_local_steps(engine, optimizer):
+    """Two rounds of SCAFFOLD or FedAvg in a plain loop: the rate of each step, times that of the round.
+
+    SCAFFOLD's new variate is ``c_i - c + (x - y) / sum of the rates``.
+    """
+    factors = [0.2, 0.6, 1.0]  # LinearLR from 0.2 over two steps
+    kind = SCAFFOLD if optimizer == "SGD" else FedAvg
+    torch.manual_seed(0)
+    method = kind(
+        nn.Linear(3, 3).double(),
+        local_steps=3,
+        optimizer=lambda w: getattr(torch.optim, optimizer)(w, lr=0.05),
+        engine=engine,
+        learning_rate_decay=0.5,
+        visit_lr_scheduler=lambda one: LinearLR(one, start_factor=0.2, total_iters=2),
+    )
+    trainer = Trainer(max_steps=2, accelerator="cpu", precision="64-true", logger=False, enable_checkpointing=False)
+    trainer.fit(method, datamodule=data())
+    torch.manual_seed(0)
+    net, federation = nn.Linear(3, 3).double(), data()
+    federation.setup()
+    zeros = [torch.zeros_like(p) for p in net.parameters()]
+    server, variates = zeros, [zeros, zeros]
+    for round in (1, 2):
+        fits, changes = [], []
+        for client, size in ((0, 4), (1, 8)):
+            local = copy.deepcopy(net)
+            stepper = getattr(torch.optim, optimizer)(local.parameters(), lr=0.05)
+            rates = [0.05 * 0.5 ** (round - 1) * factor for factor in factors]
+            for rate, batch in zip(rates, federation.client_batches().batches(client, round, 3), strict=True):
+                stepper.param_groups[0]["lr"] = rate
+                stepper.zero_grad()
+                nn.functional.cross_entropy(local(batch.inputs.double()), batch.targets).backward()
+                for weight, own, common in zip(local.parameters(), variates[client], server):
+                    weight.grad += common - own
+                stepper.step()
+            fits.append((size / 12 if kind is FedAvg else 0.5, local))  # SCAFFOLD weighs clients equally
+            if optimizer == "SGD":
+                moved = [(x - y).detach() / sum(rates) for x, y in zip(net.parameters(), local.parameters())]
+                renewed = [own - common + move for own, common, move in zip(variates[client], server, moved)]
+                changes.append([new - own for new, own in zip(renewed, variates[client])])
+                variates[client] = renewed
+        if changes:
+            server = [common + sum(column) / 2 for common, column in zip(server, zip(*changes))]  # over N = 2 clients
+        net.load_state_dict({name: sum(p * one.state_dict()[name] for p, one in fits) for name in net.state_dict()})
+    for one, other in zip(method.net.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_a_schedule_within_visits_that_fails_is_refused_before_round_1():
+    with pytest.raises(
+        ValueError, match=r"^model\.visit_lr_scheduler is OneCycleLR\(total_steps=1.*fails after local step 2 \("
+    ):
+        fit(1, visit_lr_scheduler=lambda one: OneCycleLR(one, 1.0, total_steps=1, cycle_momentum=False))
+    with pytest.raises(ValueError, match=r"^model\.visit_lr_scheduler is given, but FedNova counts"):
+        FedNova(nn.Linear(3, 3), visit_lr_scheduler=lambda one: StepLR(one, 1))

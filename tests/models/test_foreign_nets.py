@@ -144,3 +144,23 @@ def test_a_net_that_takes_other_names_is_refused():
     """In one line, with the shapes that it was given."""
     with pytest.raises(ValueError, match=r"model.net cannot take inputs of shape \{'ids': \(4,\), 'values': \(3,\)\} .*values"):
         fitted(FedAvg(nn.Linear(4, 3)), federation("by name"))
+
+
+@pytest.mark.parametrize("name", ["ids", "input_ids"])
+def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name):
+    """Wherever they are: the first sample has none."""
+    ids = torch.zeros(20, 4, dtype=torch.int64)
+    ids[13, 2] = 9
+    inputs = ids if name == "ids" else {name: ids}
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+        def forward(self, input_ids):
+            return self.head(self.embed(input_ids).mean(dim=1))
+
+    data = from_arrays(inputs, torch.arange(20) % 3, [range(10), range(10, 20)], batch_size=2)
+    with pytest.raises(ValueError, match="data.source has the token 9, which is beyond the embeddings of model.net: use the"):
+        fitted(FedAvg(Tokens()), data)

@@ -1,6 +1,7 @@
 """Nets by name, adapters, frozen and personal weights by key, and weights from files."""
 
 import copy
+import json
 from collections import OrderedDict
 from functools import partial
 
@@ -369,5 +370,25 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     card = (tmp_path / "separate" / "README.md").read_text()
     assert "| method | FedAvg, ReweightedSoftmax |" in card
     assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
-    assert "| test accuracy, last | 0." in card
+    assert "| test accuracy | 0." in card
     assert ("LoRA(r=2, alpha=6" in card) == adapted
+
+
+def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
+    """Of each checkpoint of a run, not that of the last round."""
+    every = "--trainer.max_steps 3 --trainer.val_check_interval 1 --data.monitor_test 1 --model.optimizer.lr 0.5"
+    code, _, error = main(*f"fit --config digits_wsm.yaml {every}".split())
+    assert code == 0, error
+    record = next(tmp_path.rglob("record.jsonl"))
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    measured = {line["round"]: line["scalars"] for line in lines if "test/accuracy" in line.get("scalars", {})}
+    checkpoints = [*tmp_path.rglob("*.ckpt")]
+    rounds = set()
+    for number, checkpoint in enumerate(checkpoints):
+        round = torch.load(checkpoint, weights_only=True)["global_step"]
+        rounds.add(round)
+        assert main("export", "--ckpt_path", str(checkpoint), "--weights", "merged", "--out", f"out{number}")[0] == 0
+        card = (tmp_path / f"out{number}" / "README.md").read_text()
+        assert f"| weights of round | {round} |" in card
+        assert f"| test accuracy | {measured[round]['test/accuracy']:.4f} |" in card
+    assert 3 in rounds

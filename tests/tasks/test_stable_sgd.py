@@ -30,7 +30,7 @@ def test_the_rate_falls_from_task_to_task(tiny, method):
 def test_the_papers_rates():
     """From .1, .8 times as much in each task, not below 5e-5."""
     learner, rates = StableSGD(), []
-    learner.first_rate, learner.clocks = 0.1, TaskClocks(1, 61, learner.pace, 0.1)
+    learner.first_rate, learner.clocks = 0.1, TaskClocks(1, 61, 20, first_rate=0.1)
     for position in (0, 1, 4, 60):
         learner.clocks.position.fill_(position)
         learner.clocks.read()

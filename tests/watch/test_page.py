@@ -56,7 +56,7 @@ def test_a_run_that_goes_on_next_to_two_that_have_ended(page, write_run):
     write_run("three", curves, rounds=100, start=time.time() - 4)
     shown = page()
     assert "1 running, 2 finished. Read at" in shown
-    assert "round 2 of 100, 3 min left" in shown
+    assert "round 2 of 100, 3 min 16 s left" in shown
     assert "&lt;b&gt;one" in shown
     assert "<b>one" not in shown
     assert re.findall(r'aria-label="([^"]+) over rounds"', shown) == ["test accuracy", "round forgetting F_t"]
@@ -90,7 +90,7 @@ def test_slider_choice_and_pointer(page, write_run, tmp_path, monkeypatch):
       const { plot } = state.charts.get("test/accuracy");
       plot.setCursor({ left: plot.valToPos(1, "x"), top: 10 });
       plot.setScale("x", { min: 0, max: 1 });
-      setTimeout(drawChosen, 500);
+      setTimeout(draw, 500);
       const value = () => document.querySelectorAll("#charts .u-value")[1].textContent;
       setTimeout(() => { document.title = `${value()} up to round ${plot.scales.x.max}`; }, 1000);
     }, 3000);"""

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from fl_lightning.watch.heatmaps import _KINDS
+from fl_lightning.watch.heatmaps import KINDS
 from fl_lightning.watch.server import LiveServer
 from fl_lightning.watch.watched_runs import WatchedRuns
 
@@ -88,10 +88,11 @@ def test_uplot_is_that_of_its_package(get, path, digest):
     assert "MIT" in (files("fl_lightning.watch") / "uPlot.LICENSE").read_text()
 
 
-def test_the_page_says_what_every_kind_of_heatmap_is(get):
-    script = get("/page.js")[1].decode()
-    (kinds,) = re.findall(r"const KINDS = \{(.*?)\n\};", script, re.DOTALL)
-    assert re.findall(r"^  (\w+): \{", kinds, re.MULTILINE) == list(_KINDS)
+def test_the_page_is_told_what_every_kind_of_heatmap_is(get):
+    kinds = overview(get)["kinds"]
+    assert list(kinds) == list(KINDS)
+    assert all(kind["title"] and kind["note"] and len(kind["axes"]) == 2 for kind in kinds.values())
+    assert [name for name, kind in kinds.items() if kind["diverging"]] == ["forgetting"]
 
 
 @pytest.mark.parametrize(

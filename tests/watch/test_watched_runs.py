@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from fl_lightning.report import sections
+from fl_lightning.report.runs import read_runs
+from fl_lightning.report.study import build_study
 from fl_lightning.watch import watched_runs
 from fl_lightning.watch.watched_runs import WatchedRuns
 
@@ -30,12 +33,31 @@ def test_runs_that_go_on_have_ended_or_are_silent(write_run, watched):
     write_run("c/version_0", {"test/accuracy": curve}, rounds=10, start=time.time() - 3610)
     found = {run["name"]: run for run in seen(watched)["runs"]}
     ended, going, silent = (found[f"{name}/version_0"] for name in "abc")
-    assert (ended["state"], ended["seconds_left"]) == ("finished", None)
-    assert going["state"] == "running"
-    assert going["seconds_left"] == pytest.approx(12)
-    assert (silent["state"], silent["minutes_silent"]) == ("silent", 60)
-    assert (going["round"], going["rounds"], going["label"]) == (4, 10, "FedAvg, CrossEntropy, seed 5")
+    assert (ended["state"], ended["standing"]) == ("finished", "round 4 of 4, finished")
+    assert (going["state"], going["standing"]) == ("running", "round 4 of 10, 12.0 s left")
+    assert (silent["state"], silent["standing"]) == ("silent", "round 4 of 10, nothing new for 1 h 00 min")
+    assert going["newest"] == "last test accuracy 0.500"
+    assert (going["round"], going["rounds"], going["label"]) == (4, 10, "FedAvg, CrossEntropy, rounds 10, seed 5")
     assert going["curves"]["test/accuracy"] == {"rounds": [1, 2, 3, 4], "values": [0.125, 0.25, 0.375, 0.5]}
+
+
+def test_colours_and_names_are_those_of_a_report(write_run, watched, tmp_path):
+    """One of two methods has two seeds, which share its colour and differ in the line."""
+    for name, seed, model in (("b", 1, "FedProx"), ("c", 1, "FedAvg"), ("a", 0, "FedAvg")):
+        config = write_run(name, {"test/accuracy": {1: 0.25, 2: 0.5}}, rounds=2) / "config.yaml"
+        config.write_text(config.read_text().replace("FedAvg", model).replace("seed_everything: 5", f"seed_everything: {seed}"))
+    runs = {run["label"]: run for run in seen(watched)["runs"]}
+    first, second, other = (
+        runs[f"{name}, CrossEntropy, seed {seed}"] for name, seed in (("FedAvg", 0), ("FedAvg", 1), ("FedProx", 1))
+    )
+    assert first["color"] == second["color"] != other["color"]
+    assert (first["line"], second["line"], other["line"]) == (0, 1, 0)
+    study, _ = build_study(read_runs([tmp_path / "runs"])[0], None, None)
+    palette = sections._palette(study)
+    assert {group.method: palette[group] for group in study.groups} == {
+        "FedAvg, CrossEntropy": first["color"],
+        "FedProx, CrossEntropy": other["color"],
+    }
 
 
 def test_curves_are_thinned_hold_no_nan_and_are_those_that_matter(write_run, watched):
@@ -165,7 +187,7 @@ def test_time_left_without_end_is_not_known(write_run, watched):
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("max_steps: 9", "max_steps: 1.0e+308"))
     (run,) = seen(watched)["runs"]
-    assert (run["state"], run["seconds_left"]) == ("running", None)
+    assert (run["state"], run["standing"]) == ("running", "round 2 of 1e+308, time left not known yet")
 
 
 def test_a_folder_that_cannot_be_listed_is_named(watched, monkeypatch):

@@ -16,6 +16,7 @@ from torch import Tensor
 from fl_lightning.checks import check_file, check_memory
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
+from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.protocol import NetInputs
 
 # Names of arrays in an archive: those of Arrays, or those of Keras.
@@ -35,6 +36,8 @@ class Arrays(Source):
         test_inputs, test_targets: the same for the test set; None: there is no test set.
         classes: names in label order; by default "0", "1", ... up to the largest label, or the names in ``targets``, sorted.
         owners: (n,) natural client of every training sample, whole numbers from 0 without a gap.
+        objective: what the targets mean, of :mod:`fl_lightning.objectives`; ``classes`` are the names of
+            its units.
 
     Raises:
         ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are not numbers, or targets are neither
@@ -49,20 +52,27 @@ class Arrays(Source):
         test_targets: Tensor | ArrayLike | None = None,
         classes: Sequence[str] | None = None,
         owners: Tensor | ArrayLike | None = None,
+        objective: Objective = SingleLabel(),
     ) -> None:
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
-        if classes is None and _are_names(targets):
+        if classes is None and objective.tells_classes and _are_names(targets):
             classes = sorted(label for label in set(np.asarray(targets).tolist()) if isinstance(label, str))
-        train = Samples(_tensors("inputs", inputs), _labels("targets", targets, classes))
+
+        def stored(name: str, given: Any) -> Tensor:
+            return _labels(name, given, classes) if objective.tells_classes else objective.stored(name, _numbers(name, given))
+
+        train = Samples(_tensors("inputs", inputs), stored("targets", targets))
         if test_inputs is None or test_targets is None:
             test = train.none()
         else:
-            test = Samples(_tensors("test_inputs", test_inputs), _labels("test_targets", test_targets, classes))
-        names = tuple(map(str, classes)) if classes is not None else numbered_classes(train, test)
+            test = Samples(_tensors("test_inputs", test_inputs), stored("test_targets", test_targets))
+        if classes is None and objective.tells_classes:
+            classes = numbered_classes(train, test)
+        objective, names = objective.fitted(train.targets, test.targets, classes)
         held_by = None if owners is None else _whole_numbers("owners", owners)
-        self._dataset = Dataset(train, test, names, held_by)
+        self._dataset = Dataset(train, test, names, held_by, objective=objective)
 
     def load(self, root: Path) -> Dataset:
         return self._dataset
@@ -76,21 +86,22 @@ class Npz(Source):
 
     Args:
         path: the file.
+        objective: as of :class:`Arrays`.
 
     Raises:
         FileNotFoundError: if it does not exist.
         ValueError: if it is not such an archive.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, objective: Objective = SingleLabel()) -> None:
         check_file("data.source", path, "give a .npz file")
-        self.path = Path(path)
+        self.path, self.objective = Path(path), objective
 
     def load(self, root: Path) -> Dataset:
         arrays = self._arrays()
         classes = arrays.pop("classes", None)
         try:
-            return Arrays(**arrays, classes=_class_names(classes)).load(root)
+            return Arrays(**arrays, classes=_class_names(classes), objective=self.objective).load(root)
         except ValueError as error:
             raise ValueError(f"{error} (in {self.path})") from error
 
@@ -217,7 +228,7 @@ def _from_numpy(name: str, values: ArrayLike) -> Tensor:
         )
     plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch has no others
     with warnings.catch_warnings():
-        # A read-only mapped file is no problem: nothing writes to inputs.
+        # A file may be mapped read-only: nothing writes to inputs.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.require(array, plain, "C"))
 
@@ -234,6 +245,7 @@ def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     is_whole = not numbers.is_floating_point() if isinstance(numbers, Tensor) else numbers.dtype.kind in "iub"
     is_one_a_sample = math.prod(numbers.shape[1:]) == 1  # targets of other shapes are refused for their shape
     if not is_whole and (is_one_a_sample or "owners" in name) and (numbers.ndim == 0 or numbers.shape[0] > 0):
-        cure = "number the clients" if "owners" in name else "number the classes 0 to C - 1, regression is not supported"
+        cure = "number the classes 0 to C - 1, or give values the objective Regression of fl_lightning.objectives"
+        cure = "number the clients" if "owners" in name else cure
         raise ValueError(f"data.source has {name} of type {numbers.dtype}, must be whole numbers from 0: {cure}")
     return _numbers(name, numbers if is_whole else np.zeros(numbers.shape, np.int64)).long()

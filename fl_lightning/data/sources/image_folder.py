@@ -13,8 +13,7 @@ from PIL import Image
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
-from fl_lightning.data.sources.regular_files import check_file, kind_of
-from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.source import Source, check_file, kind_of
 from fl_lightning.data.sources.tables import read_rows
 
 _INDEX = "data.source.index"
@@ -28,14 +27,6 @@ class ListedImages:
     labels: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Image files of a dataset, with their labels and clients."""
-
-    parts: dict[str, ListedImages]  # train and test; labels are class names
-    classes: tuple[str, ...]
 
 
 class ImageFolder(Source):
@@ -59,21 +50,24 @@ class ImageFolder(Source):
     def load(self, root: Path) -> Dataset:
         if not root.is_dir():
             raise FileNotFoundError(f"data.root is {root}, but the folder {root} does not exist: give that of the images")
-        images = _in_folders(root) if self.index is None else _indexed(self.index, root)
-        stamps = ((path, os.stat(path)) for part in images.parts.values() for path in part.paths)
+        if self.index is None:
+            parts, classes = _in_folders(root)
+        else:
+            parts = read_index(self.index, root)
+            classes = _sorted_names({label for part in parts.values() for label in part.labels})
+        stamps = ((path, os.stat(path)) for part in parts.values() for path in part.paths)
         files = "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
-        known = [[part.labels, part.clients] for part in images.parts.values()] if self.index is not None else ""
-        fingerprint = f"{root.resolve()}\n{self.size}\n{images.classes}\n{files}\n{known}"
-        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: self._decode(images))
+        known = [[part.labels, part.clients] for part in parts.values()] if self.index is not None else ""
+        fingerprint = f"{root.resolve()}\n{self.size}\n{classes}\n{files}\n{known}"
+        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: self._decode(**parts, classes=classes))
 
-    def _decode(self, images: _Images) -> Dataset:
-        label_of = {name: label for label, name in enumerate(images.classes)}
-        train, test = images.parts["train"], images.parts["test"]
+    def _decode(self, train: ListedImages, test: ListedImages, classes: tuple[str, ...]) -> Dataset:
+        label_of = {name: label for label, name in enumerate(classes)}
         mode = mode_of(open_image(train.paths[0], train.names[0]), train.names[0])
         parts = [self._decode_part(part, label_of, mode) for part in (train, test) if part.paths]
         if len(parts) == 1:
             parts.append(parts[0].none())
-        return Dataset(*parts, classes=images.classes, owners=_owners(train.clients))
+        return Dataset(*parts, classes=classes, owners=_owners(train.clients))
 
     def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
@@ -82,13 +76,8 @@ class ImageFolder(Source):
         return decode(read, len(part.paths), part.names.__getitem__, self.size, mode)
 
 
-def _indexed(index: Path, root: Path) -> _Images:
-    parts = read_index(index, root)
-    return _Images(parts, _sorted_names({label for part in parts.values() for label in part.labels}))
-
-
-def _in_folders(root: Path) -> _Images:
-    """The images of ``root/train`` and ``root/test``, or of ``root`` itself if it has neither."""
+def _in_folders(root: Path) -> tuple[dict[str, ListedImages], tuple[str, ...]]:
+    """The images of ``root/train`` and ``root/test``, or of ``root`` itself if it has neither, and the classes."""
     there = [name for name in get_args(Part) if (root / name).is_dir()]
     if len(there) == 1:
         missing = root / ("test" if there == ["train"] else "train")
@@ -110,7 +99,7 @@ def _in_folders(root: Path) -> _Images:
             parts[name].paths += paths
             parts[name].labels += [label] * len(paths)
             parts[name].names += [f"data.root: {path}" for path in paths]
-    return _Images(parts, tuple(by_class["train"]))
+    return parts, tuple(by_class["train"])
 
 
 def _list_images(folder: Path) -> dict[str, list[str]]:

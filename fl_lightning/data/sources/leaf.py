@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Part, Samples, numbered_classes
-from fl_lightning.data.sources.regular_files import check_file, kind_of
-from fl_lightning.data.sources.source import Source
+from fl_lightning.data.sources.source import Source, check_file, kind_of
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 _PIXELS = 28 * 28

@@ -19,11 +19,6 @@ from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
 
-def classification_sets() -> list[str]:
-    """Names of torchvision's classification sets."""
-    return [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
-
-
 class TorchvisionDataset(Source):
     """A classification set of torchvision by its class name, downloaded if it is not under ``root`` yet.
 
@@ -38,7 +33,7 @@ class TorchvisionDataset(Source):
     """
 
     def __init__(self, name: str, split: str | None = None, size: int | None = None) -> None:
-        known = classification_sets()
+        known = [key for key, value in vars(torchvision.datasets).items() if inspect.isclass(value) and _arguments(value)]
         if name not in known:
             listed = f"try one of {', '.join(sorted(known))}"
             cure = did_you_mean(name, ["digits", "image_folder", "leaf", *known], otherwise=listed)

@@ -1,11 +1,18 @@
 """Partitions that deal every client the same number of classes, in parts of equal or of heavy-tailed sizes."""
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_lightning.checks import ArgumentError, check_range
 from fl_lightning.functional.partition.grouping import by_client, checked_labels, indices_by_class
 from fl_lightning.functional.partition.parts import Parts, listed
+
+check_base = partial(check_range, at_least=1, hint="the samples of each of its classes a client gets")
+"""Refuse a minimum number of samples, after its key, below 1."""
+check_sigma = partial(check_range, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
+"""Refuse a spread of sizes, after its key, below 0 or infinite."""
 
 
 @listed
@@ -82,7 +89,8 @@ def power_law_partition(
         [25, 25, 25, 25]
     """
     labels = checked_labels(labels, num_clients)
-    check_power_law(base, sigma)
+    check_base("base", base)
+    check_sigma("sigma", sigma)
     rng = np.random.default_rng(seed)
     hands = _deal_classes(np.unique(labels), num_clients, classes_per_client, rng)
     available, owners = np.bincount(labels), np.bincount(hands.ravel())
@@ -102,23 +110,6 @@ def power_law_partition(
     totals = np.bincount(hands.ravel(), weights.ravel())
     sizes = base + (rest[hands] * weights / totals[hands]).astype(np.int64)
     return _hand_out(labels, hands, sizes, rng)
-
-
-def check_power_law(base: int, sigma: float) -> None:
-    """Refuse a ``base`` below 1, and a ``sigma`` below 0 or infinite.
-
-    Raises:
-        ValueError: naming it, its value and a usual one.
-
-    Example::
-
-        >>> check_power_law(base=1, sigma=2.0)
-        >>> check_power_law(base=1, sigma=-1.0)
-        Traceback (most recent call last):
-        fl_lightning.checks.ArgumentError: sigma is -1.0, must be at least 0 and finite: 0 for even sizes, 2 as in FedProx
-    """
-    check_range("base", base, at_least=1, hint="the samples of each of its classes a client gets")
-    check_range("sigma", sigma, at_least=0, below=np.inf, hint="0 for even sizes, 2 as in FedProx")
 
 
 def _deal_classes(

@@ -1,11 +1,17 @@
 """Partitions by a Dirichlet distribution: over the classes of each client, or over the clients of each class."""
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_lightning.checks import ArgumentError, check_range
 from fl_lightning.functional.partition.grouping import by_client, checked_labels, indices_by_class
 from fl_lightning.functional.partition.parts import Parts, listed
+
+_ALPHA = "try 0.1 for strong label skew, 100 for nearly even clients"
+check_alpha = partial(check_range, above=0, below=np.inf, hint=_ALPHA)
+"""Refuse a Dirichlet parameter, after its key, that is not above 0 and finite."""
 
 
 @listed
@@ -34,7 +40,7 @@ def dirichlet_partition(labels: ArrayLike, num_clients: int, alpha: float, seed:
         [3, 3, 3]
     """
     labels = checked_labels(labels, num_clients)
-    check_alpha(alpha)
+    check_alpha("alpha", alpha)
     rng = np.random.default_rng(seed)
     num_classes = int(labels.max()) + 1
     shares = rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
@@ -73,7 +79,7 @@ def dirichlet_by_class_partition(labels: ArrayLike, num_clients: int, alpha: flo
         (60, True)
     """
     labels = checked_labels(labels, num_clients)
-    check_alpha(alpha)
+    check_alpha("alpha", alpha)
     check_range("min_size", min_size, at_least=0, hint="samples that every client gets")
     if min_size * num_clients > len(labels):
         raise ArgumentError(
@@ -106,23 +112,6 @@ def dirichlet_by_class_partition(labels: ArrayLike, num_clients: int, alpha: flo
         f"is {alpha}: 1,000 draws left some of the {num_clients} clients with fewer than {min_size} samples: raise alpha, "
         "lower num_clients or lower min_size",
     )
-
-
-def check_alpha(alpha: float) -> None:
-    """Refuse a Dirichlet parameter that is not above 0 and finite.
-
-    Raises:
-        ValueError: naming it, its value and a usual one.
-
-    Example::
-
-        >>> check_alpha(0.1)
-        >>> check_alpha(0.0)
-        Traceback (most recent call last):
-        fl_lightning.checks.ArgumentError: alpha is 0.0, must be above 0 and finite: try 0.1 for strong label skew, ...
-    """
-    hint = "try 0.1 for strong label skew, 100 for nearly even clients"
-    check_range("alpha", alpha, above=0, below=np.inf, hint=hint)
 
 
 def _draw_client(

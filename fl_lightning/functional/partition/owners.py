@@ -1,10 +1,16 @@
-"""The natural partition of the data."""
+"""The natural partition of the data, and a test set dealt to clients in proportion to their training samples."""
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.partition.grouping import by_client
 from fl_lightning.functional.partition.parts import Parts, listed
+
+check_min_samples = partial(check_range, at_least=1, hint="smaller clients are left out")
+"""Refuse a number of samples, after its key, below 1."""
 
 
 @listed
@@ -30,7 +36,7 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
         [[1, 4], [0, 2]]
     """
     owners = np.asarray(owners)
-    check_min_samples(min_samples)
+    check_min_samples("min_samples", min_samples)
     order = np.argsort(owners, kind="stable")
     borders = np.flatnonzero(np.diff(owners[order])) + 1
     sizes = np.diff(borders, prepend=0, append=len(owners))
@@ -43,17 +49,35 @@ def owner_partition(owners: ArrayLike, num_clients: int, seed: int, min_samples:
     return Parts.of_ranges(order, starts[kept], sizes[kept])
 
 
-def check_min_samples(min_samples: int) -> None:
-    """Refuse a ``min_samples`` below 1.
+@listed
+def matched_parts(labels: ArrayLike, label_counts: ArrayLike, seed: int) -> Parts:
+    """Deal a test set to clients, each class in proportion to the clients' training samples of it.
 
-    Raises:
-        ValueError: naming it and its value.
+    The codes of FedRep, LG-FedAvg and FedBABU deal it so. If the test set has the same share of every class's training samples,
+    a client's part has the class shares of its training samples, to one sample per class. No sample is dealt twice; samples of
+    classes that no client has are left over.
+
+    Args:
+        labels: (n,) classes of the test samples, from 0.
+        label_counts: (N, C) training samples of each client by class.
+        seed: any non-negative integer.
+
+    Returns:
+        Indices into ``labels`` of each client; a small client can have none.
 
     Example::
 
-        >>> check_min_samples(1)
-        >>> check_min_samples(0)
-        Traceback (most recent call last):
-        fl_lightning.checks.ArgumentError: min_samples is 0, must be at least 1: smaller clients are left out
+        >>> parts = matched_parts([0, 0, 0, 0, 1, 1], [[30, 0], [10, 20]], seed=0)
+        >>> [len(part) for part in parts]
+        [3, 3]
     """
-    check_range("min_samples", min_samples, at_least=1, hint="smaller clients are left out")
+    labels, counts = np.asarray(labels), np.asarray(label_counts).astype(np.int64, copy=False)
+    rng = np.random.default_rng(seed)
+    dealt, owners = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for label in np.flatnonzero(counts.sum(axis=0)):
+        pool = rng.permutation(np.flatnonzero(labels == label))
+        running, total = counts[:, label].cumsum(), counts[:, label].sum()
+        borders = (2 * running * len(pool) + total) // (2 * total)  # rounded shares of all clients up to each
+        dealt.append(pool)
+        owners.append(np.repeat(np.arange(len(counts)), np.diff(borders, prepend=0)))
+    return by_client(np.concatenate(dealt), np.concatenate(owners), len(counts))

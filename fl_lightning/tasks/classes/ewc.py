@@ -36,15 +36,13 @@ class ServerEWC(ClassLearner):
         ValueError: if one of them is out of range.
     """
 
+    unprotected = ("the Fisher information",)
+
     def __init__(self, penalty: float = 100.0, gamma: float = 1.0, **common: Unpack[ClassArguments]) -> None:
         super().__init__(**common)
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 is fine-tuning")
         check_range("model.tasks.gamma", gamma, at_least=0, at_most=1, hint="1 is the sum over tasks")
         self.penalty, self.gamma = penalty, gamma
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the Fisher information")
 
     def begin_run(self) -> None:
         super().begin_run()
@@ -62,7 +60,7 @@ class ServerEWC(ClassLearner):
         fisher = empirical_fisher(
             net,
             lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client),
-            ((batch.inputs, batch.targets) for batch in client.samples()),
+            client.samples(),
         )
         return {**carry, "task_fisher": fisher}
 

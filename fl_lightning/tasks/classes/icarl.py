@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.protocol import Client, Reduction, Upload, Weighted, predict_in_batches
-from fl_lightning.protocol.cohort import Inputs
+from fl_lightning.protocol import Client, Inputs, Reduction, Upload, Weighted, predict_in_batches
 from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.replay import Replay
@@ -34,6 +33,8 @@ class ICaRL(LwF, Replay):
         ValueError: if a value is out of range, or the net has no features.
     """
 
+    unprotected = ("the class means",)
+
     def __init__(self, memory: int = 100, distillation: float = 1.0, **common: Unpack[ClassArguments]) -> None:
         # Two arguments of Replay, which is later in the line of classes than the one that pyright looks at.
         super().__init__(
@@ -42,10 +43,6 @@ class ICaRL(LwF, Replay):
             selection="herding",  # pyright: ignore[reportCallIssue]
             **common,
         )
-
-    @property
-    def released_without_noise(self) -> tuple[str, ...]:
-        return (*super().released_without_noise, "the class means")
 
     def begin_run(self) -> None:
         super().begin_run()

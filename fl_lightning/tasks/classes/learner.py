@@ -12,17 +12,15 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import check_choice
+from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.shards_of_tasks import ArrivedClasses
-from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, Visit
-from fl_lightning.protocol.hooks import overridden
+from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, State, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
-from fl_lightning.tasks.clock import Pace, TaskClocks
+from fl_lightning.tasks.clock import TaskClocks
 
 SoftmaxOver = Literal["new", "seen"]
 _LEAKED = "classes that compete"  # in the carry of a client that has met some before their task
@@ -64,7 +62,7 @@ class ClassLearner(Learner):
 
     def __init__(self, rounds_per_task: int = 20, softmax_over: SoftmaxOver = "new") -> None:
         super().__init__()
-        self.pace = Pace(rounds_per_task)
+        check_range("model.tasks.rounds_per_task", rounds_per_task, at_least=1)
         check_choice("model.tasks.softmax_over", softmax_over, SoftmaxOver)
         self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
         self._first_round_of_task: int | None = None  # None before any round
@@ -96,7 +94,7 @@ class ClassLearner(Learner):
     def begin_run(self) -> None:
         super().begin_run()
         num_tasks = 1 if self.method.federation is None else self.data.class_streams.num_tasks
-        self.clocks = TaskClocks(1, num_tasks, self.pace, first_rate=1.0)
+        self.clocks = TaskClocks(1, num_tasks, self.rounds_per_task)
 
     def configure(self) -> None:
         super().configure()

@@ -113,13 +113,9 @@ class Replay(ClassLearner):
         return (real * losses[:count] + losses[count:].sum()) / (real + len(draws))
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
-        if self.memory > 0 and self._is_last_visit(client):
+        rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self.task))  # until it moves on
+        if self.memory > 0 and not self.is_sampled_within(client, rounds - self.clocks.rounds[0] - 1):
             self.update_memory(client)
-
-    def _is_last_visit(self, client: Client) -> bool:
-        """Whether a client at this point is in no later cohort before it moves to another task."""
-        rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self.task))
-        return not self.is_sampled_within(client, rounds - self.clocks.rounds[0] - 1)
 
     def update_memory(self, client: Client) -> None:
         """Offer a client's memory the samples of the present task."""

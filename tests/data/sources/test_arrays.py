@@ -196,9 +196,18 @@ ARCHIVE = {"inputs": np.zeros((2, 3)), "targets": np.array([0, 1])}
             {**ARCHIVE, "targets": np.array(["cat", "dog"]), "classes": np.array(["cat"])},
             "has targets 'dog', which is no class",
         ),
-        ({**ARCHIVE, "targets": np.array([0.0, 1.0])}, "has targets of type float64, .*classes 0 to C - 1, regression is not"),
-        ({**ARCHIVE, "targets": np.eye(2, dtype=int)}, r"training targets of shape \(2, 2\), .*multi-label.*write it as"),
-        ({**ARCHIVE, "targets": np.eye(2)}, r"training targets of shape \(2, 2\), .*multi-label.*write it as"),
+        (
+            {**ARCHIVE, "targets": np.array([0.0, 1.0])},
+            "has targets of type float64, .*give values the objective Regression",
+        ),
+        (
+            {**ARCHIVE, "targets": np.eye(2, dtype=int)},
+            r"training targets of shape \(2, 2\), .*one class for each sample, or",
+        ),
+        (
+            {**ARCHIVE, "targets": np.eye(2)},
+            r"training targets of shape \(2, 2\), .*one class for each sample, or",
+        ),
         ({**ARCHIVE, "targets": np.array([0, 1], dtype=object)}, "no archive of plain arrays"),
         ({**ARCHIVE, "targets": np.array([0, -1])}, "training label -1"),
         ({**ARCHIVE, "targets": np.array([0, 1, 1])}, "2 training inputs and 3 targets"),

@@ -14,6 +14,7 @@ from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.tasks import (
     EWC,
     GLFC,
+    L2SP,
     ClassLearner,
     ClassStream,
     DomainStream,
@@ -268,6 +269,10 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
         def __init__(self, net, **common):
             super().__init__(net, tasks=EWC(), **common)
 
+    class WithL2SP(FedAvg):
+        def __init__(self, net, **common):
+            super().__init__(net, tasks=L2SP(), **common)
+
     class KeepsFeatures(FedAvg):
         def __init__(self, net, **common):
             super().__init__(net, tasks=ClassLearner(), **common)
@@ -277,12 +282,14 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
     for method, tasks, message in (
         (FedAvg, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvg learns no tasks: set model.tasks, as to "
          "ClassLearner or ServerEWC, or data.tasks to null"),
-        (OnStreams, ClassStream(3), "data.tasks is ClassStream(3 tasks), but EWC learns other tasks: set "
+        (OnStreams, ClassStream(3), "model.tasks is EWC, which learns other tasks, but data.tasks is ClassStream(3 tasks): set "
          "model.tasks, as to ClassLearner or ServerEWC, or data.tasks to null"),
         (ClassLearner, None, "data.tasks is null, but ClassLearner learns classes as they arrive: give data.tasks a "
          "ClassStream"),
-        (ClassLearner, TaskStream(classes_per_task=2), "data.tasks is TaskStream(by=classes, tasks_per_client=None), but "
-         "ClassLearner learns other tasks: set model.tasks, as to TaskLearner or EWC, or data.tasks to null"),
+        (WithL2SP, ClassStream(3), "model.tasks is L2SP, which learns no tasks, but data.tasks is ClassStream(3 tasks): set "
+         "model.tasks, as to ClassLearner or ServerEWC, or data.tasks to null"),
+        (ClassLearner, TaskStream(classes_per_task=2), "model.tasks is ClassLearner, which learns other tasks, but data.tasks "
+         "is TaskStream(by=classes, tasks_per_client=None): set model.tasks, as to TaskLearner or EWC, or data.tasks to null"),
         (ClassLearner, ClassStream(3, cumulative=True), "model.tasks.softmax_over is new, but data.tasks is ClassStream(3 "
          "tasks, cumulative), whose tasks have samples of earlier ones' classes: set it to seen"),
     ):  # fmt: skip
