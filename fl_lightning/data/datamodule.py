@@ -114,6 +114,7 @@ class FederatedDataModule(LightningDataModule):
         _check_settings(self)
         self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed, devices)
         self.devices = devices
+        self.cohort_size = self.participation.size
         self.client_sampler = self.participation.sampler if cohorts is None else None
         self.split = FederatedSplit(partition, num_clients, public_size, seed)
         self._validates = True  # in this process
@@ -228,11 +229,6 @@ class FederatedDataModule(LightningDataModule):
     def cohort(self, round: int) -> list[int]:
         """The clients of a round (counted from 1), ascending; a function of only the seed and the round."""
         return self.participation.cohort(round)
-
-    @property
-    def cohort_size(self) -> int:
-        """Clients that a round waits for, without those that over-selection adds."""
-        return self.participation.size
 
     @property
     def label_counts(self) -> Tensor:
