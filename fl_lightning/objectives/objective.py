@@ -112,8 +112,11 @@ class Objective(ABC):
         fits = isinstance(loss.loss, self.torch_losses) if isinstance(loss, TorchLoss) else not loss.needs_classes
         if fits or (loss.needs_classes and self.tells_classes):
             return loss
-        cure = " or ".join(["leave it out", *(f"give torch.nn.{kind.__name__}()" for kind in self.torch_losses)])
-        raise ValueError(f"model.loss is {loss!r}, which does not fit the targets of {self!r}: {cure}")
+        fitting = " or ".join(f"torch.nn.{kind.__name__}" for kind in self.torch_losses)
+        raise ValueError(
+            f"model.loss is {loss!r}, which does not fit the targets of {type(self).__name__}: leave it out"
+            f"{fitting and f', or give {fitting}'}"
+        )
 
     def score_by_owner(self, outputs: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
         """Score on each owner's samples for one or more models, from one pass over all samples.

@@ -152,7 +152,7 @@ OTHERS = [
         )
     ),
     *(
-        (["--model.loss", f"torch.nn.{name}"], f"model.loss is torch.nn.{name}", "classification with one class a sample")
+        (["--model.loss", f"torch.nn.{name}"], f"model.loss is {name}", "leave it out, or give torch.nn.CrossEntropyLoss or")
         for name in ("MSELoss", "BCEWithLogitsLoss")
     ),
     (["--model", "LGFedAvg", "--model.shared", "[classifier,classifier]"], "model.shared", "give 'classifier.*'"),
