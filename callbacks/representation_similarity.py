@@ -29,11 +29,12 @@ class RepresentationSimilarity(Probe):
         if not self.due(round):
             return
         inputs, _ = self.probe_samples(module)
-        layers = module.net.named_modules()
-        names = [name for name, layer in layers if name and any(weight.ndim > 1 for weight in layer.parameters(recurse=False))]
+        names: list[str] = []
 
         def grams(net: nn.Module) -> Tensor:
-            return torch.stack([centred_gram(output) for output in outputs_of(net, names, inputs)])
+            outputs = outputs_by_layer(net, inputs)
+            names[:] = outputs
+            return torch.stack([centred_gram(output) for output in outputs.values()])
 
         received = models.evaluate_received(grams)  # (layers, S, S)
         similarity = models.evaluate(lambda net: _by_layer(received, grams(net)))
@@ -51,17 +52,26 @@ def _by_layer(first: Tensor, second: Tensor) -> Tensor:
     return torch.stack([gram_cka(*pair) for pair in zip(first, second, strict=True)])
 
 
-def outputs_of(net: nn.Module, names: list[str], inputs: Tensor) -> list[Tensor]:
-    """Outputs (S, ...) of some layers; of a layer that is used several times, the last."""
+def outputs_by_layer(net: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """Outputs (S, ...) of the layers with a weight of two or more dimensions, in the net's order.
+
+    Of a layer that is used several times, the last. Left out are layers that give no tensor, and those whose weights others use
+    without a call, as attention does.
+    """
+    layers = {
+        name: layer
+        for name, layer in net.named_modules()
+        if name and any(weight.ndim > 1 for weight in layer.parameters(recurse=False))
+    }
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str):
         return lambda _, arguments, output: outputs.__setitem__(name, output)
 
-    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in names]
+    hooks = [layer.register_forward_hook(keep(name)) for name, layer in layers.items()]
     try:
         net(inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    return [outputs[name] for name in names]
+    return {name: outputs[name] for name in layers if isinstance(outputs.get(name), Tensor)}

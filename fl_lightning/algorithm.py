@@ -475,7 +475,7 @@ def _check_micro_batches(method: LocalTraining) -> None:
     """Refuse what does more with a batch than take its mean gradient."""
     check_range("model.micro_batch_size", method.micro_batch_size, at_least=1)
     own_steps = overridden(method, LocalTraining.client_step) or overridden(method.tasks, Learner.client_gradients)
-    if own_steps or method.needs.other_samples:
+    if own_steps or method.needs.other_samples or method.needs.two_gradients:
         whose = type(method.tasks if method.tasks.needs != Needs() else method).__name__
         raise ValueError(
             f"model.micro_batch_size is {method.micro_batch_size}, but {whose} needs whole batches: leave it out, and lower "

@@ -40,7 +40,7 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
     except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
         raise ValueError(f"{key} cannot be built ({_reason(error)}): change its arguments") from error
     if isinstance(scheduler, ReduceLROnPlateau):
-        raise ValueError(f"{key} is ReduceLROnPlateau, but a schedule steps in rounds without a metric: use another")
+        raise ValueError(f"{key} is ReduceLROnPlateau, but a schedule steps without a metric: use another")
     try:
         scheduler.state_dict()
     except AttributeError as error:  # LambdaLR looks into functions, which those of C do not allow

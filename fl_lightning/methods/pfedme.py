@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.module import CommonArguments, FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, ClientState, State
+from fl_lightning.protocol import Batch, Client, ClientState, Needs, State
 
 
 class PFedMe(FederatedModule):
@@ -40,6 +40,8 @@ class PFedMe(FederatedModule):
         ValueError: if one of them is out of range.
     """
 
+    needs = Needs(two_gradients=True)
+
     def __init__(
         self,
         net: Net,
@@ -57,7 +59,6 @@ class PFedMe(FederatedModule):
         check_range("model.decay", decay, at_least=0, hint="the authors' code has 0.001")
         self.penalty, self.inner_steps, self.inner_rate, self.decay = penalty, inner_steps, inner_rate, decay
         self.warm_start = warm_start
-        self.unprotected = ("all gradients of a batch but the first",) if inner_steps > 1 else ()
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         client.state["model"] = {name: weight.detach().clone() for name, weight in self.trained_weights(net).items()}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.losses import CrossEntropy, Loss, TorchLoss
+from fl_lightning.losses import CrossEntropy, Loss, TokenCrossEntropy, TorchLoss
 
 
 class Entries(NamedTuple):
@@ -109,8 +109,13 @@ class Objective(ABC):
         """
         if type(loss) is CrossEntropy:
             return self.loss
-        fits = isinstance(loss.loss, self.torch_losses) if isinstance(loss, TorchLoss) else not loss.needs_classes
-        if fits or (loss.needs_classes and self.tells_classes):
+        if isinstance(loss, TorchLoss):
+            fits = isinstance(loss.loss, self.torch_losses)
+        elif isinstance(loss, TokenCrossEntropy):
+            fits = isinstance(self.loss, TokenCrossEntropy)
+        else:
+            fits = self.tells_classes or not loss.needs_classes
+        if fits:
             return loss
         fitting = " or ".join(f"torch.nn.{kind.__name__}" for kind in self.torch_losses)
         raise ValueError(

@@ -72,8 +72,8 @@ class DPSGD(Privacy):
             )
         if method.needs.two_gradients:
             raise ValueError(
-                f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes two: use "
-                "UserLevelDP, or FedAvg"
+                f"model.privacy is DPSGD, which releases one noisy gradient a step, but {type(method).__name__} takes more: "
+                "use UserLevelDP, or FedAvg"
             )
         for name, layer in method.net.named_modules():
             if is_parametrized(layer):

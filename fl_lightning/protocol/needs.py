@@ -38,7 +38,7 @@ class Needs:
         nonzeros_alone: only values that are not 0 are sent, up and down, and counted as bytes, without their positions.
         nothing_replaced: no tensor of the server replaces a client's; a client merges what it receives into its own.
         other_samples: a sample's ``client_loss`` depends on others, such as remembered samples or the rest of the batch.
-        two_gradients: a local step takes two gradients on the client's samples.
+        two_gradients: a local step takes two or more gradients on the client's samples.
         each_upload: the server uses each client's weights and buffers, not only their sums: it holds those of a whole cohort.
         initial_model: hooks use the initial weights and buffers, ``self.initial_model``.
         data: requirements on the data, which no engine reads.

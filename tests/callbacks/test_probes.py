@@ -245,3 +245,21 @@ class Wide(nn.Module):
 
     def forward(self, inputs):
         return self.wide(inputs)[:, :3]
+
+
+def test_similarity_of_a_net_with_attention(fit, tmp_path):
+    """The rows of attention's own weights are no layer's output; the layers around it are compared."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+            self.classifier = nn.Linear(4, CLASSES)
+
+        def forward(self, inputs):
+            return self.classifier(self.encoder(inputs[:, None])[:, 0])
+
+    settings = {"precision": "64-true", "logger": True, "default_root_dir": tmp_path}
+    method = FedAvg(Attends().double(), local_steps=1)
+    trainer = fit(method, federation(), 2, callbacks=[RepresentationSimilarity(every=2, samples=21)], **settings)
+    assert read_log(Path(trainer.log_dir)).tensors["cka/clients"][2].shape == (2, 3)  # linear1, linear2, classifier

@@ -36,6 +36,6 @@ def test_negative_rho_is_refused(tiny):
 def test_dp_sgd_is_refused(tiny):
     """Its noise is drawn once a step."""
     with pytest.raises(
-        ValueError, match=r"^model.privacy is DPSGD, which releases one .* but FedSAM takes two: use UserLevelDP"
+        ValueError, match=r"^model.privacy is DPSGD, which releases one .* but FedSAM takes more: use UserLevelDP"
     ):
         tiny.train(FedSAM, norm=False, privacy=DPSGD(1.0))

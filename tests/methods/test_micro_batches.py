@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning import SCAFFOLD, FedAvg, FedDecorr, FedProx, FedReg, privacy
+from fl_lightning import SCAFFOLD, FedAvg, FedDecorr, FedProx, FedReg, FedSAM, PFedMe, privacy
 from fl_lightning.data import from_arrays
 from fl_lightning.protocol import Batch
 
@@ -48,6 +48,8 @@ def test_a_batch_is_split_with_all_that_it_has():
     [
         (lambda net: FedAvg(net, micro_batch_size=0), "model.micro_batch_size is 0, must be at least 1"),
         (lambda net: FedReg(net, micro_batch_size=2), "model.micro_batch_size is 2, but FedReg needs whole batches"),
+        (lambda net: FedSAM(net, micro_batch_size=2), "model.micro_batch_size is 2, but FedSAM needs whole batches"),
+        (lambda net: PFedMe(net, micro_batch_size=2), "model.micro_batch_size is 2, but PFedMe needs whole batches"),
         (lambda net: FedDecorr(net, micro_batch_size=2), "model.micro_batch_size is 2, but FedDecorr needs whole batches"),
         (lambda net: FedAvg(net, micro_batch_size=2, privacy=privacy.DPSGD(1.0)), "but DPSGD clips whole batches"),
     ],
