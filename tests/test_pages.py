@@ -48,6 +48,7 @@ def _empty_picture(figure: Figure, path: Path, format: str, **settings: object) 
 def test_every_block_runs(page, main, command_line, finished_run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "studies").symlink_to(ROOT / "studies")  # commands of studies name files of a clone
     monkeypatch.setattr("fl_lightning.sweep.worker.subprocess", RUNS_HERE)
     monkeypatch.setattr("fl_lightning.sweep.worker._POLL", 0)
     monkeypatch.setattr("fl_lightning.watch.server.LiveServer.serve_forever", lambda server: None)
