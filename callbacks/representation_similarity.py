@@ -55,8 +55,8 @@ def _by_layer(first: Tensor, second: Tensor) -> Tensor:
 def outputs_by_layer(net: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """Outputs (S, ...) of the layers with a weight of two or more dimensions, in the net's order.
 
-    Of a layer that is used several times, the last. Left out are layers that give no tensor, and those whose weights others use
-    without a call, as attention does.
+    Of a layer that is used several times, the last. A layer is left out if it gives no tensor, or if another uses its weights
+    without calling it, as attention does.
     """
     layers = {
         name: layer

@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.cuda_graph import Stream
-from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep, dropout_key
+from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep, run_key
 from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -72,7 +72,7 @@ class CapturedEngine(SequentialEngine):
         self.full_batches = not mixes_samples(self.net, two)
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
-        key = dropout_key(self.seed) if self.counts_dropout else None
+        key = run_key(self.seed) if self.counts_dropout else None
         step = LocalStep(method, self.net, context.protection.estimate, dropout_key=key)
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None

@@ -43,7 +43,11 @@ class StepResult(NamedTuple):
 
 
 def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
-    """The masks of a client's local step, of which index, round and step may be tensors."""
+    """The masks of a client's local step. The client's index, the round and the step may be tensors.
+
+    Args:
+        key_of_run: of :func:`run_key`.
+    """
     device = client.label_counts.device
     key = torch.full((), key_of_run, device=device)
     for part in (client.index, client.round, client.step):
@@ -51,8 +55,8 @@ def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
     return CountedDropout(key)
 
 
-def dropout_key(seed: int) -> int:
-    """The key of a run's masks."""
+def run_key(seed: int) -> int:
+    """The key of the masks of all local steps of a run."""
     return stream_seed(seed, -1, -1, "dropout")
 
 
@@ -64,7 +68,7 @@ class LocalStep:
         net: the net for the hooks, with other tensors in it during the call.
         estimate: the way a gradient is computed from a batch's samples.
         differentiate: the way a function is differentiated, such as :func:`by_transform`.
-        dropout_key: of the run's masks; None: the net has no dropout that can be counted.
+        dropout_key: :func:`run_key` of the run; None: the net has no dropout that can be counted.
     """
 
     def __init__(

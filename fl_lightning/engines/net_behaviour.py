@@ -15,7 +15,7 @@ from fl_lightning.protocol import NetInputs
 def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     """Whether, in train mode, the net's output for a sample or its buffers depend on the rest of the batch.
 
-    They also do if dropout has the batch in another dimension than the first, so that a mask depends on the batch's size.
+    True as well if dropout finds the batch in a dimension other than the first: its masks then depend on the batch's size.
 
     Args:
         net: in train mode.

@@ -9,7 +9,7 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
-from fl_lightning.engines.local_step import dropout_key, step_dropout
+from fl_lightning.engines.local_step import run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
@@ -67,7 +67,7 @@ class SequentialEngine(Engine):
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
-        with step_dropout(dropout_key(self.seed), client) if self.counts_dropout else nullcontext():
+        with step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext():
             return self.method.client_step(self.net, batch, client)
 
     def _start_optimizer(self, client: Client) -> float:

@@ -15,7 +15,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
-from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, dropout_key
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, run_key
 from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
@@ -66,7 +66,7 @@ class VectorizedEngine(Engine):
         with context.precision():
             self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
-        key = dropout_key(self.seed) if counts else None
+        key = run_key(self.seed) if counts else None
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, key)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._prepares = self.hooks.prepares

@@ -1,4 +1,4 @@
-"""Dropout whose masks are read from counters.
+"""Dropout with masks that are read from counters.
 
 torch's dropout draws its masks one after the other from a generator, so that padding of a batch, or other clients that
 ``torch.vmap`` runs next to it, would change them. A mask that is a function of its place is the same however a client is run.
@@ -50,7 +50,7 @@ class CountedDropout(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:
                 return _multi_head_attention(*args, **kwargs)
-        if func is F.scaled_dot_product_attention and (args[4:5] or kwargs.get("dropout_p")):
+        if func is F.scaled_dot_product_attention and (any(args[4:5]) or kwargs.get("dropout_p")):
             return self._attention(*args, **kwargs)
         if func in _DIMS:
             return self._dropout(func, *args, **kwargs)
@@ -99,7 +99,7 @@ class CountedDropout(TorchFunctionMode):
 
 # Dimensions of a batch, from which such a function drops whole channels; None: single entries, of any shape.
 _DIMS: dict[Any, int | None] = {F.dropout: None, F.dropout1d: 3, F.dropout2d: 4, F.dropout3d: 5}
-# It is written in Python: what it calls must come to the mode, and it must not come again itself.
+# It is written in Python: what it calls must come to the mode, and it must not come back itself.
 _multi_head_attention = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "has_torch_function": lambda _: False},

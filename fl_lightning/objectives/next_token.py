@@ -49,6 +49,12 @@ class NextToken(Objective):
         return targets.long()
 
     def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
+        if names is not None:
+            units = "groups" if self.groups else "buckets of tokens"
+            raise ValueError(
+                f"data.source names {len(names)} classes, but the units of NextToken are {units}: leave the names out"
+                f"{'' if self.groups else ', or give groups'}"
+            )
         fitted = copy.copy(self)
         tokens = torch.cat([self._tokens(part).flatten() for part in (train, test)])
         largest = int(tokens.max()) if len(tokens) > 0 else 0

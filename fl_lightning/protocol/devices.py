@@ -119,7 +119,7 @@ class Devices:
 
         Args:
             num_visits: of the round, which has fewer than ``drawn`` if clients are away.
-            drawn: as :meth:`drawn` gives it, of which this is the inverse.
+            drawn: as :meth:`drawn` gives it; this is the inverse.
         """
         return num_visits if self.over_selection == 1 else min(int(drawn / self.over_selection + 1e-9), num_visits)
 

@@ -92,7 +92,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The message down to a client on whose validation part a model is evaluated.
+    """The message down to a client: a model to evaluate on its validation part.
 
     Args:
         round: counted from 1.

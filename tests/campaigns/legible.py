@@ -1,4 +1,4 @@
-"""Figures whose text can be read in print."""
+"""Figures with text that can be read in print."""
 
 from itertools import pairwise
 

@@ -13,7 +13,7 @@ INPUTS = torch.randn(19, 4, generator=GENERATOR, dtype=torch.float64)
 
 
 def fitted(fit, kind, engine, **settings):
-    """Two rounds with batches of 5, of which 9 samples leave one of 4, and 10 none."""
+    """Two rounds with batches of 5: the client with 9 samples has one of 4, that with 10 none."""
     torch.manual_seed(0)
     data = from_arrays(INPUTS, torch.arange(19) % 3, [range(9), range(9, 19)], batch_size=5)
     method = kind(nn.Linear(4, 3).double(), engine=engine, local_steps=3, **settings)

@@ -158,6 +158,21 @@ def test_other_targets_are_refused(objective, targets, message):
 
 
 @pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (
+            NextToken(),
+            "names 2 classes, but the units of NextToken are buckets of tokens: leave the names out, or give groups$",
+        ),
+        (NextToken(groups=["a"]), "names 2 classes, but the units of NextToken are groups: leave the names out$"),
+    ],
+)
+def test_texts_take_no_names_of_classes(objective, message):
+    with pytest.raises(ValueError, match=message):
+        Arrays(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.int64), classes=["a", "b"], objective=objective)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Regression(bins=0), "Regression.bins is 0"),

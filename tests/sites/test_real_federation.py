@@ -66,6 +66,20 @@ def sites(short_folder) -> Iterator[dict]:
     shutil.rmtree(short_folder / "sites", ignore_errors=True)
 
 
+@pytest.fixture
+def started(sites, short_folder, run_in, tmp_path):
+    """Writes the app of a config, and starts the sites of all clients."""
+
+    def start(config: Path) -> Path:
+        app = tmp_path / "app"
+        run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
+        for client in CLIENTS:
+            sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+        return app
+
+    return start
+
+
 def config_of(folder: Path, method: str, rounds: int = 2, forgets: int = 0, **data: Any) -> Path:
     """Rounds of all four clients; client forgetting is measured at the sites in rounds that are a multiple of ``forgets``."""
     values = {
@@ -97,12 +111,9 @@ def forgetting(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_weights_are_those_of_the_simulation(method, loopback, sites, short_folder, run_in, tmp_path):
-    config, app = config_of(tmp_path, method), tmp_path / "app"
-    run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
-    for client in CLIENTS:
-        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
-    printed = loopback.run(app)
+def test_weights_are_those_of_the_simulation(method, loopback, started, short_folder, run_in, tmp_path):
+    config = config_of(tmp_path, method)
+    printed = loopback.run(started(config))
     assert "Round 2/2" in printed, printed
     run_in(tmp_path, "fit", "--config", str(config))
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
@@ -111,26 +122,21 @@ def test_weights_are_those_of_the_simulation(method, loopback, sites, short_fold
 
 
 @pytest.mark.skipif(not REAL_DATA, reason="FL_LIGHTNING_DATA is unset: it names the folder of MNIST/raw")
-def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, sites, short_folder, run_in, tmp_path):
+def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, started, run_in, tmp_path):
     """Two of four clients in round 2, whose models the other one evaluates: six messages."""
     data = {"source": "MNIST", "root": REAL_DATA, "cohorts": [[0, 1, 2, 3], [1, 2]]}
-    config, app = config_of(tmp_path, "FedAvg", forgets=2, **data), tmp_path / "app"
-    run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
-    for client in CLIENTS:
-        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
-    printed = loopback.run(app)
+    config = config_of(tmp_path, "FedAvg", forgets=2, **data)
+    printed = loopback.run(started(config))
     assert "6 messages in 1 rounds, K x (K + 1) for K clients" in printed, printed
     run_in(tmp_path, "fit", "--config", str(config))
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
     assert (forgetting(loopback.folder / "runs") == forgetting(tmp_path / "runs")).all()
 
 
-def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, short_folder, run_in, tmp_path):
+def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, started, short_folder, run_in, tmp_path):
     """That of a site which takes longer than the deadline. Rounds go on without the client, and with it once it is back."""
-    rounds, log, app = 6, loopback.folder / "run.log", tmp_path / "app"
-    run_in(tmp_path, "federation", "init", str(app), "--config", str(config_of(tmp_path, "FedAvg", rounds)))
-    for client in CLIENTS:
-        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+    rounds, log = 6, loopback.folder / "run.log"
+    app = started(config_of(tmp_path, "FedAvg", rounds))
     log.unlink(missing_ok=True)
     loopback.begin(app, "deadline=30.0")
     loopback.wait_for("run", f"Round 1/{rounds}", 200)
@@ -164,13 +170,11 @@ def test_a_site_with_other_samples_ends_the_run(loopback, sites, short_folder, r
     assert "Round 1/" not in printed
 
 
-def test_a_killed_server_and_a_killed_site_go_on(loopback, sites, short_folder, run_in, tmp_path):
+def test_a_killed_server_and_a_killed_site_go_on(loopback, sites, started, short_folder, run_in, tmp_path):
     """The server's process ends after a checkpoint, a site's too; both start again, and the weights are the simulation's."""
-    config, app, runs = config_of(tmp_path, "SCAFFOLD", rounds=4), tmp_path / "app", loopback.folder / "runs"
+    config, runs = config_of(tmp_path, "SCAFFOLD", rounds=4), loopback.folder / "runs"
     shutil.rmtree(runs, ignore_errors=True)
-    run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
-    for client in CLIENTS:
-        sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+    app = started(config)
     loopback.begin(app)
     wait_until(lambda: any(runs.rglob("last.ckpt")), "there is no checkpoint", 200)
     loopback.kill_server()

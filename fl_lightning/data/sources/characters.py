@@ -19,7 +19,7 @@ _TEST_EVERY = 5  # every fifth window of a text is for tests
 
 
 class Characters(Source):
-    """Texts cut into windows, whose targets are the next characters: :class:`fl_lightning.objectives.NextToken`.
+    """Windows of texts, with the next characters as targets: :class:`fl_lightning.objectives.NextToken`.
 
     Each text is a natural client, for the partition :class:`~fl_lightning.data.Natural`. Tokens are those of printable ASCII,
     the line break, and one for all other characters: the same for every text. Every fifth window of a text is for tests.

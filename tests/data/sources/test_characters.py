@@ -1,4 +1,4 @@
-"""Characters: windows of texts, whose targets are the next characters."""
+"""Characters: windows of texts, with the next characters as targets."""
 
 from pathlib import Path
 
