@@ -60,5 +60,5 @@ def test_negative_rho_is_refused(tiny):
 
 
 def test_dp_sgd_is_refused(tiny):
-    with pytest.raises(ValueError, match=r"^model.privacy is DPSGD, .* but FedSOL takes two"):
+    with pytest.raises(ValueError, match=r"^model.privacy is DPSGD, .* but FedSOL takes more"):
         tiny.train(FedSOL, norm=False, privacy=DPSGD(1.0))

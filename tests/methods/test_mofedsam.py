@@ -43,5 +43,5 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
 
 
 def test_dp_sgd_is_refused(tiny):
-    with pytest.raises(ValueError, match=r"^model.privacy is DPSGD, .* but MoFedSAM takes two"):
+    with pytest.raises(ValueError, match=r"^model.privacy is DPSGD, .* but MoFedSAM takes more"):
         tiny.train(MoFedSAM, norm=False, privacy=DPSGD(1.0))
