@@ -66,7 +66,7 @@ def parse_options() -> Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="of --headline, which goes on when it is given again")
     parser.add_argument("--runs", type=Path, default=Path("runs/headline"), help="folder of the full runs of --headline")
     parser.add_argument("--data.source", metavar="SOURCE", help="how --headline reads CIFAR-10; default that of its configs")
-    parser.add_argument("--data.root", metavar="DIR", help="where it lies")
+    parser.add_argument("--data.root", metavar="DIR", help="its folder")
     parser.add_argument("--engine", default="auto", help="of --gpu")
     parser.add_argument("--analysis", action="store_true", help="with --gpu: evaluation, callbacks and logger as in the config")
     options = parser.parse_args()

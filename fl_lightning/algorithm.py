@@ -499,9 +499,9 @@ def _check_settings(method: LocalTraining) -> None:
         if value is not None:
             check_range(f"model.{name}", value, at_least=1)
             check_range(f"model.{name}", value, at_most=_MOST_STEPS)
-    check_range("model.learning_rate_decay", method.learning_rate_decay, above=0, at_most=1, hint="1 is no decay")
+    check_range("model.learning_rate_decay", method.learning_rate_decay, above=0, at_most=1, hint="1 means no decay")
     if method.clip_local_gradients is not None:
-        check_range("model.clip_local_gradients", method.clip_local_gradients, above=0, hint="null is no limit")
+        check_range("model.clip_local_gradients", method.clip_local_gradients, above=0, hint="null means no limit")
     check_choice("model.server_weighting", method.server_weighting, ServerWeighting)
     for name, kind, such_as in (("aggregation", Aggregation, "Krum()"), ("hostile", Hostile, "SignFlip()")):
         if not isinstance(value := getattr(method, name), kind | None):
@@ -514,5 +514,5 @@ def _check_personal(method: LocalTraining) -> None:
     if all(map(method.is_personal, global_tensors(method))):
         raise ValueError(
             f"model.personal is {list(method.personal)}, which leaves no weight of model.net to share: use "
-            "fl_lightning.LocalOnly to train every client alone"
+            "fl_lightning.LocalOnly to train each client by itself"
         )

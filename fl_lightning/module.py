@@ -176,7 +176,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     def join(self, federation: Site) -> None:
         for name in ("privacy", "lr_scheduler"):
             if (given := getattr(self, name)) is not None:
-                raise ValueError(f"model.{name} is {given}, but acts in the fit of a trainer alone: leave it out")
+                raise ValueError(f"model.{name} is {given}, but acts only in the fit of a trainer: leave it out")
         super().join(federation)
         self._step_optimizer = OptimizerAlone(self, self.server_optimizer).step
 

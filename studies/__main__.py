@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = _parser().parse_args(arguments)
         if given.name not in (_NEXT, *STUDIES):
-            raise ValueError(f"NAME is {given.name}, which is no study: give {_NEXT} or one of {', '.join(STUDIES)}")
+            raise ValueError(f"NAME is {given.name}, which is not a study: give {_NEXT} or one of {', '.join(STUDIES)}")
         check_range("--jobs", given.jobs, at_least=0)
         signals = _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out)
     except (ValueError, OSError) as error:
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="its page goes to FOLDER/NAME; default docs/results")
     add("--retry-failed", action="store_true", help="try runs again that failed")
     add("--data.source", metavar="SOURCE", help="how the data is read, such as image_folder; default that of the configs")
-    add("--data.root", metavar="DIR", help="where the data lies")
+    add("--data.root", metavar="DIR", help="folder of the data")
     return parser
 
 

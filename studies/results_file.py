@@ -189,7 +189,7 @@ def read_results(study: Study, path: Path) -> list[Result]:
     try:
         results = [_row(row, study.keys) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no results file of the study {study.name}, of these settings: {_CURE}") from error
+        raise ValueError(f"{path} is not a results file of the study {study.name}, of these settings: {_CURE}") from error
     declared = _declared(study)
     for result in results:
         if (result.sweep, result.command) not in declared:

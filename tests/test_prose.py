@@ -1,4 +1,4 @@
-"""Pages, docstrings and comments are plain English: stiff words for which there always is a better one stay out of them."""
+"""Pages, docstrings, comments and strings are plain English: stiff words that always have a better one stay out of them."""
 
 import ast
 import io
@@ -44,14 +44,14 @@ WORDS = {
 _STIFF = re.compile("|".join(rf"(?<![\w-])(?:{word})(?![\w-])".replace(" ", r"[\s#]+") for word in WORDS), re.IGNORECASE)
 _CURES = [(re.compile(word.replace(" ", r"[\s#]+"), re.IGNORECASE), cure) for word, cure in WORDS.items()]
 
-# Records of their time: what changed when, and the pages that runs write.
-_RECORDS = re.compile(r"CHANGELOG\.md|docs/(results|study_digits)/(.*/)?report\.md")
+# Records of their time: what changed when, the pages that runs write, and claims as they were before their runs.
+_RECORDS = re.compile(r"CHANGELOG\.md$|docs/(results|study_digits)/(.*/)?report\.md$|studies/declared/")
 
 
 def _pages() -> list[Path]:
     """All pages of the tree that are kept up to date."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
-    return [page for page in pages if not _RECORDS.fullmatch(page.relative_to(ROOT).as_posix())]
+    return [page for page in pages if not _RECORDS.match(page.relative_to(ROOT).as_posix())]
 
 
 @cache
@@ -67,7 +67,7 @@ def _rooms() -> dict[str, list[Path]]:
 
 
 def _prose(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """First lines and texts of a page, a file's docstrings and comments or a config's comments, without code and quotations."""
+    """First lines and texts of a page, of a file's docstrings, strings and comments or of a config's comments, without code."""
     if name.endswith(".md"):
         yield 1, _masked(re.sub(r"^( *)(```|~~~)[^`].*?^\1\2|^( *)```\n.*?^\3```", _blank, text, flags=re.M | re.S))
         return
@@ -75,10 +75,15 @@ def _prose(name: str, text: str) -> Iterator[tuple[int, str]]:
         yield 1, _masked(re.sub(r"^[^#\n]+", _blank, text, flags=re.M))
         return
     lines = text.splitlines(keepends=True)
-    for node in ast.walk(ast.parse(text)):
+    read: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(text)):  # breadth first: an expression before its string, a string before its parts
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            read.add(node.value)
             docstring = "".join(lines[node.lineno - 1 : node.end_lineno]).replace('"""', "   ")
             yield node.lineno, _masked(re.sub(r"^ *(>>>|\.\.\.) .*", _blank, docstring, flags=re.M))
+        elif node not in read and not _RECORDS.match(name) and " " in (string := _string(node)):
+            read.update(ast.walk(node))
+            yield node.lineno, _masked(string)
     comments: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -89,6 +94,13 @@ def _prose(name: str, text: str) -> Iterator[tuple[int, str]]:
             while line + len(block) in comments:
                 block.append(comments[line + len(block)])
             yield line, _masked("\n".join(block))
+
+
+def _string(node: ast.AST) -> str:
+    """The text of a string or an f-string, such as an error's or an option's; nothing of other code."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_string(part) or "_" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _masked(text: str) -> str:
@@ -148,6 +160,7 @@ def wants(nobody):
 
         >>> shall  # wants
     """
+    raise ValueError(f"x is {nobody}, which is no {'number'} " "alone: see `shall`")
 '''
 
 
@@ -161,7 +174,7 @@ def wants(nobody):
             ["1: 'alone'", "2: 'Kept are'", "2: 'log does not say'", "2: 'test knows'"],
         ),
         ("a.yaml", "shall: 1  # as the paper\n# has it\n", ["1: 'as the paper # has it'"]),
-        ("a.py", CODE, ["1: 'file says'", "8: 'Likewise'", "3: 'in the # place of'"]),
+        ("a.py", CODE, ["1: 'file says'", "8: 'Likewise'", "14: 'is no _'", "14: 'alone'", "3: 'in the # place of'"]),
     ],
 )
 def test_stiff_words_are_found(name, text, expected):

@@ -394,7 +394,7 @@ def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["smal", "out"], "NAME is smal, which is no study: give next or one of small"),
+        (["smal", "out"], "NAME is smal, which is not a study: give next or one of small"),
         (["small"], "the following arguments are required: OUT: python -m studies --help shows the options"),
         (
             ["small", "out", "--trainer.max_steps", "3"],
@@ -444,4 +444,4 @@ def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
     path.write_text(text.replace("max_steps 120", "max_steps 121"))
     assert "runs.csv has a run of other settings, fl-lightning fit --config digits_tce.yaml" in refused(one, two)
     path.write_text("a,b\n1,2\n")
-    assert "runs.csv is no results file of the study small, of these settings: move it away" in refused(one, two)
+    assert "runs.csv is not a results file of the study small, of these settings: move it away" in refused(one, two)

@@ -176,7 +176,7 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
         )
     if data.samples.inputs_are_whole:
         raise ValueError(
-            "data.source of the run gives whole numbers that are no images, of which there are no gradients, but the attack "
+            "data.source of the run gives whole numbers that are not images, of which there are no gradients, but the attack "
             "follows them: choose another run"
         )
     check_range("num_images", num_images, at_least=1)

@@ -156,7 +156,7 @@ def _configs(rest: Sequence[str]) -> str:
 def _no_subcommand(first: str, rest: Sequence[str]) -> str:
     names = ", ".join(SUBCOMMANDS)
     if first.startswith("-"):
-        return f"{first} stands where the subcommand must: give one of {names} first, as in fl-lightning fit {first}"
+        return f"{first} is given where the subcommand must be: give one of {names} first, as in fl-lightning fit {first}"
     cure = did_you_mean(first, SUBCOMMANDS, otherwise="fl-lightning --help says what each does")
     return f"subcommand is {first}, must be one of {names}: {cure}"
 

@@ -93,7 +93,7 @@ def check(run: Path) -> None:
     from fl_lightning.report.runs import read_run, reason, run_folders
 
     if not run.is_dir():
-        raise FileNotFoundError(f"RUN is {run}, which is no folder: give that of a run")
+        raise FileNotFoundError(f"RUN is {run}, which is not a folder: give that of a run")
     folders, faults = run_folders([run])
     for version in folders:
         try:
@@ -152,7 +152,7 @@ def watch(folder: Path, *, port: int = 8642) -> None:
     from fl_lightning.watch.watched_runs import WatchedRuns
 
     if not folder.is_dir():
-        raise FileNotFoundError(f"FOLDER is {folder}, which is no folder: give that of a run, or of many, such as runs")
+        raise FileNotFoundError(f"FOLDER is {folder}, which is not a folder: give that of a run, or of many, such as runs")
     check_range("--port", port, at_least=0, at_most=65535, hint="0 is any that is free")
     try:
         server = LiveServer(WatchedRuns(folder), port)

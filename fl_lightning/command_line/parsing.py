@@ -154,7 +154,7 @@ def _parser_line(
         if is_class and {name, parent} & {*named, key} and _comes_later(parent, name, names):
             return f"{name} is given before its class: give --{parent} first, then the options of that class"
     if named:
-        return f"{named[0]} is no option here: {_nearest(named[0], known)}"
+        return f"{named[0]} is not an option here: {_nearest(named[0], known)}"
     if not key:
         return f"{line}: --help shows the options"
     return _of_value(key, line, of_types, given, list(classes(key)))

@@ -92,7 +92,7 @@ def trainer_parser(command: str) -> CommandParser:
     parser.add_argument(
         "--weights_only",
         type=bool | None,
-        help="leave it out: a checkpoint is data alone, and false, which would run its code, is refused",
+        help="leave it out: a checkpoint holds only data, and false, which would run its code, is refused",
     )
     if command in ("validate", "test"):
         parser.add_argument("--verbose", type=bool, default=True, help="print what was measured")

@@ -117,7 +117,7 @@ def _content(path: Path, name: str) -> dict[str, Any]:
     try:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"config is {name}, which is no YAML ({' '.join(str(error).split())}): correct the file") from error
+        raise ValueError(f"config is {name}, which is not YAML ({' '.join(str(error).split())}): correct the file") from error
     except ValueError as error:
         raise ValueError(f"config is {name}, which cannot be taken ({error}): correct the file") from error
     if not isinstance(content, dict):
@@ -154,7 +154,7 @@ def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
     elif isinstance(value, dict):
         for name, part in value.items():
             if not isinstance(name, str):
-                raise ValueError(f"{key or 'the config'} has the key {name}, which is no name: correct it")
+                raise ValueError(f"{key or 'the config'} has the key {name}, which is not a name: correct it")
             full = f"{key}.{name}".lstrip(".")
             if name == "init_args":
                 yield full, part

@@ -309,7 +309,7 @@ class FederatedDataModule(LightningDataModule):
         """
         if self.tasks is not None and not self.tasks.global_model:
             raise ValueError(
-                "data.tasks has test samples for the clients' models alone: a fit logs how they do, as tasks/accuracy"
+                "data.tasks has test samples only for the clients' models: a fit logs how they do, as tasks/accuracy"
             )
         if "test" not in self.evaluation.names:
             raise ValueError("data.source has no test set: give Arrays test_inputs and test_targets")
@@ -340,7 +340,7 @@ def _check_settings(data: FederatedDataModule) -> None:
         raise ValueError(f"data.public_size is {data.public_size}, but data.tasks gives all samples to clients: set it to 0")
     check_choice("data.storage", data.storage, Storage)
     check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
-    check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 leaves the test set alone")
+    check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 changes no test sample")
     check_statistics(data.mean, data.std)
 
 

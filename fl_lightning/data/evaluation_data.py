@@ -118,7 +118,7 @@ class EvaluationData:
             ValueError: if classes do not arrive.
         """
         if self.arriving is None:
-            raise ValueError("test samples are of tasks where classes arrive alone: give data.tasks a ClassStream")
+            raise ValueError("test samples are of tasks where only classes arrive: give data.tasks a ClassStream")
         return self.arriving.test_task[self._test_indices()].to(self.samples.test.device)
 
     def _test_indices(self) -> Tensor:

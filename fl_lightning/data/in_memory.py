@@ -159,7 +159,7 @@ def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
 
 def _sized(name: str, samples: TorchDataset) -> Sized:
     if not isinstance(samples, Sized):
-        raise ValueError(f"{name} is {type(samples).__name__}, whose length nobody knows: give a dataset with indices")
+        raise ValueError(f"{name} is {type(samples).__name__}, whose length is unknown: give a dataset with indices")
     return samples
 
 

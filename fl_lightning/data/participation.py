@@ -53,7 +53,7 @@ class Participation:
         except TypeError as error:
             raise self._refusal(shorten(repr(drawn), 60), round) from error
         if not cohort and not self.sampler.may_be_empty:
-            raise self._refusal("nobody", round)
+            raise self._refusal("no client", round)
         if cohort and not 0 <= cohort[0] <= cohort[-1] < self.num_clients:
             raise self._refusal(f"client {cohort[0] if cohort[0] < 0 else cohort[-1]}", round)
         if len(set(cohort)) != len(cohort):

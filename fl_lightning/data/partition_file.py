@@ -87,11 +87,11 @@ def read_partition(path: Path) -> StoredPartition:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}, which is no JSON ({error}): give a partition file or a list of index lists") from error
+        raise ValueError(f"{name}, which is not JSON ({error}): give a partition file or a list of index lists") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         if not _are_index_lists(content):
             raise ValueError(
-                f"{name}, which holds no list of lists of integers and is no partition file: give one list a client"
+                f"{name}, which holds no list of lists of integers and is not a partition file: give one list a client"
             )
         return StoredPartition(path, content, samples=None, labels=None)
     if content.get("version") != _VERSION:

@@ -201,7 +201,7 @@ class Fixed(Partition):
             parts = self._parts()
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # such as integers that 64 bits do not hold
             raise ValueError(
-                f"data.partition.clients holds what is no list of sample indices ({error}): give one list a client"
+                f"data.partition.clients holds something that is not a list of sample indices ({error}): give one list a client"
             ) from error
         held = parts.samples
         outside = held[(held < 0) | (held >= len(labels))]

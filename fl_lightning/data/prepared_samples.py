@@ -38,7 +38,7 @@ class Preparation:
             shape = shapes(inputs)
             raise ValueError(f"data.augment is for images, but data.source gives samples of shape {shape}: leave it out")
         if mean is not None and (are_whole(inputs) or not isinstance(inputs, Tensor)):
-            kind = "whole numbers that are no images" if are_whole(inputs) else "several tensors a sample"
+            kind = "whole numbers that are not images" if are_whole(inputs) else "several tensors a sample"
             raise ValueError(
                 f"data.mean is {list(mean)}, but data.source gives {kind}: leave data.mean and data.std out, or give floats"
             )

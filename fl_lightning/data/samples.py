@@ -147,7 +147,7 @@ def _check_inputs(part: str, inputs: Tensor) -> None:
     if inputs.dtype == torch.uint8 and inputs.ndim != 4:
         raise ValueError(
             f"data.source gives {part} images of shape {shape}, must be (samples, channels, height, width): add the missing "
-            "dimension, or give what is no image as floats or, such as token ids, as int64"
+            "dimension, or give inputs other than images as floats or, such as token ids, as int64"
         )
     if inputs.dtype not in (*_FLOATS, *_WHOLE, torch.uint8, torch.bool):
         raise ValueError(
@@ -185,7 +185,7 @@ def _check_several(part: str, inputs: NetInputs) -> None:
             raise ValueError(f"data.source gives {part} inputs with {name!r} of several tensors: give one tensor a name")
         if inputs[name].dtype == torch.uint8:
             raise ValueError(
-                f"data.source gives {part} inputs with uint8 images as {name!r} beside other tensors: give them as floats, "
+                f"data.source gives {part} inputs with uint8 images as {name!r} next to other tensors: give them as floats, "
                 "normalised"
             )
 

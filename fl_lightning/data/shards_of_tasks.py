@@ -147,6 +147,6 @@ def _shards_of_task(
         if num_clients == split.num_clients:
             raise
         raise ValueError(
-            f"data.num_clients is {split.num_clients}, of whom {num_clients} share task {key + 2} of data.tasks, and for these "
-            f"alone {error}"
+            f"data.num_clients is {split.num_clients}, of whom {num_clients} share task {key + 2} of data.tasks, and only for "
+            f"these {error}"
         ) from error

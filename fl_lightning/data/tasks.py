@@ -109,7 +109,7 @@ class TaskStream(Tasks):
             raise ValueError(
                 f"data.tasks.table is {table}, but data.tasks.by is {by}: set it to superclasses, or leave the table out"
             )
-        check_range("data.tasks.classes_per_task", classes_per_task, at_least=2, hint="one class is no choice")
+        check_range("data.tasks.classes_per_task", classes_per_task, at_least=2, hint="one class leaves no choice")
         if tasks_per_client is not None:
             check_range("data.tasks.tasks_per_client", tasks_per_client, at_least=1, hint="null for all tasks")
         tasks_per_source = tasks_per_source or {}
@@ -206,7 +206,7 @@ class TaskStream(Tasks):
             )
         for name, members in tasks.items():
             if len(members) < 2:
-                raise ValueError(f"data.tasks has the task {name} with one class, must have at least two: one is no choice")
+                raise ValueError(f"data.tasks has the task {name} with one class, must have at least two: one leaves no choice")
         return tasks
 
     def _groups(self, source: str, classes: Sequence[int]) -> list[Sequence[int]]:

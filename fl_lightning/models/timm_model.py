@@ -49,7 +49,7 @@ class TimmModel(Network):
             raise ValueError(f"model.net.name is {name}, which timm cannot build ({one_line(error)}): {_CURE}") from error
         self.classifier = net.get_classifier()  # pyright: ignore[reportCallIssue]
         if not isinstance(self.classifier, nn.Module):
-            raise ValueError(f"model.net.name is {name}, whose {type(self.classifier).__name__} is no class layer: {_CURE}")
+            raise ValueError(f"model.net.name is {name}, whose {type(self.classifier).__name__} is not a class layer: {_CURE}")
         layer = next(path for path, module in net.named_modules() if module is self.classifier)
         if weights is not None and state is not None:
             load_all_but_class_layer(net, state, layer, weights)

@@ -92,7 +92,7 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tens
         try:
             return load_file(file)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{key} is {file}, which is no safetensors file ({error}): {cure}") from error
+            raise ValueError(f"{key} is {file}, which is not a safetensors file ({error}): {cure}") from error
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything in the unpickler

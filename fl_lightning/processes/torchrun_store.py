@@ -80,7 +80,7 @@ def _wait(is_over: Callable[[], bool]) -> None:
             if time.monotonic() > deadline:
                 raise ConnectionError(
                     f"rank {os.environ['RANK']} has waited {_LONGEST_START:.0f} s for another of the {num_started()} processes "
-                    "that torchrun started: see what became of it"
+                    "that torchrun started: see how it ended"
                 )
             if store.check(["failure"]):
                 raise ConnectionError(store.get("failure").decode())

@@ -142,7 +142,7 @@ def _check(name: str, tensor: NDArray, dimensions: tuple[int, ...]) -> None:
     if tensor.ndim not in dimensions or tensor.shape[1:] == (0,) or (name.startswith(_PAIRS) and tensor.shape[1] != 2):
         raise ValueError(f"{name} has shape {tensor.shape}")
     if name.endswith("cohort") and not ((tensor == np.floor(tensor)) & (tensor >= 0) & (tensor < MOST)).all():
-        raise ValueError(f"{name} holds what is no client")
+        raise ValueError(f"{name} holds something that is not a client")
 
 
 def _curve(points: dict[int, float]) -> Curve:

@@ -40,7 +40,7 @@ def check_out(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out is {out}, which is a file: give a folder")
     if out.is_dir() and any(out.iterdir()) and not (page.exists() and _GENERATOR in page.read_text(errors="replace")):
-        raise ValueError(f"--out is {out}, which holds something that is no report: give another folder")
+        raise ValueError(f"--out is {out}, which holds something other than a report: give another folder")
 
 
 def write_report(report: Report, out: Path) -> None:

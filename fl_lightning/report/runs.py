@@ -125,7 +125,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     flat = dict(flatten(config))
     for key, (fits, kind) in _EXPECTED.items():
         if key in flat and not fits(flat[key]):
-            raise ValueError(f"its config.yaml has {key} {shortened(str(flat[key]))}, which is no {kind}")
+            raise ValueError(f"its config.yaml has {key} {shortened(str(flat[key]))}, which is not a {kind}")
     if missing := [key for key in ("model", "data.source") if key not in flat]:
         raise ValueError(f"its config.yaml has no {missing[0]}")
     return flat
@@ -143,13 +143,13 @@ def _read_results(path: Path) -> dict[str, Any]:
     if not isinstance(results, dict) or type(results.get("rounds")) is not int:
         raise ValueError("its results.json is not that of a run")
     if not is_number(size := results.get("model_megabytes", 0)):
-        raise ValueError(f"its results.json has model_megabytes {shortened(str(size))}, which is no number")
+        raise ValueError(f"its results.json has model_megabytes {shortened(str(size))}, which is not a number")
     return results
 
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():  # a pipe would be waited for
-        raise ValueError(f"its {path.name} is no file")
+        raise ValueError(f"its {path.name} is not a file")
     if (size := path.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"its {path.name} has {size:,} bytes, must have at most {_MOST_BYTES:,}")
     return path.read_bytes()

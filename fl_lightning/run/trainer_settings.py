@@ -72,7 +72,7 @@ def _check_store(address: str | None) -> None:
     if not elsewhere and "MLFLOW_ALLOW_FILE_STORE" not in os.environ:
         given = "not set, which is a folder" if address is None else f"{address}, which is a folder"
         raise ValueError(
-            f"trainer.logger.tracking_uri is {given}, and MLflow wants a database or a server: such as sqlite:///mlflow.db"
+            f"trainer.logger.tracking_uri is {given}, and MLflow needs a database or a server: such as sqlite:///mlflow.db"
         )
 
 

@@ -176,7 +176,7 @@ def checked_load(path: str | os.PathLike[str], mmap: bool = False, digest: int |
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except UnpicklingError as error:  # its text advises to read code too
-        raise ValueError("it holds code or objects, not tensors and plain containers alone") from error
+        raise ValueError("it holds code or objects, not only tensors and plain containers") from error
     except Exception as error:  # torch can raise anything for broken files
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"torch cannot: {reason[:100]}") from error
@@ -232,7 +232,7 @@ def check_digest(path: str | os.PathLike[str], digest: int | None = None) -> Non
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe waits for a process that writes to it
-        raise ValueError("it is no file, but a pipe, a folder or a device")
+        raise ValueError("it is not a file, but a pipe, a folder or a device")
     with open(path, "rb", buffering=0) as file:
         yield file
 
@@ -243,7 +243,7 @@ def _digest_at_the_end(file: FileIO) -> int | None:
     if _PLAIN_END.fullmatch(end[-_PLAIN_SIZE:]):
         return None
     if (match := _DIGESTED_END.fullmatch(end)) is None:
-        raise ValueError("it is no archive that torch.save wrote, or not all of it")
+        raise ValueError("it is not an archive that torch.save wrote, or not all of it")
     return int(match[1], 16)
 
 

@@ -89,7 +89,8 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
         checkpoint = checked_load(path)
     except ValueError as error:
         raise ValueError(
-            f"{key} is {path}, which is no checkpoint that can be read ({error}): give an older one, or put it back from a copy"
+            f"{key} is {path}, which is not a checkpoint that can be read ({error}): give an older one, or put it back "
+            "from a copy"
         ) from error
     if isinstance(layout := _layout(checkpoint), int) and layout != LAYOUT:
         other, update = ("a later", "update fl-lightning, or ") if layout > LAYOUT else ("an earlier", "")
@@ -133,7 +134,7 @@ def check_whole(checkpoint: dict[str, Any]) -> None:
     """
     if absent := [name for name in _OF_FITS if name not in checkpoint]:
         raise ValueError(
-            f"ckpt_path holds weights alone (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
+            f"ckpt_path holds only weights (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
             "save_weights_only, or begin a new run from its weights with model.initial_weights"
         )
 

@@ -79,7 +79,7 @@ def _parser() -> ArgumentParser:
     add("--set", action="append", default=[], metavar="KEY=VALUES", help="a key to vary: A,B,C, or 0.001..0.1:log for a range")
     add("--seeds", default="1", metavar="SEEDS", help="how many (3 is 1, 2 and 3) or which (1,2,5); default 1")
     add("--jobs", type=int, default=1, metavar="N", help="runs at once; default 1")
-    add("--out", type=Path, metavar="FOLDER", help="where the sweep lies; default sweeps/<name of the config>")
+    add("--out", type=Path, metavar="FOLDER", help="folder of the sweep; default sweeps/<name of the config>")
     add("--search", choices=get_args(_Search), default="grid", help="all combinations, or points drawn by Optuna")
     add("--trials", type=int, metavar="N", help="points to draw with --search random or tpe")
     add("--prune", action="store_true", help="end a run whose validation accuracy is below the median of earlier ones")
@@ -104,7 +104,7 @@ def _check_options(options: Sequence[str], axes: Sequence[Axis]) -> None:
     known = [name.replace("_", "-") for name in vars(_parser().parse_args(["--config", ""]))]
     for name in sorted(given):
         if "." not in name and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
-            raise ValueError(f"--{name} is no option of a sweep: did you mean --{close[0]}?")
+            raise ValueError(f"--{name} is not an option of a sweep: did you mean --{close[0]}?")
     for key, instead in SET_BY_THE_SWEEP.items():
         if key in given:
             raise ValueError(f"--{key} is set by the sweep: give {instead}")

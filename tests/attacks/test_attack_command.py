@@ -156,7 +156,7 @@ def test_originals_and_guesses_are_paired():
         (["--ckpt_path", None, "--tv", "-0.1"], "tv is -0.1, must be at least 0"),
         (["--ckpt_path", None, "--distance", "l1"], "distance is l1: "),
         (["--ckpt_path", None, "--iterations", "many"], "iterations is many: "),
-        (["--ckpt_path", None, "--iteration", "3"], "iteration is no option here"),
+        (["--ckpt_path", None, "--iteration", "3"], "iteration is not an option here"),
         (["--ckpt_path", None, "--config", "invert_dgl.yaml"], "config is invert_dgl.yaml, neither a file here nor a bundled"),
         ([], "ckpt_path is missing: give a checkpoint, such as runs/"),
     ],
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_checkpoint(main, checkpoint):
     checkpoint.write_text("no checkpoint")
     code, _, error = main("attack", "--ckpt_path", str(checkpoint))
     assert code == 1
-    assert "which is no checkpoint that can be read" in error
+    assert "which is not a checkpoint that can be read" in error
 
 
 @pytest.mark.parametrize("name", [name for name in bundled_rows() if name.startswith("invert_")])

@@ -108,7 +108,7 @@ def test_a_run_with_it_ends_in_the_same_weights():
         ),
         (lambda: SomeClasses("digits"), "data.source.first is None and data.source.names is None: give one"),
         (lambda: SomeClasses("digits", first=10).load(Path()), "data.source.first is 10, must be between 1 and 9"),
-        (lambda: SomeClasses("digits", names=["cat"]).load(Path()), "data.source.names has cat, which is no class"),
+        (lambda: SomeClasses("digits", names=["cat"]).load(Path()), "data.source.names has cat, which is not a class"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(make, message):

@@ -49,7 +49,10 @@ def flip(path):
 
 
 SPOIL = {
-    "a bit of a checkpoint": (lambda: flip(LAST), "last.ckpt, which is no checkpoint that can be read (its bytes have changed"),
+    "a bit of a checkpoint": (
+        lambda: flip(LAST),
+        "last.ckpt, which is not a checkpoint that can be read (its bytes",
+    ),
     "a checkpoint without digest": (
         lambda: torch.save(torch.load(LAST, weights_only=True), LAST),
         "last.ckpt, which has lost the digest of its run",
@@ -80,7 +83,7 @@ def test_what_is_not_as_it_was_written_is_named(main, version, name):
     ("arguments", "says"),
     [
         ([], "RUN is missing: give the folder of a run"),
-        (["absent"], "RUN is absent, which is no folder"),
+        (["absent"], "RUN is absent, which is not a folder"),
         (["empty"], "holds no checkpoint"),
     ],
 )

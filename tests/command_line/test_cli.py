@@ -66,17 +66,17 @@ SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
         (["--model.net", "CNN2d"], "did you mean CNN2?"),
         (["--model.net", "ResNet18"], "model.net ResNet18 needs images of at least 17x17"),
         (["--model.loss", "TCE"], "there are CalibratedCrossEntropy, CrossEntropy, "),
-        (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is no option here"),
-        (["--data.alpha", "1"], "data.alpha is no option here"),
+        (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is not an option here"),
+        (["--data.alpha", "1"], "data.alpha is not an option here"),
         (["--seed_everything", "true"], "seed_everything is true: "),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),
         (["--model.optimizer.lr", "abc"], "model.optimizer.lr is abc: "),
         (["--data.num_clients", "many"], "data.num_clients is many: "),
         (["--model.engine", "fast"], "model.engine is fast: "),
-        (["--optimizer", "SGD"], "optimizer is no option here"),
+        (["--optimizer", "SGD"], "optimizer is not an option here"),
         (["--model.local_steps", "0"], "fl-lightning: error: model.local_steps is 0, must be at least 1\n"),
-        (["--trainer.max_step", "3"], "trainer.max_step is no option here"),
-        (["--callbacks.label_count.every", "3"], "callbacks.label_count.every is no option here"),
+        (["--trainer.max_step", "3"], "trainer.max_step is not an option here"),
+        (["--callbacks.label_count.every", "3"], "callbacks.label_count.every is not an option here"),
         (["--model.optimizer.lr", "1e30", *NO_PICTURES], "no client sent a finite update in 10 rounds in a row"),
     ],
 )
@@ -161,10 +161,10 @@ def test_printed_configs_parse_again(main, tmp_path, name):
         ("local_steps: 3", "local_steps: three", "model.local_steps is three: "),
         ("TruncatedCrossEntropy", "TruncatedCrossEntrop", "did you mean TruncatedCrossEntropy?"),
         ("fl_lightning.FedAvg", "fl_lightning.FedAvgg", "model is fl_lightning.FedAvgg: "),
-        ("num_clients: 20", "num_client: 20", "data.num_client is no option here"),
+        ("num_clients: 20", "num_client: 20", "data.num_client is not an option here"),
         ("num_clients: 20", "num_clients:", "data.num_clients is None, must be at least 1"),
         ("alpha: 0.1", "alpha: abc", "data.partition.alpha is abc: "),
-        ("num_clients: 20", "num_clients: [", "config is mine.yaml, which is no YAML"),
+        ("num_clients: 20", "num_clients: [", "config is mine.yaml, which is not YAML"),
     ],
 )
 def test_a_mistake_in_a_config_is_one_line(main, tmp_path, old, new, message):
@@ -401,7 +401,7 @@ def test_a_file_that_is_no_checkpoint_is_named(main, tmp_path):
     (tmp_path / "bad.ckpt").write_bytes(b"garbage")
     code, _, error = main(*DIGITS, "--ckpt_path", str(tmp_path / "bad.ckpt"))
     assert code != 0
-    assert "bad.ckpt, which is no checkpoint that can be read" in error
+    assert "bad.ckpt, which is not a checkpoint that can be read" in error
     assert error.count("\n") == 1
 
 

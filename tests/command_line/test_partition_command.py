@@ -100,7 +100,7 @@ def test_many_clients_are_drawn_too(main, tmp_path):
         (["--data.partition", "Classes", "--data.partition.classes_per_client", "11"], "must be between 1 and 10: so many"),
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and 1,437"),
         ([*FIXED], "data.partition.clients is partition.json, which does not exist"),
-        (["--data.num_client", "3"], "data.num_client is no option here"),
+        (["--data.num_client", "3"], "data.num_client is not an option here"),
         (["--seed_everything", "true"], "seed_everything is true: "),
     ],
 )

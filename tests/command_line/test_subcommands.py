@@ -99,7 +99,7 @@ def test_the_version_is_that_of_the_package():
     [
         (["validat"], f"subcommand is validat, must be one of {', '.join(SUBCOMMANDS)}: did you mean validate?"),
         (["xyz", "--config", "a.yaml"], "fl-lightning --help says what each does"),
-        (["--config", "a.yaml", "fit"], "--config stands where the subcommand must"),
+        (["--config", "a.yaml", "fit"], "--config is given where the subcommand must be"),
         (["configs", "mine"], "config is mine, neither a file here nor a bundled config: fl-lightning configs lists them"),
         (["configs", "cifar10_tce.yaml", "mine"], "configs takes one name, but cifar10_tce.yaml mine is given"),
         (["report"], "RUNS are missing: give folders of runs"),
@@ -265,4 +265,4 @@ def test_the_help_says_what_weights_only_may_be(main):
     code, out, _ = main("fit", "--help")
     assert code == 0
     assert "use weights_only=False" not in " ".join(out.split())
-    assert "a checkpoint is data alone" in " ".join(out.split())
+    assert "a checkpoint holds only data" in " ".join(out.split())

@@ -237,8 +237,8 @@ CONFIGS = [
     ("data: {num_client: 3}", "data.num_client", "did you mean data.num_clients?"),
     ("model: {init_args: {local_step: 3}}", "model.local_step", "did you mean model.local_steps?"),
     ("trainr: {max_steps: 3}", "trainr.max_steps", "did you mean trainer.max_steps?"),
-    ("1: 2", "the key 1", "no name"),
-    ("data: {1: 2}", "data has the key 1", "no name"),
+    ("1: 2", "the key 1", "not a name"),
+    ("data: {1: 2}", "data has the key 1", "not a name"),
     ("x: &a {b: *a}", "config is mine.yaml", "part of itself"),
     (
         "a: &a [x]\n" + "\n".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in pairwise("abcdefghijkl")),
@@ -254,7 +254,7 @@ CONFIGS = [
     ("x: " + "y" * 5_000_000, "config is mine.yaml", "characters"),
     ("base: mine.yaml", "config is mine.yaml", "based on itself"),
     ("base: 3", "base in mine.yaml", "must be the name"),
-    ("data: [", "config is mine.yaml", "no YAML"),
+    ("data: [", "config is mine.yaml", "not YAML"),
 ]
 
 

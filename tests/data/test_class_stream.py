@@ -248,7 +248,7 @@ def test_partitions_and_sources_that_do_not_fit_are_refused():
             ClassStream().stream(dataset(), split(2, partition), 0.0)
     with pytest.raises(ValueError, match=r"^data.num_clients is 500, must be between 1 and 200: so many samples there are$"):
         ClassStream(num_tasks=3).stream(dataset(), split(500), 0.0)
-    few = r"^data.num_clients is 500, of whom 250 share task 2 of data.tasks, and for these alone data.num_clients is 250, "
+    few = r"^data.num_clients is 500, of whom 250 share task 2 of data.tasks, and only for these data.num_clients is 250, "
     with pytest.raises(ValueError, match=few):
         ClassStream(classes=[list("abcde"), ["f"]], moving=0.5).stream(dataset(), split(500), 0.0)
     with pytest.raises(ValueError, match=r"^data.tasks is DomainStream, but data.source is one domain: give a Joined source$"):

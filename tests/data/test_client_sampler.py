@@ -78,7 +78,7 @@ def test_cohorts_of_a_users_sampler_come_as_ascending_whole_numbers():
         ({"client_sampler": Draws([5, 2, 5])}, "data.client_sampler Draws names client 5 twice in round 1, must name clients"),
         (
             {"client_sampler": Draws([])},
-            "data.client_sampler Draws names nobody in round 1, must name clients between 0 and 6",
+            "data.client_sampler Draws names no client in round 1, must name clients between 0 and 6",
         ),
         ({"client_sampler": Draws(None)}, "data.client_sampler Draws names None in round 1, must name clients between 0"),
         ({"client_sampler": Draws(3)}, "data.client_sampler Draws names 3 in round 1, must name clients between 0 and 6"),

@@ -576,7 +576,7 @@ def test_training_loader_counts_rounds_from_the_trainer():
         ({"cohorts": [[0, 1], [100]]}, r"data\.cohorts names client 100 in round 2, must name clients between 0 and 99"),
         ({"cohorts": [[0, -1]]}, r"data\.cohorts names client -1 in round 1, must"),
         ({"cohorts": [[3, 3]]}, r"data\.cohorts names client 3 twice in round 1, .*each once"),
-        ({"cohorts": [[]]}, r"data\.cohorts names nobody in round 1, .*at least one"),
+        ({"cohorts": [[]]}, r"data\.cohorts names no client in round 1, .*at least one"),
         (
             {"public_size": 10, "tasks": ClassStream()},
             r"^data\.public_size is 10, but data\.tasks gives all samples to clients: set it to 0$",

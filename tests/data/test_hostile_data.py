@@ -91,7 +91,7 @@ ARCHIVES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "inputs that are text": ({"inputs": np.array([["a"]] * 4)}, "<U1"),
     "inputs that are dates": ({"inputs": np.zeros(4, "M8[s]")}, r"datetime64|<M8"),
     "inputs that are records": ({"inputs": np.zeros(4, [("a", "f4"), ("b", "i4")])}, "inputs of type"),
-    "inputs that are pickled": ({"inputs": np.array([[1.0], None, 2, 3], dtype=object)}, "no archive of plain arrays"),
+    "inputs that are pickled": ({"inputs": np.array([[1.0], None, 2, 3], dtype=object)}, "not an archive of plain arrays"),
     "test inputs that are complex": ({"test_inputs": INPUTS + 1j, "test_targets": TARGETS}, "complex"),
     "inputs without a dimension": ({"inputs": np.float32(1)}, r"inputs of shape \(\)"),
     "samples without a value": ({"inputs": INPUTS[:, :0]}, r"shape \(4, 0\)"),
@@ -166,7 +166,7 @@ def archive_that_claims_a_little_more(folder: Path) -> Settings:
     return archive_with_header(folder / "a.npz", (4, 1, 8, 8), bytes(255))
 
 
-@case("a.npz.*no archive")
+@case("a.npz.*not an archive")
 def archive_with_a_negative_shape(folder: Path) -> Settings:
     return archive_with_header(folder / "a.npz", (-4, 1, 8, 8), bytes(256))
 
@@ -188,7 +188,7 @@ def archive_that_is_a_folder(folder: Path) -> Settings:
     return {"source": str(folder / "a.npz")}
 
 
-@case("a.npz.*no archive of plain arrays")
+@case("a.npz.*not an archive of plain arrays")
 def archive_that_is_a_pickle(folder: Path) -> Settings:
     import pickle
 
@@ -246,7 +246,7 @@ def link_to_itself(folder: Path) -> Settings:
     return in_folders(folder / "img")
 
 
-@case("cat/all.*is a link to a folder that it lies in")
+@case("cat/all.*is a link to a folder that contains it")
 def link_to_a_folder_above(folder: Path) -> Settings:
     (images(folder) / "cat" / "all").symlink_to(folder / "img")
     return in_folders(folder / "img")
@@ -375,18 +375,18 @@ def indexed(folder: Path, content: str | bytes) -> Settings:
 
 GOOD = "path,label\ncat/0.png,cat\ndog/0.png,dog\n"
 INDICES: dict[str, tuple[str | bytes, str]] = {
-    "path that leaves the root": (GOOD + "../outside.png,cat\n", "line 4: ../outside.png lies outside of data.root"),
-    "path that leaves the root deep within": (GOOD + "cat/../../outside.png,cat\n", "line 4: .* lies outside of data.root"),
-    "absolute path out of the root": (GOOD + "{folder}/outside.png,cat\n", "line 4: .*outside.png lies outside of data.root"),
-    "the system's files": (GOOD + "/etc/passwd,cat\n", "line 4: /etc/passwd lies outside of data.root"),
-    "one file under one name twice": (GOOD + "cat/0.png,dog\n", "line 4: cat/0.png stands in line 2 too"),
+    "path that leaves the root": (GOOD + "../outside.png,cat\n", "line 4: ../outside.png is outside data.root"),
+    "path that leaves the root deep within": (GOOD + "cat/../../outside.png,cat\n", "line 4: .* is outside data.root"),
+    "absolute path out of the root": (GOOD + "{folder}/outside.png,cat\n", "line 4: .*outside.png is outside data.root"),
+    "the system's files": (GOOD + "/etc/passwd,cat\n", "line 4: /etc/passwd is outside data.root"),
+    "one file under one name twice": (GOOD + "cat/0.png,dog\n", "line 4: cat/0.png is in line 2 too"),
     "one file under two names": (GOOD + "./cat/0.png,dog\n", "line 4: ./cat/0.png .*line 2 too"),
     "one file by a detour": (GOOD + "dog/../cat/0.png,dog\n", "line 4: .*line 2 too"),
     "one file by its absolute path": (GOOD + "{root}/cat/0.png,dog\n", "line 4: .*line 2 too"),
-    "folder for an image": (GOOD + "cat,cat\n", "line 4: cat is no file under data.root"),
-    "image that is missing": (GOOD + "cat/9.png,cat\n", "line 4: cat/9.png is no file under data.root"),
+    "folder for an image": (GOOD + "cat,cat\n", "line 4: cat is not a file under data.root"),
+    "image that is missing": (GOOD + "cat/9.png,cat\n", "line 4: cat/9.png is not a file under data.root"),
     "path with a zero byte": (GOOD.encode() + b"cat/\x000.png,cat\n", "line 4"),
-    "two columns of one name": ("path,label,label\ncat/0.png,cat,dog\n", "label stands there twice"),
+    "two columns of one name": ("path,label,label\ncat/0.png,cat,dog\n", "label is there twice"),
     "column nobody knows": ("path,label,weight\ncat/0.png,cat,1\n", "weight is not known"),
     "row that is too short": (GOOD + "cat/1.png\n", "line 4: 1 values for the 2 columns"),
     "no header": ("cat/0.png,cat\n", "the column path is missing"),
@@ -409,14 +409,14 @@ def test_index_is_refused(name, tmp_path, bounded):
     ends_in_one_line(lambda: indexed(tmp_path, content), message)
 
 
-@case("line 5: linked/0.png stands in line 2 too")
+@case("line 5: linked/0.png is in line 2 too")
 def index_that_names_a_file_by_a_linked_folder(folder: Path) -> Settings:
     settings = indexed(folder, GOOD + "cat/1.png,cat\nlinked/0.png,dog\n")
     (folder / "img" / "linked").symlink_to("cat")
     return settings
 
 
-@case("line 4: dog/same.png stands in line 2 too")
+@case("line 4: dog/same.png is in line 2 too")
 def index_that_names_a_file_by_a_link(folder: Path) -> Settings:
     settings = indexed(folder, GOOD + "dog/same.png,dog\n")
     (folder / "img" / "dog" / "same.png").symlink_to("../cat/0.png")
@@ -431,7 +431,7 @@ def index_that_is_a_pipe(folder: Path) -> Settings:
     return settings
 
 
-@case("cat/pipe.png is no file under data.root")
+@case("cat/pipe.png is not a file under data.root")
 def index_that_names_a_pipe(folder: Path) -> Settings:
     settings = indexed(folder, GOOD + "cat/pipe.png,cat\n")
     os.mkfifo(folder / "img" / "cat" / "pipe.png")
@@ -469,10 +469,10 @@ LEAF_USERS: dict[str, tuple[dict[str, Any], str]] = {
     "label that is missing": ({"x": USER["x"], "y": [0]}, "2 samples and 1 labels"),
     "values that are text": ({"x": [["0", "1"], ["2", "3"]], "y": [0, 1]}, "values of type <U1"),
     "values that are nothing": ({"x": [[None, 1], [2, 3]], "y": [0, 1]}, "user c"),
-    "value that is no number": ({"x": [[float("nan"), 1], [2, 3]], "y": [0, 1]}, "no finite number"),
-    "value that is infinite": ({"x": [[float("inf"), 1], [2, 3]], "y": [0, 1]}, "no finite number"),
-    "value beyond float32": ({"x": [[1e300, 1], [2, 3]], "y": [0, 1]}, "no finite number|float32"),
-    "rows of two lengths": ({"x": [[0.0], [1.0, 0.25]], "y": [0, 1]}, "no vectors of one length"),
+    "value that is no number": ({"x": [[float("nan"), 1], [2, 3]], "y": [0, 1]}, "not a finite number"),
+    "value that is infinite": ({"x": [[float("inf"), 1], [2, 3]], "y": [0, 1]}, "not a finite number"),
+    "value beyond float32": ({"x": [[1e300, 1], [2, 3]], "y": [0, 1]}, "not a finite number of 32 bits"),
+    "rows of two lengths": ({"x": [[0.0], [1.0, 0.25]], "y": [0, 1]}, "not vectors of one length"),
     "rows longer than others'": ({"x": [[0.0, 1.0, 2.0]], "y": [0]}, "samples of 2 values, user c of 3"),
     "no sample": ({"x": [], "y": []}, "0 samples"),
     "samples nested deeper": ({"x": [[[0.0]], [[1.0]]], "y": [0, 1]}, r"shape \(2, 1, 1\)"),
@@ -488,22 +488,22 @@ def test_user_of_leaf_is_refused(name, tmp_path, bounded):
 
 
 LEAF_FILES: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "no JSON file of LEAF"),
-    "cut off": ('{"users": ["a"], "user_data": {"a"', "no JSON file of LEAF"),
-    "list": ("[]", "no JSON file of LEAF"),
-    "number": ("3", "no JSON file of LEAF"),
-    "brackets without end": ("[" * 100_000, "no JSON file of LEAF"),
-    "no UTF-8": (b'{"users": ["\xe9"]}', "no JSON file of LEAF"),
-    "number of 5000 digits": ('{"users": [' + "9" * 5000 + "]}", "no JSON file of LEAF"),
-    "no users": ('{"user_data": {}}', "no JSON file of LEAF"),
-    "user without data": ('{"users": ["a", "z"], "user_data": {"a": {"x": [[0.5]], "y": [0]}}}', "no JSON file of LEAF.*z"),
-    "user that is a list": ('{"users": [["a"]], "user_data": {"a": {"x": [[0.5]], "y": [0]}}}', "no JSON file of LEAF"),
-    "users that are no list": ('{"users": 3, "user_data": {}}', "no JSON file of LEAF"),
+    "nothing": ("", "not a JSON file of LEAF"),
+    "cut off": ('{"users": ["a"], "user_data": {"a"', "not a JSON file of LEAF"),
+    "list": ("[]", "not a JSON file of LEAF"),
+    "number": ("3", "not a JSON file of LEAF"),
+    "brackets without end": ("[" * 100_000, "not a JSON file of LEAF"),
+    "no UTF-8": (b'{"users": ["\xe9"]}', "not a JSON file of LEAF"),
+    "number of 5000 digits": ('{"users": [' + "9" * 5000 + "]}", "not a JSON file of LEAF"),
+    "no users": ('{"user_data": {}}', "not a JSON file of LEAF"),
+    "user without data": ('{"users": ["a", "z"], "user_data": {"a": {"x": [[0.5]], "y": [0]}}}', "not a JSON file of LEAF.*z"),
+    "user that is a list": ('{"users": [["a"]], "user_data": {"a": {"x": [[0.5]], "y": [0]}}}', "not a JSON file of LEAF"),
+    "users that are no list": ('{"users": 3, "user_data": {}}', "not a JSON file of LEAF"),
     "samples that are no list": ('{"users": ["a"], "user_data": {"a": {"x": 3, "y": 4}}}', "user a labels of type int64"),
     "nobody": ('{"users": [], "num_samples": [], "user_data": {}}', "name no user"),
     "user that stands twice": (
         json.dumps({"users": ["a", "a"], "num_samples": [2, 2], "user_data": {"a": USER}}),
-        "user a stands twice",
+        "user a is twice",
     ),
     "count of samples that lies": (
         json.dumps({"users": ["a"], "num_samples": [10**12], "user_data": {"a": USER}}),
@@ -547,13 +547,13 @@ def link_among_files_of_leaf(folder: Path) -> Settings:
 # Sources of sources, partitions, sizes ------------------------------------------------------------------------------------
 
 
-@case("super.csv, line 2: 10 is no class")
+@case("super.csv, line 2: 10 is not a class")
 def superclass_of_a_class_that_is_not(folder: Path) -> Settings:
     (folder / "super.csv").write_text("class,superclass\n10,odd\n")
     return {"source": Superclasses("digits", str(folder / "super.csv"))}
 
 
-@case("super.csv, line 3: 0 stands in line 2 too")
+@case("super.csv, line 3: 0 is in line 2 too")
 def superclasses_of_one_class(folder: Path) -> Settings:
     (folder / "super.csv").write_text("class,superclass\n0,even\n0,odd\n")
     return {"source": Superclasses("digits", str(folder / "super.csv"))}
@@ -584,15 +584,15 @@ def partition_of(folder: Path, content: str) -> Settings:
 
 
 PARTITIONS: dict[str, tuple[str, str]] = {
-    "nothing": ("", "p.json, which is no JSON"),
-    "brackets without end": ("[" * 100_000, "p.json, which is no JSON"),
+    "nothing": ("", "p.json, which is not JSON"),
+    "brackets without end": ("[" * 100_000, "p.json, which is not JSON"),
     "number": ("7", "p.json, which holds no list of lists"),
     "names": ('[["a"], ["b"]]', "p.json, which holds no list of lists"),
     "fractions": ("[[0.5], [1]]", "p.json, which holds no list of lists"),
     "truth values": ("[[true], [false]]", "p.json, which holds no list of lists"),
     "negative index": ("[[0], [-1]]", "names sample -1"),
     "index of 2^40": (f"[[0], [{1 << 40}]]", f"names sample {1 << 40}"),
-    "index of 2^70": (f"[[0], [{1 << 70}]]", "no list of sample indices"),
+    "index of 2^70": (f"[[0], [{1 << 70}]]", "not a list of sample indices"),
     "index of two clients": ("[[0, 1], [1, 2]]", "names sample 1 more than once"),
     "client without samples": ("[[0], []]", "gives client 1 no sample"),
     "another number of clients": ("[[0], [1], [2]]", "data.num_clients is 2"),

@@ -160,7 +160,7 @@ class Endless(IterableDataset):
         (Pairs((X[0], 0), ({"input_ids": X[0]}, 1)), r"train\[1\] is a pair of dict and int"),
         (Pairs((X[0], 0), (X[0, :1], 1)), r"train has inputs of the shapes \[\(1,\), \(2,\)\], must be of one"),
         (Pairs(), "train has no sample"),
-        (Endless(), "train is Endless, whose length nobody knows"),
+        (Endless(), "train is Endless, whose length is unknown"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
@@ -179,7 +179,7 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
     [
         ({"inputs": {}}, "training inputs without a tensor"),
         ({"inputs": {"ids": TOKENS}}, "inputs 'ids'"),
-        ({"inputs": {**TOKENS, "pixels": torch.zeros(2, 1, 2, 2).byte()}}, "uint8 images as 'pixels' beside other tensors"),
+        ({"inputs": {**TOKENS, "pixels": torch.zeros(2, 1, 2, 2).byte()}}, "uint8 images as 'pixels' next to other tensors"),
         ({"inputs": {**TOKENS, "more": torch.zeros(3, 1)}}, "3 training inputs and 2 targets"),
         ({"test_inputs": TOKENS["input_ids"]}, r"training inputs of shape \{'input_ids': \(3,\).* and test inputs of \(3,\)"),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
@@ -248,7 +248,7 @@ def test_pairs_of_dicts_become_one_batch():
             r"training targets of shape \(5, 3\), must be \(samples,\): give the index of one class for each sample, or",
         ),
         (torch.eye(3)[Y].bool(), r"training targets of shape \(5, 3\), must be \(samples,\): give the index"),
-        ([[0], [1], [0, 2], [1], [2]], "has targets that are no array .*: give all samples one shape$"),
+        ([[0], [1], [0, 2], [1], [2]], "has targets that are not an array .*: give all samples one shape$"),
         (
             Y.float(),
             "has targets of type torch.float32, must be whole numbers .* the objective Regression",

@@ -154,7 +154,7 @@ def test_a_sample_twice_and_outside_are_refused_in_files_too(file):
     for index, message in (
         (clients[0]["indices"][0], "more than once"),
         (400, "must be between 0 and 399"),
-        (10**30, "no list of sample indices"),
+        (10**30, "not a list of sample indices"),
     ):
         clients[1]["indices"][0] = index
         with pytest.raises(ValueError, match=message):
@@ -200,7 +200,7 @@ def test_fixed_names_a_file_that_is_no_json(tmp_path, text):
     """Empty, cut off, another format, bytes that are no text: key, path and what to give."""
     path = tmp_path / "clients.json"
     path.write_bytes(text.encode("latin1"))
-    with pytest.raises(ValueError, match=rf"data.partition.clients is {path}, which is no JSON .*list of index lists"):
+    with pytest.raises(ValueError, match=rf"data.partition.clients is {path}, which is not JSON .*list of index lists"):
         Fixed(str(path))
 
 

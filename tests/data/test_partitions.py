@@ -193,7 +193,7 @@ def test_fixed_names_indices_outside_the_data(index):
 @pytest.mark.parametrize("index", [2**63, -(10**30)])
 def test_fixed_names_indices_that_no_integer_holds(index):
     """Beyond 64 bits: one line that says whose fault it is."""
-    with pytest.raises(ValueError, match=r"data.partition.clients holds what is no list of sample indices"):
+    with pytest.raises(ValueError, match=r"data.partition.clients holds something that is not a list of sample indices"):
         Fixed([[0, 1], [index]])(LABELS, 2, 0)
 
 

@@ -231,7 +231,7 @@ def test_without_tasks_there_are_no_streams():
             {"table": "mine.csv"},
             "data.tasks.table is mine.csv, but data.tasks.by is classes: set it to superclasses, or leave the table out",
         ),
-        ({"classes_per_task": 1}, "data.tasks.classes_per_task is 1, must be at least 2: one class is no choice"),
+        ({"classes_per_task": 1}, "data.tasks.classes_per_task is 1, must be at least 2: one class leaves no choice"),
         (
             {"tasks_per_source": {"x": 2}},
             "data.tasks.tasks_per_source is {'x': 2}, but data.tasks.by is classes: set it to sources, or leave "
@@ -324,4 +324,4 @@ def test_a_superclass_of_one_class_is_refused(tmp_path):
     table.write_text("class,superclass\na,one\nb,two\nc,two\nd,two\ne,two\nf,two\n")
     with pytest.raises(ValueError) as error:
         TaskStream(by="superclasses", table=str(table)).partition(numbered(), 2, seed=0)
-    assert str(error.value) == "data.tasks has the task one with one class, must have at least two: one is no choice"
+    assert str(error.value) == "data.tasks has the task one with one class, must have at least two: one leaves no choice"

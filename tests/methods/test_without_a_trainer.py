@@ -95,5 +95,5 @@ def test_whole_numbers_at_a_site_are_refused_by_fedreg(tiny):
 def test_what_a_trainer_alone_carries_out_is_refused(tiny, name, given):
     """Noise and schedules would silently be left out."""
     method = FedAvg(tiny.new_net(), **{name: given})
-    with pytest.raises(ValueError, match=f"^model.{name} is .*, but acts in the fit of a trainer alone: leave it out$"):
+    with pytest.raises(ValueError, match=f"^model.{name} is .*, but acts only in the fit of a trainer: leave it out$"):
         method.join(tiny.data)

@@ -224,7 +224,7 @@ def test_initial_weights_never_run_code(tmp_path):
     """A pickle of objects is refused, and so is a file that is no safetensors."""
     torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
     (tmp_path / "net.safetensors").write_bytes(b"no")
-    for name, message in (("net.pt", "holds code or objects"), ("net.safetensors", "no safetensors file")):
+    for name, message in (("net.pt", "holds code or objects"), ("net.safetensors", "not a safetensors file")):
         with pytest.raises(ValueError, match=rf"model.initial_weights is .*{name}.*{message}"):
             fitted(FedAvg(MLP, initial_weights=str(tmp_path / name)), federation("vit"))
 

@@ -483,7 +483,7 @@ DP = ["fit", "--config", "digits_tce.yaml", "--model.privacy", "DPSGD", "--model
         (["1", "--model.privacy.delta", "1"], "model.privacy.delta is 1.0, must be above 0 and below 1"),
         (["1", "--model.engine", "captured"], "model.engine is captured, but DP-SGD clips sample by sample"),
         (["1", "--trainer.precision", "bf16-mixed"], "trainer.precision is bf16-mixed, but DP-SGD takes norms"),
-        (["1", "--model.privacy.sigma", "1"], "model.privacy.sigma is no option here"),
+        (["1", "--model.privacy.sigma", "1"], "model.privacy.sigma is not an option here"),
         (
             ["1", "--model.privacy", "DPSDG"],
             "did you mean DPSGD?",

@@ -124,7 +124,7 @@ def test_a_folder_of_something_else_is_left_alone(write_run, main, tmp_path):
     code, _, err = main("report", "runs", "--out", "mine")
     assert (code, err) == (
         1,
-        "fl-lightning: error: --out is mine, which holds something that is no report: give another folder\n",
+        "fl-lightning: error: --out is mine, which holds something other than a report: give another folder\n",
     )
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["report.html"]
     (tmp_path / "file").write_text("")
@@ -137,7 +137,7 @@ def test_a_folder_of_something_else_is_left_alone(write_run, main, tmp_path):
         (["gone"], "RUNS has gone, which is not a folder"),
         (["runs", "--target", "90"], "--target is 90.0, must be above 0 and at most 1"),
         (["runs", "--baseline", "TCE"], "--baseline is TCE, must be one of: FedAvg"),
-        (["runs", "--metrics", "x"], "metrics is no option here"),
+        (["runs", "--metrics", "x"], "metrics is not an option here"),
         (["runs", "--rounds", "few"], "rounds"),
         ([], "runs"),
     ],

@@ -61,7 +61,7 @@ def test_weights_and_buffers_and_nothing_else_are_taken(fit, toy_data, tmp_path)
     ("path", "options", "message"),
     [
         ("nowhere.ckpt", "", "model.initial_weights is nowhere.ckpt, which does not exist"),
-        ("garbage.ckpt", "", "model.initial_weights is garbage.ckpt, which is no checkpoint"),
+        ("garbage.ckpt", "", "model.initial_weights is garbage.ckpt, which is not a checkpoint"),
         (None, "--model.net.hidden [16]", "model.initial_weights holds another net: "),
     ],
 )

@@ -240,7 +240,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")
     (tmp_path / "folder.pt").mkdir()
     for name in ("pipe.pt", "folder.pt"):
-        with pytest.raises(ValueError, match="it is no file, but a pipe, a folder or a device"):
+        with pytest.raises(ValueError, match="it is not a file, but a pipe, a folder or a device"):
             checked_load(tmp_path / name)
 
 

@@ -60,11 +60,11 @@ def test_a_flipped_bit_of_a_weight_is_named_by_every_reader(main, digits):
         rounds = ["--trainer.max_steps", "3"] if command == "fit" else []
         code, _, error = main(command, *DIGITS, *rounds, "--ckpt_path", "last")
         assert code == 1
-        assert "last.ckpt, which is no checkpoint that can be read (its bytes have changed since they" in one_line(error)
+        assert "last.ckpt, which is not a checkpoint that can be read (its bytes have changed since they" in one_line(error)
         assert "give an older one" in error
     code, _, error = main("attack", "--ckpt_path", str(LAST))
     assert code == 1
-    assert "last.ckpt, which is no checkpoint that can be read (its bytes have changed" in one_line(error)
+    assert "last.ckpt, which is not a checkpoint that can be read (its bytes have changed" in one_line(error)
 
 
 def test_a_flipped_bit_of_a_clients_state_is_named(main):
@@ -135,15 +135,15 @@ def with_values(path, **values):
 
 
 SPOILT = {
-    "empty": (partial(cut, length=0), "no archive that torch.save wrote, or not all of it"),
-    "one byte": (partial(cut, length=1), "no archive that torch.save wrote, or not all of it"),
-    "half": (partial(cut, length=3000), "no archive that torch.save wrote, or not all of it"),
-    "without its end": (partial(cut, length=-10), "no archive that torch.save wrote, or not all of it"),
-    "text": (lambda path: path.write_text("weights: 3\n" * 100), "no archive that torch.save wrote, or not all of it"),
-    "a pickle": (lambda path: path.write_bytes(b"\x80\x02]q\x00."), "no archive that torch.save wrote, or not all of it"),
+    "empty": (partial(cut, length=0), "not an archive that torch.save wrote, or not all of it"),
+    "one byte": (partial(cut, length=1), "not an archive that torch.save wrote, or not all of it"),
+    "half": (partial(cut, length=3000), "not an archive that torch.save wrote, or not all of it"),
+    "without its end": (partial(cut, length=-10), "not an archive that torch.save wrote, or not all of it"),
+    "text": (lambda path: path.write_text("weights: 3\n" * 100), "not an archive that torch.save wrote, or not all of it"),
+    "a pickle": (lambda path: path.write_bytes(b"\x80\x02]q\x00."), "not an archive that torch.save wrote, or not all of it"),
     "of the old format": (
         lambda path: torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False),
-        "no archive that torch.save wrote, or not all of it",
+        "not an archive that torch.save wrote, or not all of it",
     ),
     "a list": (lambda path: torch.save([1], path), "no run of fl-lightning wrote (it holds a list)"),
     "a tensor": (lambda path: torch.save(torch.ones(2), path), "no run of fl-lightning wrote (it holds a Tensor)"),
@@ -207,7 +207,7 @@ def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_
     trainer.test(method, datamodule=data, ckpt_path=tmp_path / "weights.ckpt", verbose=False)
     again = FedAvg.load_from_checkpoint(tmp_path / "weights.ckpt", net=torch.nn.Linear(4, 3))
     assert torch.equal(again.net.weight, net.weight)
-    with pytest.raises(ValueError, match=r"ckpt_path holds weights alone \(it lacks callbacks\), from which no fit can go on"):
+    with pytest.raises(ValueError, match=r"ckpt_path holds only weights \(it lacks callbacks\), from which no fit can go on"):
         fit(FedAvg(net), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "weights.ckpt")
 
 

@@ -482,7 +482,7 @@ def test_a_pipe_in_the_place_of_a_state_is_not_waited_for(tmp_path):
     path.unlink()
     os.mkfifo(path)
     for use in (partial(states.read, 3), states.checkpoint):
-        with pytest.raises(ValueError, match=r"client 3 from round 7, cannot be read \(it is no file, but a pipe"):
+        with pytest.raises(ValueError, match=r"client 3 from round 7, cannot be read \(it is not a file, but a pipe"):
             use()
 
 

@@ -225,7 +225,7 @@ def test_a_browser_that_leaves_is_no_error(server, get, capsys):
     ("arguments", "says"),
     [
         ((), "FOLDER is missing: give that of a run, or of many, as in fl-lightning watch runs"),
-        (("nowhere",), "FOLDER is nowhere, which is no folder"),
+        (("nowhere",), "FOLDER is nowhere, which is not a folder"),
         ((".", "--port", "70000"), "--port is 70000, must be between 0 and 65,535: 0 is any that is free"),
         ((".", "--port", "x"), "port"),
         ((".", "--host", "0.0.0.0"), "host"),

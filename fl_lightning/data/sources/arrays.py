@@ -56,7 +56,7 @@ class Arrays(Source):
     ) -> None:
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
-            raise ValueError(f"data.source Arrays has {given} alone: give test_inputs and test_targets, or neither")
+            raise ValueError(f"data.source Arrays has only {given}: give test_inputs and test_targets, or neither")
         if classes is None and objective.tells_classes and _are_names(targets):
             classes = sorted(label for label in set(np.asarray(targets).tolist()) if isinstance(label, str))
 
@@ -112,7 +112,7 @@ class Npz(Source):
         except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
-                f"data.source is {self.path}, which is no archive of plain arrays ({reason}): save it anew"
+                f"data.source is {self.path}, which is not an archive of plain arrays ({reason}): save it anew"
             ) from error
         for name, other in _NAMES.items():
             if name in arrays and other in arrays:
@@ -204,7 +204,7 @@ def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
     number = {str(known): position for position, known in enumerate(classes or ())}
     names = np.asarray(targets).tolist()
     if unknown := [label for label in names if not isinstance(label, str) or label not in number]:
-        raise ValueError(f"data.source has {name} {unknown[0]!r}, which is no class: the classes are {', '.join(number)}")
+        raise ValueError(f"data.source has {name} {unknown[0]!r}, which is not a class: the classes are {', '.join(number)}")
     return torch.tensor([number[label] for label in names], dtype=torch.int64)
 
 
@@ -237,7 +237,7 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as error:  # lists of different lengths
-        raise ValueError(f"data.source has {name} that are no array ({error}): give all samples one shape") from error
+        raise ValueError(f"data.source has {name} that are not an array ({error}): give all samples one shape") from error
 
 
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:

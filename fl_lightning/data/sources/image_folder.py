@@ -83,7 +83,7 @@ def _in_folders(root: Path) -> tuple[dict[str, ListedImages], tuple[str, ...]]:
         missing = root / ("test" if there == ["train"] else "train")
         raise FileNotFoundError(
             f"data.root is {root}, but the folder {missing} does not exist: image_folder needs root/train/<class>/ and "
-            "root/test/<class>/, or root/<class>/ alone"
+            "root/test/<class>/, or only root/<class>/"
         )
     by_class = {name: _list_images(root / name) for name in there} or {"train": _list_images(root)}
     if there and by_class["train"].keys() != by_class["test"].keys():
@@ -112,7 +112,7 @@ def _files(folder: os.DirEntry, above: Sequence[str]) -> Iterator[str]:
     """The files of a folder and the folders in it; ``above``: the real paths of the folders that contain it."""
     above = [*above, os.path.realpath(folder)]
     if above[-1] in above[:-1]:
-        raise ValueError(f"data.root: {folder.path} is a link to a folder that it lies in: delete it")
+        raise ValueError(f"data.root: {folder.path} is a link to a folder that contains it: delete it")
     for entry in _visible(folder):
         if entry.is_file(follow_symlinks=False):  # known from the folder, without access to the file
             yield entry.path
@@ -164,7 +164,7 @@ def read_index(index: Path, root: Path) -> dict[str, ListedImages]:
         above, _, last = path.rpartition(os.sep)
         file = os.path.realpath(path) if os.path.islink(path) else f"{real_folder(above)}{os.sep}{last}"
         if file in line_of_file:
-            raise ValueError(f"{_INDEX}: {index}, line {line}: {name} stands in line {line_of_file[file]} too: delete one")
+            raise ValueError(f"{_INDEX}: {index}, line {line}: {name} is in line {line_of_file[file]} too: delete one")
         line_of_file[file] = line
         if client:
             line_of_client.setdefault(client, line)
@@ -199,10 +199,11 @@ def _check_row(index: Path, root: str, line: int, row: dict[str, str], path: str
         raise ValueError(f"{_INDEX}: {index}, line {line}: split is {row['split']!r}, must be {known}: correct it")
     if not path.startswith(root.rstrip(os.sep) + os.sep) and path != root:
         raise ValueError(
-            f"{_INDEX}: {index}, line {line}: {row['path']} lies outside of data.root {root}: put the image there, or set "
+            f"{_INDEX}: {index}, line {line}: {row['path']} is outside data.root {root}: put the image there, or set "
             "data.root to a folder that holds all"
         )
     if not row["path"] or not os.path.isfile(path):
         raise ValueError(
-            f"{_INDEX}: {index}, line {line}: {row['path'] or 'the path'} is no file under data.root {root}: correct the path"
+            f"{_INDEX}: {index}, line {line}: {row['path'] or 'the path'} is not a file under data.root {root}: correct "
+            "the path"
         )

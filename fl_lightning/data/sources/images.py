@@ -97,7 +97,7 @@ def _pixels(
     image, label = read(i)
     _check_image(image, name(i))
     if image.mode in ("I", "F"):
-        raise ValueError(f"{name(i)} has pixels of 32 bits, whose range nobody knows: save it with 8 or 16")
+        raise ValueError(f"{name(i)} has pixels of 32 bits, whose range is unknown: save it with 8 or 16")
     if image.mode.startswith("I;16"):  # Pillow would turn all values above 255 into white
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     image = image.convert(mode)
@@ -109,4 +109,4 @@ def _pixels(
 
 def _check_image(image: object, name: str) -> None:
     if not isinstance(image, Image.Image):
-        raise ValueError(f"{name} is no image but of type {type(image).__name__}: choose a set of images")
+        raise ValueError(f"{name} is not an image but of type {type(image).__name__}: choose a set of images")

@@ -80,7 +80,7 @@ class Joined(Source):
         missing = ", ".join(name for name in self.sources if name not in loaded)
         if not loaded:
             raise FileNotFoundError(
-                f"data.root is {root}, where none of data.source.sources lies, and none could be fetched: {missing}: set "
+                f"data.root is {root}, which holds none of data.source.sources, and none could be fetched: {missing}: set "
                 "data.root to the folder that holds them, or connect to a network"
             )
         if missing:

@@ -74,7 +74,7 @@ def _check_users(users: list[_User], folder: Path) -> None:
     seen: set[str] = set()
     for name, _, _ in users:
         if name in seen:
-            raise ValueError(f"data.root: user {name} stands twice in {folder}: keep the files of one run of LEAF alone")
+            raise ValueError(f"data.root: user {name} is twice in {folder}: keep only the files of one run of LEAF")
         seen.add(name)
 
 
@@ -83,8 +83,8 @@ def _check_widths(users: list[_User]) -> None:
     for other, inputs, _ in users:
         if inputs.shape[1] != width:
             raise ValueError(
-                f"data.root: user {name} has samples of {width} values, user {other} of {inputs.shape[1]}: keep the files of "
-                "one dataset alone"
+                f"data.root: user {name} has samples of {width} values, user {other} of {inputs.shape[1]}: keep only the "
+                "files of one dataset"
             )
 
 
@@ -100,7 +100,7 @@ def _read_users(path: Path) -> list[_User]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise ValueError(
-            f"data.root: {path} is no JSON file of LEAF with users and user_data ({reason}): replace it"
+            f"data.root: {path} is not a JSON file of LEAF with users and user_data ({reason}): replace it"
         ) from error
     return [
         (user, *_arrays(path, user, inputs, labels, count)) for (user, inputs, labels), count in zip(data, counts, strict=True)
@@ -113,7 +113,7 @@ def _arrays(path: Path, user: str, inputs: list, labels: list, count: int | None
     try:
         values, classes = np.asarray(inputs), np.asarray(labels)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{gives} samples that are no vectors of one length ({error}): correct the file") from error
+        raise ValueError(f"{gives} samples that are not vectors of one length ({error}): correct the file") from error
     if values.ndim > 0 and classes.ndim > 0 and not 0 < len(values) == len(classes):
         raise ValueError(f"{gives} {len(values)} samples and {len(classes)} labels: correct the file")
     if values.ndim > 0 and count not in (None, len(values)):
@@ -129,7 +129,7 @@ def _arrays(path: Path, user: str, inputs: list, labels: list, count: int | None
     if values.dtype.kind == "f":
         values = _fractions(values)
         if values.dtype != np.uint8 and not np.isfinite(values).all():
-            raise ValueError(f"{gives} a value that is no finite number of 32 bits: correct the file")
+            raise ValueError(f"{gives} a value that is not a finite number of 32 bits: correct the file")
     return values, classes
 
 

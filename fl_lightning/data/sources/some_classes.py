@@ -58,5 +58,5 @@ class SomeClasses(Source):
             return list(range(self.first))
         for name in self.names or ():
             if name not in classes:
-                raise ValueError(f"data.source.names has {name}, which is no class: the classes are {', '.join(classes)}")
+                raise ValueError(f"data.source.names has {name}, which is not a class: the classes are {', '.join(classes)}")
         return [classes.index(name) for name in self.names or ()]

@@ -53,11 +53,11 @@ def read_superclasses(table: Path, classes: Sequence[str], key: str) -> list[str
         name = row["class"]
         if name not in classes:
             raise ValueError(
-                f"{key}: {table}, line {line}: {name} is no class of data.source, whose classes are {', '.join(classes)}: "
+                f"{key}: {table}, line {line}: {name} is not a class of data.source, whose classes are {', '.join(classes)}: "
                 f"give {key} a table of these"
             )
         if name in found:
-            raise ValueError(f"{key}: {table}, line {line}: {name} stands in line {found[name][0]} too: delete one")
+            raise ValueError(f"{key}: {table}, line {line}: {name} is in line {found[name][0]} too: delete one")
         if not row["superclass"]:
             raise ValueError(f"{key}: {table}, line {line}: {name} has no superclass: name one")
         found[name] = (line, row["superclass"])

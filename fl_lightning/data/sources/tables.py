@@ -53,6 +53,6 @@ def _check_header(where: str, header: Sequence[str], required: Sequence[str], op
     twice = [name for name in header if header.count(name) > 1]
     if missing or unknown or twice:
         what = f"the column {missing[0]} is missing" if missing else f"the column {(unknown or twice)[0]} "
-        what += "" if missing else "is not known" if unknown else "stands there twice"
+        what += "" if missing else "is not known" if unknown else "is there twice"
         optionally = f", and may have {', '.join(optional)}" if optional else ""
         raise ValueError(f"{where}, line 1: {what}: the file must have the columns {', '.join(required)}{optionally}")

@@ -84,7 +84,7 @@ def test_names_of_classes_are_numbered(targets):
     assert (dataset.classes, dataset.train.targets.tolist(), dataset.test.targets.tolist()) == (("cat", "dog"), [1, 0, 1], [0])
     dataset = Arrays(torch.zeros(3, 1), targets, classes=["dog", "cow", "cat"]).load(Path())
     assert dataset.train.targets.tolist() == [0, 2, 0]
-    with pytest.raises(ValueError, match="data.source has test_targets 'cow', which is no class: the classes are cat, dog"):
+    with pytest.raises(ValueError, match="data.source has test_targets 'cow', which is not a class: the classes are cat, dog"):
         Arrays(torch.zeros(3, 1), targets, torch.zeros(1, 1), ["cow"])
 
 
@@ -101,7 +101,7 @@ def test_arrays_take_numpy_arrays_and_owners():
 
 def test_rows_of_different_lengths_are_named():
     """As lists have them."""
-    with pytest.raises(ValueError, match=r"data\.source has inputs that are no array .*: give all samples one shape"):
+    with pytest.raises(ValueError, match=r"data\.source has inputs that are not an array .*: give all samples one shape"):
         Arrays([[1.0, 2.0], [3.0]], torch.tensor([0, 1]))
 
 
@@ -194,7 +194,7 @@ ARCHIVE = {"inputs": np.zeros((2, 3)), "targets": np.array([0, 1])}
         ({**ARCHIVE, "x_train": np.zeros((2, 3))}, "which has both inputs and x_train: leave one out"),
         (
             {**ARCHIVE, "targets": np.array(["cat", "dog"]), "classes": np.array(["cat"])},
-            "has targets 'dog', which is no class",
+            "has targets 'dog', which is not a class",
         ),
         (
             {**ARCHIVE, "targets": np.array([0.0, 1.0])},
@@ -208,10 +208,10 @@ ARCHIVE = {"inputs": np.zeros((2, 3)), "targets": np.array([0, 1])}
             {**ARCHIVE, "targets": np.eye(2)},
             r"training targets of shape \(2, 2\), .*one class for each sample, or",
         ),
-        ({**ARCHIVE, "targets": np.array([0, 1], dtype=object)}, "no archive of plain arrays"),
+        ({**ARCHIVE, "targets": np.array([0, 1], dtype=object)}, "not an archive of plain arrays"),
         ({**ARCHIVE, "targets": np.array([0, -1])}, "training label -1"),
         ({**ARCHIVE, "targets": np.array([0, 1, 1])}, "2 training inputs and 3 targets"),
-        ({**ARCHIVE, "test_inputs": np.zeros((1, 3))}, "test_inputs alone"),
+        ({**ARCHIVE, "test_inputs": np.zeros((1, 3))}, "has only test_inputs"),
         ({**ARCHIVE, "classes": np.array(["cat"])}, "must be between 0 and 0 for 1 classes"),
         ({**ARCHIVE, "test_inputs": np.zeros((1, 4)), "test_targets": np.array([0])}, r"shape \(3,\) and test .* \(4,\)"),
     ],
@@ -243,7 +243,7 @@ def test_files_that_are_no_archives_are_named(tmp_path, content):
     else:
         made = {"text": b"hello", "empty": b"", "cut off": whole[: len(whole) // 2], "bits flipped": bytes(flipped)}
         path.write_bytes(made[content])
-    with pytest.raises(ValueError, match=rf"data\.source is {path}, which is no archive of plain arrays") as caught:
+    with pytest.raises(ValueError, match=rf"data\.source is {path}, which is not an archive of plain arrays") as caught:
         Npz(str(path)).load(Path())
     assert "\n" not in str(caught.value)
 

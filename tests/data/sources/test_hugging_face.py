@@ -140,7 +140,7 @@ def test_unequal_sizes_need_a_size(tmp_path):
         ({"image": "picture"}, r"data\.source\.image is .picture., must be one of writer, image, label: the columns of"),
         ({"label": "class"}, r"data\.source\.label is .class., must be one of"),
         ({"client": "author"}, r"data\.source\.client is .author., must be one of"),
-        ({"image": "writer"}, "column writer is no image but of type str: choose a set of images"),
+        ({"image": "writer"}, "column writer is not an image but of type str: choose a set of images"),
         ({"label": "writer"}, "sample 0 has the label 'w2', must be the number of its class"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

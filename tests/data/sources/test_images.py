@@ -109,9 +109,11 @@ def test_labels_of_any_kind_of_whole_number(label):
 @pytest.mark.parametrize("thing", [None, np.zeros((2, 2), dtype=np.uint8), torch.zeros(2, 2), "1.png"])
 def test_what_is_no_image_is_named(thing):
     """As the first sample, which decides between grey and colour, and as a later one."""
-    with pytest.raises(ValueError, match=rf"^sample 1 is no image but of type {type(thing).__name__}: choose a set of images"):
+    with pytest.raises(
+        ValueError, match=rf"^sample 1 is not an image but of type {type(thing).__name__}: choose a set of images"
+    ):
         decode(lambda i: (thing if i == 1 else Image.new("L", (2, 2)), 0), 3, "sample {}".format, None, "L")
-    with pytest.raises(ValueError, match=r"^sample 0 is no image"):
+    with pytest.raises(ValueError, match=r"^sample 0 is not an image"):
         mode_of(thing, "sample 0")
 
 

@@ -116,15 +116,15 @@ def test_index_is_what_the_csv_module_writes(images, tmp_path):
 MISTAKES = {
     "no column": (["path,client", "00.png,a"], 1, "the column label is missing: the file must have the columns path, label"),
     "unknown column": (["path,label,weight", "00.png,a,1"], 1, "the column weight is not known.* and may have client, split"),
-    "a column twice": (["path,label,label", "00.png,a,b"], 1, "the column label stands there twice"),
+    "a column twice": (["path,label,label", "00.png,a,b"], 1, "the column label is there twice"),
     "empty file": ([""], 1, "the column path is missing"),
     "semicolons": (["path;label", "00.png;a"], 1, "the column path is missing"),
     "too few": (["path,label,split", "00.png,a,train", "01.png,a"], 3, "2 values for the 3 columns path, label, split"),
     "too many": (["path,label", "00.png,a,b"], 2, "3 values for the 2 columns path, label: correct the line"),
-    "no file": (["path,label", "00.png,a", "no.png,a"], 3, "no.png is no file under data.root .*images: correct the path"),
-    "a folder": (["path,label", "more,a"], 2, "more is no file under data.root"),
-    "no path": (["path,label", ",a"], 2, "the path is no file under data.root"),
-    "twice": (["path,label", "00.png,a", "01.png,a", "00.png,b"], 4, "00.png stands in line 2 too: delete one"),
+    "no file": (["path,label", "00.png,a", "no.png,a"], 3, "no.png is not a file under data.root .*images: correct the path"),
+    "a folder": (["path,label", "more,a"], 2, "more is not a file under data.root"),
+    "no path": (["path,label", ",a"], 2, "the path is not a file under data.root"),
+    "twice": (["path,label", "00.png,a", "01.png,a", "00.png,b"], 4, "00.png is in line 2 too: delete one"),
     "split": (["path,label,split", "00.png,a,train", "01.png,a,val"], 3, "split is 'val', must be train or test"),
     "no split": (["path,label,split", "00.png,a,train", "01.png,a,"], 3, "split is '', must be train or test"),
     "no label": (["path,label", "00.png,a", "01.png, "], 3, "01.png has no label: give it one"),
@@ -151,7 +151,7 @@ def test_mistakes_name_file_and_line(images, index, case):
 
 
 def test_a_file_in_latin_1_is_named_with_the_line(images, index):
-    """The byte of an umlaut is no UTF-8; it stands in line 4, far from the beginning of what is read at once."""
+    """The byte of an umlaut is no UTF-8; it is in line 4, far from the beginning of what is read at once."""
     path = index("path,label", "00.png,a", "01.png,a", "02.png,Bär", encoding="latin-1")
     with pytest.raises(ValueError, match=rf"^data\.source\.index: {path}, line 4: no UTF-8 .*save the file as UTF-8"):
         ImageFolder(path).load(images)

@@ -112,7 +112,7 @@ def test_nothing_is_said_where_nothing_is_missing(capsys):
 
 
 def test_all_missing_is_an_error():
-    with pytest.raises(FileNotFoundError, match=r"^data\.root is here, where none of .* lies.*: gone, lost: set data\.root"):
+    with pytest.raises(FileNotFoundError, match=r"^data\.root is here, which holds none of .*: gone, lost: set data\.root"):
         Joined({"gone": Missing(), "lost": Missing()}).load(Path("here"))
 
 

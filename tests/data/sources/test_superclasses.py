@@ -108,9 +108,9 @@ GOOD = ["class,superclass", "cat,animal", "dog,animal", "oak,plant"]
     [
         (
             [*GOOD, "elm,plant"],
-            "line 5: elm is no class of data.source, whose classes are cat, oak, dog: give data.source.table a table of these",
+            "line 5: elm is not a class of data.source, whose classes are cat, oak, dog: give data.source.table",
         ),
-        ([*GOOD, "cat,plant"], "line 5: cat stands in line 2 too: delete one"),
+        ([*GOOD, "cat,plant"], "line 5: cat is in line 2 too: delete one"),
         (GOOD[:-1], " has no line for the class oak of data.source: add one"),
         ([*GOOD[:-1], "oak,"], "line 4: oak has no superclass: name one"),
         (["class,coarse", "cat,animal"], "line 1: the column superclass is missing"),
@@ -139,7 +139,7 @@ def test_a_missing_table_is_named(tmp_path):
 def test_the_table_of_cifar100_does_not_fit_other_sets():
     """Digits have no apples."""
     with pytest.raises(
-        ValueError, match=r"cifar100_superclasses\.csv, line 2: apple is no class of data\.source, whose classes are 0, 1"
+        ValueError, match=r"cifar100_superclasses\.csv, line 2: apple is not a class of data\.source, whose classes are 0, 1"
     ):
         Superclasses("digits").load(Path())
 
