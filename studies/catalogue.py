@@ -4,6 +4,7 @@ from studies.declaration import Study
 from studies.declared import (
     arriving_classes,
     digits,
+    digits_methods,
     failing_clients,
     fedreg,
     fedweit,
@@ -19,6 +20,7 @@ from studies.declared import (
 
 _MODULES = (
     digits,
+    digits_methods,
     tce,
     fedweit,
     mnist_tasks,
@@ -57,6 +59,7 @@ ORDER = (
     "flashback_methods",
     "privacy_digits",
     "privacy_mnist",
+    "digits_methods_rates",
     "digits_classes",
     "digits_classes_losses",
     "digits_density",

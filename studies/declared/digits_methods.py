@@ -1,0 +1,46 @@
+"""Every method with one global model that needs no public data, on the digits federation of forgetbench."""
+
+from studies.declaration import SWEEP, Study, Sweep
+
+# By name; the options of all are their defaults.
+_METHODS = {
+    "FedAvg": "",
+    **{
+        name: f"--model {name}"
+        for name in (
+            *("FedProx", "SCAFFOLD", "FedNova", "FedDyn", "FedExP", "FedGMA", "FedRS", "FedSAM", "MoFedSAM", "FedCM", "FedACG"),
+            *("FedVARP", "FedDisco", "FedDecorr", "FedLMD", "FedSOL", "FedETF", "FedCurv", "FedReg", "FedNTD", "MOON"),
+            "LocalDistillation",
+        )
+    },
+    "TCE": "--model.loss TruncatedCrossEntropy",
+    "WSM": "--model.loss ReweightedSoftmax",
+    "FedLC": "--model.loss CalibratedCrossEntropy",
+}
+
+STUDIES = [
+    Study(
+        name="digits_methods_rates",
+        title="Digits: the learning rate of each method",
+        claim="Each method has its best mean validation accuracy at a rate between the lowest and the highest tried. "
+        "digits_methods, which is declared next, takes these rates, with other seeds.",
+        paper="No paper compares these methods in one setting. It is the digits federation of forgetbench: 50 clients, "
+        "5 a round, Dirichlet 0.1, 50 local steps of 10, 20 rounds. All other options have their defaults.",
+        sweeps=tuple(
+            Sweep(
+                name,
+                f"--config forgetbench_digits.yaml {method} --set model.optimizer.lr=0.03,0.1,0.3,1.0 --seeds 11,12 "
+                "--callbacks.client_forgetting.every 0",
+            )
+            for name, method in _METHODS.items()
+        ),
+        measures={
+            "val_accuracy": "final validation accuracy",
+            "test_accuracy": "final test accuracy",
+            "forgetting/round/mean": "round forgetting F_t, mean over rounds",
+            "processor_seconds": "processor seconds",
+        },
+        baseline={SWEEP: "FedAvg"},
+        chosen="model.optimizer.lr",
+    ),
+]
