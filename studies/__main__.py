@@ -1,6 +1,7 @@
 """``python -m studies NAME OUT``: run a study, or what is left of it, and write its page in docs/results.
 
 ``python -m studies next OUT`` does so with the studies of ``catalogue.ORDER``, one after the other, each in ``OUT/NAME``.
+There ``--data.root DIR`` holds a folder for each dataset: a study of CIFAR-10 reads ``DIR/cifar10``.
 """
 
 import argparse
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from fl_lightning.checks import check_range
+from fl_lightning.config_files.reading import config_values, flat_values
 from studies.catalogue import ORDER, STUDIES
+from studies.declaration import Study
 from studies.runner import is_complete, run_study
 
 _NEXT = "next"
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.name not in (_NEXT, *STUDIES):
             raise ValueError(f"NAME is {given.name}, which is not a study: give {_NEXT} or one of {', '.join(STUDIES)}")
         check_range("--jobs", given.jobs, at_least=0)
-        signals = _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out)
+        signals = _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out, _data(given))
     except (ValueError, OSError) as error:
         print(_one_line(error), file=sys.stderr)
         return 1
@@ -50,11 +53,13 @@ def _run_next(given: argparse.Namespace) -> list[int]:
     Raises:
         ValueError: in one line, naming the studies that failed, after all others.
     """
+    if (source := getattr(given, "data.source")) is not None:
+        raise ValueError(f"--data.source is {source}, but next reads each study's data from DIR/<source>: leave it out")
     failed = []
     for name in ORDER:
         try:
             done = is_complete(STUDIES[name], given.results / name)
-            signals = [] if done else _run(given, name, given.out / name)
+            signals = [] if done else _run(given, name, given.out / name, _where(STUDIES[name], getattr(given, "data.root")))
         except ValueError as error:
             print(_one_line(error), file=sys.stderr)
             failed.append(name)
@@ -66,9 +71,21 @@ def _run_next(given: argparse.Namespace) -> list[int]:
     return []
 
 
-def _run(given: argparse.Namespace, name: str, out: Path) -> list[int]:
-    values = {option: getattr(given, f"data.{option}") for option in ("source", "root")}
-    data = [f"--data.{option}={value}" for option, value in values.items() if value is not None]
+def _where(study: Study, root: str | None) -> list[str]:
+    """The options of a study whose data is in the folder with the name of its source, in lower case; none without such a folder."""
+    source = dict(flat_values(config_values(study.sweeps[0].settings.config)))["data.source"]
+    folder = Path(root or "", source.rpartition(".")[2].lower())
+    if root is None or not folder.is_dir():
+        return []
+    return [f"--data.root={folder}", *(["--data.source=image_folder"] if (folder / "train").is_dir() else [])]
+
+
+def _data(given: argparse.Namespace) -> list[str]:
+    values = {option: getattr(given, option) for option in ("data.source", "data.root")}
+    return [f"--{option}={value}" for option, value in values.items() if value is not None]
+
+
+def _run(given: argparse.Namespace, name: str, out: Path, data: list[str]) -> list[int]:
     signals = run_study(STUDIES[name], out, given.results / name, given.jobs, data, given.retry_failed)
     print(f"Results: {given.results / name}")
     return signals
@@ -88,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="its page goes to FOLDER/NAME; default docs/results")
     add("--retry-failed", action="store_true", help="try runs again that failed")
     add("--data.source", metavar="SOURCE", help="how the data is read, such as image_folder; default that of the configs")
-    add("--data.root", metavar="DIR", help="folder of the data")
+    add("--data.root", metavar="DIR", help="folder of the data; of next, a folder of folders such as cifar10")
     return parser
 
 

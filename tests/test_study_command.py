@@ -354,13 +354,29 @@ def test_next_takes_up_what_is_not_complete(command, small, results, monkeypatch
     done = [results(loss, 1, test_accuracy=0.5) for loss in ("CrossEntropy", "TruncatedCrossEntropy")]
     write_results(small, done, tmp_path / "results" / "first" / "runs.csv")
     write_results(small, done[:1], tmp_path / "results" / "last" / "runs.csv")
+    (tmp_path / "DIR" / "digits" / "train").mkdir(parents=True)
     code, _, error = command("next", "out", "--jobs", "1", "--data.root", "DIR")
     assert code == 128 + signal.SIGTERM
-    assert started == [(name, f"out/{name}", 1, ["--data.root=DIR"]) for name in ("fails", "last")]
+    data = ["--data.root=DIR/digits", "--data.source=image_folder"]
+    assert started == [(name, f"out/{name}", 1, data) for name in ("fails", "last")]
     assert error.splitlines() == [
         "studies: error: 1 of 2 runs failed",
         "studies: stopped: the same command goes on from here",
     ]
+
+
+def test_next_finds_data_by_the_name_of_its_source(tmp_path):
+    """Images of one dataset are never those of a study of another."""
+    from studies.__main__ import _where
+    from studies.catalogue import STUDIES
+
+    (tmp_path / "cifar10" / "train").mkdir(parents=True)
+    (tmp_path / "mnist").mkdir()
+    images = [f"--data.root={tmp_path / 'cifar10'}", "--data.source=image_folder"]
+    assert _where(STUDIES["tce_full_length"], str(tmp_path)) == images
+    assert _where(STUDIES["fedreg_one_class"], str(tmp_path)) == [f"--data.root={tmp_path / 'mnist'}"]
+    assert _where(STUDIES["fedweit_ablations"], str(tmp_path)) == []
+    assert _where(STUDIES["tce_full_length"], None) == []
 
 
 @pytest.mark.slow
@@ -400,6 +416,7 @@ def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path
             ["small", "out", "--trainer.max_steps", "3"],
             "unrecognized arguments: --trainer.max_steps 3: python -m studies --help",
         ),
+        (["next", "out", "--data.source", "image_folder"], "--data.source is image_folder, but next reads each study's data"),
         (["small", "out", "--jobs", "-1"], "--jobs is -1, must be at least 0"),
         (["small", "file"], "OUT is file, which is a file: give a folder"),
     ],
