@@ -18,10 +18,13 @@ TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "con
 def description(readme: str, repository: str, commit: str | None) -> str:
     """The README with whole addresses in place of relative ones: of pictures as they are, of pages as they are shown.
 
-    Without the repository's address, a relative link is reduced to its text and a picture left out, which it prints.
+    Without the repository's address, a relative link is reduced to its text, and a picture is left out with the caption below
+    it, which it prints. The command that installs is that of the index, not of a clone.
     """
+    readme = readme.replace("pip install -e . &&", "pip install fl-lightning &&")
     if not repository:
-        text, pictures = re.subn(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", readme)
+        captioned = re.sub(r"(^!\[[^]]*\]\((?!\w+:)[^)]*\)\n)\n[A-Z](.+\n)+", r"\1", readme, flags=re.MULTILINE)
+        text, pictures = re.subn(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", captioned)
         text, links = re.subn(r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
         cure = "set FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME to keep them"
         print(f"README.md on the package index: {pictures} pictures left out, {links} links reduced to their text: {cure}")

@@ -105,6 +105,8 @@ def test_an_index_without_an_address_gets_no_dead_link(setup, capsys):
     assert (pictures, links > 30) == (4, True)
     assert re.findall(r"\]\((?!\w+:|#)", text) == []
     assert "Start, keys, tutorials, heatmaps,\n" in text
+    assert "Red is" not in text
+    assert "\npip install fl-lightning && fl-lightning fit" in text
     kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
     assert setup["description"](f"![a](b.png)\n\n[![c](d.svg)](e.md)\n{kept} [f](g.md)", "", None) == f"{kept} f"
 
@@ -115,7 +117,7 @@ def test_the_citation_is_of_this_version():
     assert citation["version"] == fl_lightning.__version__
     (entry,) = bibtexparser.bparser.BibTexParser(ignore_nonstandard_types=False).parse((ROOT / "README.md").read_text()).entries
     assert entry["title"] == citation["title"]
-    assert entry["version"] == citation["version"]
+    assert entry["note"] == f"Version {citation['version']}"
     assert entry["year"] == str(citation["date-released"].year)
     assert entry["author"] == f"{{{citation['authors'][0]['name']}}}"
     pages = {path.name for path in (ROOT / "docs" / "papers").glob("*.md")}

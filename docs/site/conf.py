@@ -36,7 +36,7 @@ myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 nb_execution_mode = "cache"  # only those that have changed since the last build
 nb_execution_in_temp = True
-nb_execution_timeout = 300
+nb_execution_timeout = 1200
 nb_output_stderr = "remove"
 nb_merge_streams = True
 
