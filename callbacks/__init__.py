@@ -1,6 +1,7 @@
 """What is watched during a run. Every callback here reads and changes nothing: a run without them ends in the same weights."""
 
 from fl_lightning.callbacks.arriving_classes import ArrivingClasses
+from fl_lightning.callbacks.ccvr import CCVR
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
@@ -29,6 +30,7 @@ from fl_lightning.callbacks.wise_ft import WiseFT
 from fl_lightning.run.record_logger import RecordLogger
 
 __all__ = [
+    "CCVR",
     "ArrivingClasses",
     "ClientForgetting",
     "Communication",
