@@ -73,7 +73,7 @@ class CCVR(HeadProbe):
         elif module.privacy is not None:
             why = f"model.privacy is {module.privacy!r}, which adds no noise to means and covariances"
         elif module.data.tasks is not None:
-            why = f"data.tasks is {module.data.tasks!r}, after which clients hold samples of the last task alone"
+            why = f"data.tasks is {module.data.tasks!r}, after which clients hold only samples of the last task"
         if why is not None:
             raise ValueError(f"callback CCVR: {why}: leave the callback out")
 

@@ -130,7 +130,7 @@ def no_test_set():
                 method=FedAvg(MLP, tasks=ClassLearner(rounds_per_task=1)),
                 data=federation(tasks=ClassStream(num_tasks=2), val_fraction=0.0),
             ),
-            "CCVR: data.tasks is .*the last task alone",
+            "CCVR: data.tasks is .*only samples of the last task",
         ),
         (lambda: fitted(CCVR(), data=no_test_set()), "CCVR measures models on test samples"),
         (lambda: fitted(CCVR(), method=FedAvg(Halved)), "last linear layer of model.net, but Halved changes its outputs"),
