@@ -1,6 +1,7 @@
 """What is watched during a run. Every callback here reads and changes nothing: a run without them ends in the same weights."""
 
 from fl_lightning.callbacks.arriving_classes import ArrivingClasses
+from fl_lightning.callbacks.ccvr import CCVR
 from fl_lightning.callbacks.client_forgetting import ClientForgetting
 from fl_lightning.callbacks.communication import Communication
 from fl_lightning.callbacks.dashboard import Dashboard
@@ -18,6 +19,7 @@ from fl_lightning.callbacks.personal_accuracy import PersonalAccuracy
 from fl_lightning.callbacks.predictions import PredictionWriter
 from fl_lightning.callbacks.privacy_budget import PrivacyBudget
 from fl_lightning.callbacks.progress import RoundProgressBar
+from fl_lightning.callbacks.projected_ascent import ProjectedAscent
 from fl_lightning.callbacks.pseudo_data_fisher import PseudoDataFisher
 from fl_lightning.callbacks.reference_accuracy import ReferenceAccuracy
 from fl_lightning.callbacks.representation_similarity import RepresentationSimilarity
@@ -25,10 +27,12 @@ from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.callbacks.summary import RunSummary
 from fl_lightning.callbacks.task_accuracy import TaskAccuracy
 from fl_lightning.callbacks.task_attention import TaskAttention
+from fl_lightning.callbacks.unlearning import Unlearning
 from fl_lightning.callbacks.wise_ft import WiseFT
 from fl_lightning.run.record_logger import RecordLogger
 
 __all__ = [
+    "CCVR",
     "ArrivingClasses",
     "ClientForgetting",
     "Communication",
@@ -45,6 +49,7 @@ __all__ = [
     "PersonalAccuracy",
     "PredictionWriter",
     "PrivacyBudget",
+    "ProjectedAscent",
     "PseudoDataFisher",
     "RecordLogger",
     "ReferenceAccuracy",
@@ -54,6 +59,7 @@ __all__ = [
     "RunSummary",
     "TaskAccuracy",
     "TaskAttention",
+    "Unlearning",
     "WiseFT",
     "heatmap",
     "log_figure",

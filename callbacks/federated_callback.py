@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,6 +74,13 @@ class FederatedCallback(RoundCallback):
                 f"ckpt_path lacks {', '.join(missing)} of the callback {type(self).__name__}, as where another version wrote "
                 "it: go on with that version, or begin a new run from its weights with model.initial_weights"
             )
+
+
+def folder_of(trainer: Trainer, module: FederatedModule) -> Path | None:
+    """The folder of a run, which may be that of its logger; None if it has none. Every process must ask."""
+    log_dir = trainer.log_dir if trainer.loggers else None  # the first process tells the others
+    folder = module.run_folder or log_dir
+    return None if folder is None else Path(folder)
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:

@@ -30,14 +30,14 @@ class RoundForgetting(FederatedCallback):
     """
 
     key = "callbacks.round_forgetting"
-    kept = ("_previous", "_best", "_drops")
+    kept = ("_previous", "best", "_drops")
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
         check_range(f"{self.key}.clients_every", clients_every, at_least=0)
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
-        self._best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later
+        self.best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later
         self._drops: dict[int, Tensor] = {}  # round -> (C,)
 
     def wants_models(self, round: int) -> bool:
@@ -66,10 +66,10 @@ class RoundForgetting(FederatedCallback):
             name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"
             module.log_round({name: round_forgetting(before, accuracy)}, round)
             self._drops[round] = (before - accuracy).clamp_min(0)
-        if self._best is not None:
-            module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self._best, accuracy]))}, round)
+        if self.best is not None:
+            module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self.best, accuracy]))}, round)
         if round > 0:
-            self._best = accuracy if self._best is None else torch.fmax(self._best, accuracy)
+            self.best = accuracy if self.best is None else torch.fmax(self.best, accuracy)
         self._previous = (round, accuracy)
         if self._drops and self.due_or_last(round, round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)

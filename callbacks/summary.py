@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import Callback, Trainer
@@ -15,7 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fl_lightning import __version__
-from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.checks import check_choice, check_each
 from fl_lightning.functional import final_accuracy, rounds_to_target
@@ -98,19 +97,18 @@ class RunSummary(FederatedCallback):
             self._curves.setdefault(f"{name}/accuracy", {})[trainer.global_step] = module.newest[f"{name}/accuracy"]
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
+        folder = folder_of(trainer, module)
         if not trainer.is_global_zero:
             return
         results = self.results(trainer, module)
-        folder = module.run_folder or log_dir
         if folder is not None:
-            with atomic_write(Path(folder) / "results.json") as path:
+            with atomic_write(folder / "results.json") as path:
                 path.write_text(json.dumps(results, indent=2) + "\n")
         if reason := _reason_to_stop(trainer, module):
             print(reason, flush=True)
         _print_table(results)
         if isinstance(trainer.logger, TensorBoardLogger):
-            Console().print(f"See the curves: tensorboard --logdir {log_dir}", soft_wrap=True)
+            Console().print(f"See the curves: tensorboard --logdir {trainer.logger.log_dir}", soft_wrap=True)
 
     def results(self, trainer: Trainer, module: FederatedModule) -> dict[str, Any]:
         """What ``results.json`` holds."""
@@ -130,6 +128,7 @@ class RunSummary(FederatedCallback):
             "personal": {name: value for name, value in sorted(module.newest.items()) if name.startswith("personal/")},
             "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
             "reference": {name: value for name, value in sorted(module.newest.items()) if name.startswith("reference/")},
+            "ccvr": {name: value for name, value in sorted(module.newest.items()) if name.startswith("ccvr/")},
             "wise_ft": {name: value for name, value in sorted(module.newest.items()) if name.startswith("wise_ft/")},
             "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
@@ -228,6 +227,9 @@ def _print_table(results: dict[str, Any]) -> None:
         there = {name.split("/")[2]: value for name, value in results["wise_ft"].items() if name.split("/")[1] == share}
         shown = ", ".join(f"{value:.4f} on {name}" for name, value in there.items())
         table.add_row(f"accuracy with {share} of the change", shown)
+    for name, label in (("accuracy", "test accuracy after CCVR"), ("from_best", "forgetting F after CCVR")):
+        if (value := results["ccvr"].get(f"ccvr/{name}")) is not None:
+            table.add_row(label, f"{value:z.4f}, {results['ccvr'][f'ccvr/{name}_before']:z.4f} before")
     for name, value in results["tasks"].items():
         table.add_row(name, f"{value:z.4f}{_sign(name)}")
     if privacy := results["privacy"]:

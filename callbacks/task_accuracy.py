@@ -2,13 +2,12 @@
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of, log_figure, log_tensors
 from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
@@ -60,12 +59,11 @@ class TaskAccuracy(FederatedCallback):
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        log_dir = trainer.log_dir if trainer.loggers else None  # every process must ask: the first tells the others
-        folder, progress = module.run_folder or log_dir, module.tasks.task_progress()
+        folder, progress = folder_of(trainer, module), module.tasks.task_progress()
         if progress is None or folder is None or not trainer.is_global_zero:
             return
         table, streams = progress.accuracy.cpu(), module.data.streams
-        with atomic_write(Path(folder) / "task_accuracy.csv") as path, open(path, "w", newline="", encoding="utf-8") as file:
+        with atomic_write(folder / "task_accuracy.csv") as path, open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["client", "after", "on", "task", "accuracy"])
             for client, after, on in (~table.isnan()).nonzero().tolist():

@@ -12,16 +12,20 @@ from studies.declared import (
     forgetting,
     headline,
     mnist_tasks,
+    moon,
     personal,
     privacy,
     tce,
     text,
+    wsm,
 )
 
 _MODULES = (
     digits,
     digits_methods,
     tce,
+    wsm,
+    moon,
     fedweit,
     mnist_tasks,
     fedreg,

@@ -134,11 +134,20 @@ def test_what_no_callback_knows_is_found(target):
 
 
 def test_callbacks_know_few_files_of_a_run():
-    """What they derive from, the record that they write, what fits clients once more, and sets to ask a net about."""
+    """What they derive from, the record that they write, what fits clients once more, sets to ask about, weights of runs."""
     of_callbacks = [target for module in MODULES if room(module) == "callbacks" for target in imports(module, text(module))]
     files = {target.rpartition(".")[2] for target in of_callbacks if room(target) in ("run", "evaluation")}
     assert files == {
-        *("fine_tuning", "provenance", "record_logger", "reference_sets", "refits", "round_callback", "trainer_settings")
+        *(
+            "fine_tuning",
+            "provenance",
+            "record_logger",
+            "reference_sets",
+            "refits",
+            "round_callback",
+            "trainer_settings",
+            "warm_start",
+        )
     }
 
 

@@ -31,7 +31,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
         FileNotFoundError: if there is no such file.
         ValueError: if it is neither, or of another net.
     """
-    stored, round = _stored_weights(path, given)
+    stored, round = stored_weights(path, given)
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.begin_with(method.begin_with(stored))
@@ -40,17 +40,26 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     return {"file": path, "round": round}
 
 
-def _stored_weights(path: str, given: InputRecord | None) -> tuple[State, int | None]:
-    """The weights and buffers of a net in a file, and the round that they come from."""
-    check_file(_KEY, path, "give a checkpoint of a run, or a net's state dict")
+def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tuple[State, int | None]:
+    """The weights and buffers of a net in a file, and the round that they come from; None of plain weights.
+
+    Args:
+        path: the file.
+        given: inputs of the run, as of :func:`take_initial_weights`.
+        key: the option that names the file.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`take_initial_weights`.
+    """
+    check_file(key, path, "give a checkpoint of a run, or a net's state dict")
     if path.endswith(".safetensors"):
-        return read_state_dict(path, _KEY), None
+        return read_state_dict(path, key), None
     if (weights := plain_weights(path)) is not None:
         return weights, None
-    checkpoint = read_checkpoint(path, _KEY)
+    checkpoint = read_checkpoint(path, key)
     if given is not None:
         try:
-            check_same_inputs(recorded_inputs(checkpoint), given, _KEY)
+            check_same_inputs(recorded_inputs(checkpoint), given, key)
         except ValueError as error:  # a net may be meant for other data
             warnings.warn(str(error), stacklevel=1)
     return part_of(checkpoint["state_dict"], "net"), checkpoint["global_step"]

@@ -217,7 +217,7 @@ def test_what_has_been_counted_survives_a_resume(kind):
     if kind is Communication:
         callback.total_down, callback.of_tasks = 7, {"down_01": 3.5}
     else:
-        callback._best = torch.tensor([0.5, 0.25])
+        callback.best = torch.tensor([0.5, 0.25])
     other.load_state_dict(callback.state_dict())
     for name, value in callback.state_dict().items():
         restored = other.state_dict()[name]

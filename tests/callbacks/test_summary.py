@@ -100,6 +100,7 @@ def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
         "personal": {},
         "reference": {"reference/old/accuracy": 0.25, "reference/old/accuracy_before": 0.75},
         "wise_ft": {},
+        "ccvr": {},
     }
     results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
     results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
