@@ -127,7 +127,7 @@ def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, started, run_in
     data = {"source": "MNIST", "root": REAL_DATA, "cohorts": [[0, 1, 2, 3], [1, 2]]}
     config = config_of(tmp_path, "FedAvg", forgets=2, **data)
     printed = loopback.run(started(config))
-    assert "6 messages in 1 rounds, K x (K + 1) for K clients" in printed, printed
+    assert "6 messages in 1 round, K x (K + 1) for K clients" in printed, printed
     run_in(tmp_path, "fit", "--config", str(config))
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
     assert (forgetting(loopback.folder / "runs") == forgetting(tmp_path / "runs")).all()
