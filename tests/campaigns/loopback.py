@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fork_server import start
+from forked_apps import forked_apps
 
 _PROGRAMS = Path(sys.executable).parent
 
@@ -31,8 +32,10 @@ class Loopback:
         self.folder, self._processes = folder, dict[str, subprocess.Popen[bytes]]()
         self.port = free_port()
         self.environment = {**os.environ, "FLWR_HOME": str(folder / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
-        self.environment["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
+        self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.3"  # seconds; 1 by default
+        self.environment["PATH"] = f"{folder / 'apps'}:{_PROGRAMS}:{os.environ['PATH']}"
         (folder / "flower").mkdir(parents=True)
+        self._apps = forked_apps(folder / "apps", self.environment)
         self.connect("insecure = true")
         link = ["flower-superlink", "--port", str(self.port), "--disable-runtime-dependency-installation"]
         self._start("link", *link, *(options or ["--insecure"]))
@@ -96,6 +99,8 @@ class Loopback:
         """End all processes."""
         for name in list(self._processes):
             self.kill(name)
+        self._apps.kill()
+        self._apps.join()
 
     def _start(self, name: str, *command: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
