@@ -23,6 +23,7 @@ from benchmarks.measurements import (
     two_processes,
 )
 from benchmarks.programs import PROGRAMS, ProgramFailed
+from benchmarks.real_federation import flower
 from benchmarks.report import circumstances, markdown, write_json
 from benchmarks.rules import rules
 from benchmarks.run_on_gpu import run_on_gpu
@@ -39,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[Namespace], Table]] = {
     "defences": defences,
     "attack": attack,
     "rules": rules,
+    "flower": flower,
 }
 
 _QUIET = 0.5  # processes that want to run, averaged over a minute

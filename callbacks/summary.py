@@ -16,7 +16,7 @@ from rich.table import Table
 from fl_lightning import __version__
 from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.checks import check_choice, check_each
+from fl_lightning.checks import check_choice, check_each, counted
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
@@ -203,7 +203,7 @@ def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dic
 
 
 def _print_table(results: dict[str, Any]) -> None:
-    table = Table(title=f"{results['method']}, {results['loss']}, {results['rounds']} rounds", show_header=False)
+    table = Table(title=f"{results['method']}, {results['loss']}, {counted(results['rounds'], 'round')}", show_header=False)
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")

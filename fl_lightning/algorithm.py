@@ -65,7 +65,8 @@ class LocalTraining(FederatedNet):
         client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
             with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
         visit_lr_scheduler: builds a schedule of torch for the clients' rate within a visit, stepped once a local step from a
-            factor of 1, anew in every visit; it multiplies the rate of the round.
+            factor of 1, anew in every visit; it multiplies the rate of the round. Of both schedules only the rate is used:
+            ``OneCycleLR`` does not change the optimizer's momentum.
         micro_batch_size: samples of one backward pass; a local step accumulates the gradients of its batch from such parts, in
             less memory. By default the whole batch. BatchNorm's statistics are those of the parts.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
@@ -474,6 +475,8 @@ def _accumulated(method: LocalTraining, net: nn.Module, batch: Batch, client: Cl
 def _check_micro_batches(method: LocalTraining) -> None:
     """Refuse what does more with a batch than take its mean gradient."""
     check_range("model.micro_batch_size", method.micro_batch_size, at_least=1)
+    if not isinstance(method.micro_batch_size, int):
+        raise ValueError(f"model.micro_batch_size is {method.micro_batch_size}, must be a whole number of samples")
     own_steps = overridden(method, LocalTraining.client_step) or overridden(method.tasks, Learner.client_gradients)
     if own_steps or method.needs.other_samples or method.needs.two_gradients:
         whose = type(method.tasks if method.tasks.needs != Needs() else method).__name__

@@ -401,10 +401,11 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
     rounds = range(min(method.trainer.global_step + 1, last), last + 1)
     visits = first_visits(method, rounds)
     if method.engine_name == "flower":
+        sites = present_sites()
         refuse_what_stays(method, method.trainer)
         if line := said_before(method, method.trainer, rounds.start):
             method.print(line)
-        present_sites().meet(common_settings(method, method.data), method.data.num_clients)
+        sites.meet(common_settings(method, method.data), method.data.num_clients)
     choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)
     with saying_what_to_change(f"round {rounds.start}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
         started = start_engine(method, context, method.engine_name, choice, rounds.start, visits)

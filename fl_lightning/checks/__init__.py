@@ -200,6 +200,15 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "round"), counted(2_000, "round")
+    ('1 round', '2,000 rounds')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def check_list(key: str, values: Sequence[Any] | None) -> None:
     """Refuse a text where a list is needed: it would count as a list of its letters.
 

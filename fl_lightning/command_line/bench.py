@@ -77,12 +77,15 @@ def run(arguments: Sequence[str]) -> None:
         ValueError, FileNotFoundError: in one line, if the command, the data or a results file is not as it must be.
         SystemExit: with 130 or 143 after Ctrl-C or SIGTERM.
     """
-    given, options = _parser().parse_known_args(arguments)
+    parser = _parser()
+    given, options = parser.parse_known_args(arguments)
     if given.bench != _NAME:
         raise ValueError(f"BENCH is {given.bench}, must be {_NAME}: docs/forgetbench.md describes it")
     if (given.method is None) == (given.table is None):
         raise ValueError("give either --method CLASS, to run a cell, or --table FILES, for the table of results files")
     if given.table is not None:
+        of_cell = ("federation", "seeds", "jobs", "out")
+        options += [f"--{name}" for name in of_cell if getattr(given, name) != parser.get_default(name)]
         if options:
             raise ValueError(f"{options[0]} does not combine with --table: leave it out")
         print(table([read_cell(path) for path in given.table]))
@@ -106,7 +109,10 @@ def _run_cell(command: _Command) -> Cell:
     weights = _pretrained(command, out / f"{of.name}-pretrained") if of.pretrained else None
     begin = [] if weights is None else ["--model.initial_weights", str(weights)]
     method = ["--model", command.method, *command.options, *begin]
-    folders, seconds = _swept(of.config, method, command.seeds, command.jobs, out / command.name)
+    # Runs of another version of the user's file stay, in their own folder.
+    own = "." in command.method and not command.method.startswith("fl_lightning.")
+    folder = out / (f"{command.name}-{_code(command.method)[:8]}" if own else command.name)
+    folders, seconds = _swept(of.config, method, command.seeds, command.jobs, folder)
     runs = {}
     for seed, folder in folders.items():
         spent = {} if (of_run := seconds[seed]) is None else {PROCESSOR_SECONDS: of_run}

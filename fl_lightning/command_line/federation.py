@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from fl_lightning import __version__
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_file, check_range
 from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
@@ -94,6 +94,7 @@ def run_site(app: Path, folder: Path, client: int, data: str | None) -> None:
         ValueError: if the client does not exist, or its data does not fit.
         FileNotFoundError: if the app has no config.
     """
+    check_file("FOLDER", app / _APP / CONFIG, cure="give the folder of fl-lightning federation init")
     given = ["--config", str(app / _APP / CONFIG), *([] if data is None else ["--config", data])]
     config: dict[str, Any] = load_yaml(_whole(given))
     run = build_run(config, FederatedModule, FederatedDataModule if data is None else own_data(client))

@@ -33,7 +33,7 @@ from fl_lightning.callbacks import (
     TaskAccuracy,
     TaskAttention,
 )
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, counted
 from fl_lightning.command_line.known_classes import known_classes
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
 from fl_lightning.command_line.parsing import given_values, parse
@@ -203,7 +203,7 @@ class TrainerCommand:
         self.model.write_to(folder)
         if ckpt_path is not None and decided_by_first("complete", lambda: is_complete(folder, ckpt_path, rounds)):
             self.model.check_goes_on(self.trainer, self.data, ckpt_path)
-            rank_zero_only(print)(f"{folder} has all {rounds} rounds already: raise trainer.max_steps to add some")
+            rank_zero_only(print)(f"{folder} already has {counted(rounds, 'round')}: raise trainer.max_steps to add some")
             return
         with self.version.removed_unless(lambda: self.trainer.global_step > 0):
             refuse_other_strategies(self.trainer)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_lightning.checks import counted
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["ClientSampler", "Poisson", "Uniform"]
@@ -77,7 +78,7 @@ class FixedCohorts(ClientSampler):
         """
         if not 1 <= round <= len(self.cohorts):
             raise ValueError(
-                f"data.cohorts names {len(self.cohorts)} rounds, round {round} is asked for: lower trainer.max_steps"
+                f"data.cohorts names {counted(len(self.cohorts), 'round')}, round {round} is asked for: lower trainer.max_steps"
             )
         return self.cohorts[round - 1]
 

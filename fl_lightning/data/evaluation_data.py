@@ -99,7 +99,10 @@ class EvaluationData:
             ValueError: if clients have none.
         """
         if self.client_tests is None:
-            raise ValueError("clients have no test samples: set data.test_fraction, or give data.source a test set")
+            cure = " or give data.source a test set"
+            if self.has_test:  # but nothing by which its samples could be dealt to clients
+                cure = " as test samples are dealt to clients only where each has one unit, such as a class"
+            raise ValueError(f"clients have no test samples: set data.test_fraction,{cure}")
         return self.client_tests
 
     def test_inputs(self) -> EvaluationInputs:

@@ -6,6 +6,7 @@ divergence. Departures: the distribution aimed at is the even one; the code can 
 cohort as drawn, even if the update of one of its clients is not finite and is left out.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -31,7 +32,7 @@ class FedDisco(FederatedModule):
         b: added to all weights, at least 0; ``a`` 0 and ``b`` 0 is FedAvg.
 
     Raises:
-        ValueError: if one of them is negative.
+        ValueError: if one of them is negative or not finite.
     """
 
     needs = Needs(data=DataNeeds(counts_of_cohort=True))
@@ -39,8 +40,8 @@ class FedDisco(FederatedModule):
 
     def __init__(self, net: Net, a: float = 0.5, b: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
-        check_range("model.a", a, at_least=0, hint="0 leaves the discrepancy out")
-        check_range("model.b", b, at_least=0, hint="the authors' code uses 0.1")
+        check_range("model.a", a, at_least=0, below=math.inf, hint="0 leaves the discrepancy out")
+        check_range("model.b", b, at_least=0, below=math.inf, hint="the authors' code uses 0.1")
         self.a, self.b = a, b
         self._weights: tuple[tuple[int, ...], list[float]] = ((), [])  # the last cohort, and the weights of its clients
 

@@ -2,7 +2,7 @@
 
 Q. Li, B. He, D. Song: Model-Contrastive Federated Learning. CVPR 2021. arXiv 2103.16257. Equation 3. Departures: at a client's
 first visit its previous model is the global one, which adds a constant log 2 and no gradient. The authors' code takes a network
-with random weights there.
+with random weights there. Features of a text, a vector for each place, are compared as one vector.
 """
 
 from typing import Any, Unpack
@@ -54,7 +54,8 @@ class MOON(FederatedModule):
         z_global, z_previous = (
             client.evaluate(state, lambda model: model.features(batch.inputs)) for state in (client.received_state, previous)
         )
-        return loss + self.mu * model_contrastive_loss(z, z_global, z_previous, self.temperature, reduction="none")
+        features = (one.flatten(1) for one in (z, z_global, z_previous))
+        return loss + self.mu * model_contrastive_loss(*features, self.temperature, reduction="none")
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         model: State = {**self.trained_weights(net), **dict(net.named_buffers())}

@@ -25,7 +25,7 @@ class Regression(Objective):
             targets.
 
     Raises:
-        ValueError: if one of them is out of range.
+        ValueError: if one of them is out of range, or all training targets are equal and there is no ``tolerance``.
     """
 
     loss = TorchLoss(nn.MSELoss())
@@ -52,6 +52,11 @@ class Regression(Objective):
         if len(values) > 0:
             fitted.edges = values.quantile(torch.linspace(0, 1, self.bins + 1).double()[1:-1]).unique().float()
             if self.tolerance is None:
+                if (values == values[0]).all():
+                    raise ValueError(
+                        f"data.source has only training targets of {values[0].item():g}, of which Regression gets no "
+                        "tolerance: check the targets, or give it one"
+                    )
                 fitted.tolerance = float(values.std(correction=0)) / 2
         cuts = [f"{edge:.4g}" for edge in fitted.edges.tolist()]
         found = [f"{low} to {high}" for low, high in zip(["", *cuts], [*cuts, ""], strict=True)]

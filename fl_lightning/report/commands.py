@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, counted
 from fl_lightning.report.safe_text import one_line
 
 
@@ -118,7 +118,7 @@ def figures(
         for name, figure in drawn:
             write_figure_file(figure, out / f"{name}.{format}", format)
             count += 1
-    print(f"{count} figure{'s' * (count > 1)} of {runs[0].folder}: {out}")
+    print(f"{counted(count, 'figure')} of {runs[0].folder}: {out}")
 
 
 def compare(first: Path, second: Path, *, out: Path | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 from scipy.stats import t, ttest_rel
 
+from fl_lightning.checks import counted
 from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.report.groups import RATE, Group, default_baseline, find_group, group_runs, is_condition
 from fl_lightning.report.log import Curve
@@ -294,13 +295,13 @@ def title_of(study: Study) -> str:
 def count_of(study: Study) -> str:
     """How many runs of how many methods there are."""
     runs, methods = sum(len(group.runs) for group in study.groups), len(study.groups)
-    return f"{runs} run{'s' * (runs > 1)} of {methods} method{'s' * (methods > 1)}"
+    return f"{counted(runs, 'run')} of {counted(methods, 'method')}"
 
 
 def lead_of(study: Study) -> list[str]:
     """The first paragraphs of a report on it."""
     runs = [len(group.runs) for group in study.groups]
-    seeds = f"{min(runs)} to {max(runs)} seeds" if min(runs) < max(runs) else f"{runs[0]} seed{'s' * (runs[0] > 1)}"
+    seeds = f"{min(runs)} to {max(runs)} seeds" if min(runs) < max(runs) else counted(runs[0], "seed")
     compared = f"{count_of(study)}, {seeds} each, compared by {study.metric_name}."
     lead = [f"{compared} Runs of one method differ only in the seed."]
     if max(runs) == 1:

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import counted
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import are_whole, type_names
+from fl_lightning.data.prepared_samples import Preparation
+from fl_lightning.data.samples import Samples, are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs
 from fl_lightning.robustness import Aggregation
@@ -73,7 +75,8 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         if data.samples.inputs_are_whole:
             given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
         raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
-    _check_largest_token(net, data, weight.device)
+    for samples in (data.samples.dataset.train, data.samples.dataset.test):
+        _check_tokens(net, samples, data.samples.preparation, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -99,24 +102,24 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         )
 
 
-def _check_largest_token(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:
-    """Refuse token ids beyond a net's embeddings, which a batch of a later round may have.
+def _check_tokens(net: nn.Module, samples: Samples, preparation: Preparation, device: torch.device) -> None:
+    """Refuse token ids beyond a net's embeddings, which a later batch may have.
 
     Raises:
-        ValueError: naming the largest one.
+        ValueError: naming the largest or the smallest one.
     """
-    samples = data.samples.dataset.train
     ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
-    if not isinstance(ids, Tensor) or not are_whole(ids):
+    if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
         return
-    row = int(ids.flatten(1).amax(dim=1).argmax())
-    try:
-        _outputs(net, tree_map(lambda part: part.to(device), data.samples.preparation.for_evaluation(samples.rows([row]))))
-    except IndexError as error:
-        raise ValueError(
-            f"data.source has the token {int(ids[row].max())}, which is beyond the embeddings of model.net: use the net's own "
-            "tokenizer, or a net for more tokens"
-        ) from error
+    rows = ids.flatten(1)
+    for token, row in ((rows.max(), rows.amax(dim=1).argmax()), (rows.min(), rows.amin(dim=1).argmin())):
+        try:
+            _outputs(net, tree_map(lambda part: part.to(device), preparation.for_evaluation(samples.rows([int(row)]))))
+        except IndexError as error:
+            raise ValueError(
+                f"data.source has the token {int(token)}, which is beyond the embeddings of model.net: use the net's own "
+                "tokenizer, or a net for more tokens"
+            ) from error
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:
@@ -179,7 +182,9 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
     """
     named = participation.num_rounds
     if named is not None and rounds > named:
-        raise ValueError(f"trainer.max_steps is {rounds}, but {participation.said_by} names {named} rounds: lower it")
+        raise ValueError(
+            f"trainer.max_steps is {rounds}, but {participation.said_by} names {counted(named, 'round')}: lower it"
+        )
 
 
 def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
@@ -199,7 +204,8 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
     if size < aggregation.least:
         raise ValueError(
             f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "
-            f"{data.participation.said_by} gives {size}: have more clients in a round, or lower model.aggregation.hostile"
+            f"{data.participation.said_by} gives {size}: have more clients in a round, or lower the numbers "
+            "of model.aggregation"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from fl_lightning.algorithm import LocalTraining
+from fl_lightning.checks import counted
 from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.protocol.hooks import overridden
 from fl_lightning.run.round_callback import round_callbacks
@@ -41,8 +42,8 @@ def said_before(method: Any, trainer: Trainer, first: int) -> str:
     sizes = [len(method.sampled_clients(round)) for round in due]
     messages, size = sum(size * (size + 1) for size in sizes), num_bytes(dict(method.net.state_dict())) / 1e6
     return (
-        f"Client forgetting at the sites: {messages} messages in {len(due)} rounds, K x (K + 1) for K clients, with a model of "
-        f"{size:.3g} MB each"
+        f"Client forgetting at the sites: {messages} messages in {counted(len(due), 'round')}, K x (K + 1) for K clients, "
+        f"with a model of {size:.3g} MB each"
     )
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import counted
 from fl_lightning.data import FederatedDataModule, Trace
 from fl_lightning.functional.schedules import build_schedule
 from fl_lightning.losses import Loss
@@ -116,7 +117,8 @@ class RunSettings:
             check_settings(checkpoint["federated"]["settings"], self.present(trainer), rounds)
         if rounds > trainer.max_steps:
             raise ValueError(
-                f"trainer.max_steps is {trainer.max_steps}, but the run of ckpt_path has {rounds} rounds already: raise it"
+                f"trainer.max_steps is {trainer.max_steps}, but the run of ckpt_path has {counted(rounds, 'round')} already: "
+                "raise it"
             )
 
     def _options_of_method(self) -> Iterator[tuple[str, Any]]:

@@ -48,5 +48,5 @@ def socket_of(folder: Path) -> str:
     """
     path = str(folder.absolute() / SOCKET)
     if len(path.encode()) > _LONGEST:
-        raise ValueError(f"--folder is {folder}, whose path is too long for a socket ({path}): choose a shorter one")
+        raise ValueError(f"--site is {folder}, whose path is too long for a socket ({path}): choose a shorter one")
     return path

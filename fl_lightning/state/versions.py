@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from fl_lightning.checks import counted
 from fl_lightning.state.checkpoint import read_checkpoint
 
 Kept = Literal["last", "best"]  # of a run's checkpoints
@@ -122,8 +123,8 @@ def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:
     # A checkpoint can take seconds to read: that of ckpt_path is read later, and its rounds are checked then.
     if last.is_file() and not last.samefile(ckpt_path) and (rounds := read_checkpoint(last)["global_step"]) > max_steps:
         raise ValueError(
-            f"trainer.max_steps is {max_steps}, but {version} has {rounds} rounds already, which would be lost: raise it, or "
-            "copy the checkpoint of ckpt_path to another folder"
+            f"trainer.max_steps is {max_steps}, but {version} has {counted(rounds, 'round')} already, which would be "
+            "lost: raise it, or copy the checkpoint of ckpt_path to another folder"
         )
     results = version / "results.json"
     try:

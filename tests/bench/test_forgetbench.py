@@ -17,6 +17,7 @@ from written_pages import DOCS
 from fl_lightning.bench.federation import Federation, check_options, digest_of, federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
+from fl_lightning.command_line import bench
 
 ROOT = Path(__file__).parents[2]
 BENCH = ["bench", "forgetbench"]
@@ -154,6 +155,7 @@ def test_every_federation_is_whole():
         ([*BENCH, "--method", "FedAvg", "--jobs", "0"], "--jobs is 0, must be at least 1"),
         ([*BENCH, "--method", "FedAvg", "--trainer.max_steps", "2"], "--trainer.max_steps is fixed by forgetbench"),
         ([*BENCH, "--method", "FedAvgg", "--seeds", "[1]"], "FedAvgg"),
+        ([*BENCH, "--table", "a.json", "--seeds", "[1]"], "--seeds does not combine with --table: leave it out"),
         ([*BENCH, "--table", "nowhere.json"], "--table has nowhere.json, which is not a file"),
     ],
 )
@@ -184,6 +186,27 @@ def test_a_method_in_a_file_of_ones_own(main, monkeypatch, tmp_path):
     code, out, _ = main(*BENCH, "--table", str(path))
     assert code == 0
     assert "| `MyFedProx --model.mu 0.1` | 1 of 5 | 0." in out
+
+
+def test_runs_of_another_version_of_the_file_are_not_used(monkeypatch, tmp_path):
+    """Each version of the user's file has its own folder of runs, and a method of the package one."""
+    folders = []
+
+    def swept(config, options, seeds, jobs, out):
+        folders.append(out.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("fl_lightning.command_line.bench._swept", swept)
+    monkeypatch.setattr("fl_lightning.command_line.bench._checked_data", lambda command: {})
+    for method, code in (("methods_of_mine.Mine", "1"), ("methods_of_mine.Mine", "2"), ("FedProx", "1"), ("FedProx", "2")):
+        (tmp_path / "methods_of_mine.py").write_text(f"class Mine:\n    number = {code}\n")
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(["forgetbench", "--method", method])
+    mine, of_package = folders[:2], folders[2:]
+    assert len({*mine}) == 2
+    assert of_package == ["digits-FedProx"] * 2
 
 
 @pytest.mark.slow

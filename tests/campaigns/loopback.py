@@ -1,6 +1,6 @@
 """Flower's programs on this machine: a SuperLink, SuperNodes, the processes of sites, and runs.
 
-A separate module, as other tests of real federations would need it too.
+A separate module, as other tests of real federations would need it too. The processes of apps are forked: :mod:`forked_apps`.
 """
 
 import os
@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fork_server import start
+from forked_apps import forked_apps
 
 _PROGRAMS = Path(sys.executable).parent
 
@@ -31,8 +32,10 @@ class Loopback:
         self.folder, self._processes = folder, dict[str, subprocess.Popen[bytes]]()
         self.port = free_port()
         self.environment = {**os.environ, "FLWR_HOME": str(folder / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
-        self.environment["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
+        self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.3"  # seconds; 1 by default
+        self.environment["PATH"] = f"{folder / 'apps'}:{_PROGRAMS}:{os.environ['PATH']}"
         (folder / "flower").mkdir(parents=True)
+        self._apps = forked_apps(folder / "apps", self.environment)
         self.connect("insecure = true")
         link = ["flower-superlink", "--port", str(self.port), "--disable-runtime-dependency-installation"]
         self._start("link", *link, *(options or ["--insecure"]))
@@ -50,7 +53,8 @@ class Loopback:
 
     def run(self, app: Path, *settings: str, timeout: float = 300) -> str:
         """Run an app until it ends; returns what it printed."""
-        return self.flwr("run", str(app), "--stream", *_given(settings), timeout=timeout)
+        self.begin(app, *settings)
+        return self.finish(timeout)
 
     def flwr(self, *arguments: str, timeout: float = 60) -> str:
         """Run a command of Flower's to its end; returns what it printed."""
@@ -60,6 +64,7 @@ class Loopback:
 
     def begin(self, app: Path, *settings: str) -> None:
         """Run an app as the process ``run``."""
+        (self.folder / "run.log").unlink(missing_ok=True)
         self._start("run", "flwr", "run", str(app), "--stream", *_given(settings))
 
     def kill_server(self) -> None:
@@ -82,9 +87,10 @@ class Loopback:
         """Until a process has printed some words."""
         wait_until(lambda: words in self.log(name), f"{name} did not print {words!r}", timeout)
 
-    def wait_until_ended(self, name: str, timeout: float) -> None:
-        """Until a process has ended by itself."""
-        self._processes.pop(name).wait(timeout)
+    def finish(self, timeout: float = 300) -> str:
+        """Wait until the run has ended; returns what it printed."""
+        self._processes.pop("run").wait(timeout)
+        return self.log("run")
 
     def kill(self, name: str) -> None:
         """End a process and those that it started, at once."""
@@ -96,6 +102,8 @@ class Loopback:
         """End all processes."""
         for name in list(self._processes):
             self.kill(name)
+        self._apps.kill()
+        self._apps.join()
 
     def _start(self, name: str, *command: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -104,12 +112,16 @@ class Loopback:
             )
 
 
-def start_site(app: Path, client: int, folder: Path, *options: str) -> BaseProcess:
-    """The process of a site, once it serves."""
-    folder.mkdir(parents=True, exist_ok=True)
-    process = start(folder, "federation", "site", str(app), "--client", str(client), "--site", str(folder), *options)
-    wait_until((folder / "site.socket").exists, f"the site of client {client} does not serve", 120)
-    return process
+def start_sites(app: Path, folders: Mapping[int, Path], options: Mapping[int, Sequence[str]]) -> dict[int, BaseProcess]:
+    """The processes of sites by client, once all of them serve."""
+    processes = {}
+    for client, folder in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = "federation", "site", str(app), "--client", str(client), "--site", str(folder)
+        processes[client] = start(folder, *command, *options.get(client, ()))
+    for client, folder in folders.items():
+        wait_until((folder / "site.socket").exists, f"the site of client {client} does not serve", 240)
+    return processes
 
 
 def _given(settings: tuple[str, ...]) -> list[str]:

@@ -29,7 +29,8 @@ def test_the_app_has_the_config_in_full(tmp_path):
         (("site", "app"), {}, "--client is missing: federation site needs it"),
         (("init", "full"), {"config": "digits_tce.yaml"}, "FOLDER is .*full, which is not empty: give a new one"),
         (("site", "app"), {"client": 20}, r"--client is 20, must be .* below 20"),
-        (("site", "app"), {"client": 1, "site": "long" * 30}, "--folder is .*, whose path is too long for a socket"),
+        (("site", "nowhere"), {"client": 1}, "FOLDER is .*/federation.yaml, which does not exist: give"),
+        (("site", "app"), {"client": 1, "site": "long" * 30}, "--site is .*, whose path is too long for a socket"),
     ],
 )
 def test_what_is_refused(arguments, given, words, tmp_path):

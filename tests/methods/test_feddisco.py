@@ -62,8 +62,8 @@ def test_without_both_it_is_fedavg(tiny):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"a": -1.0}, "model.a is -1.0, must be at least 0: 0 leaves the discrepancy out"),
-        ({"b": -0.1}, "model.b is -0.1, must be at least 0: the authors' code uses 0.1"),
+        ({"a": -1.0}, "model.a is -1.0, must be at least 0 and finite: 0 leaves the discrepancy out"),
+        ({"b": math.inf}, "model.b is inf, must be at least 0 and finite: the authors' code uses 0.1"),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):

@@ -14,7 +14,8 @@ from torch import nn
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
 from fl_lightning.methods import MOON
-from fl_lightning.models import CNN2, MLP, MoonCNN, ResNet18
+from fl_lightning.models import CNN2, MLP, CharacterTransformer, MoonCNN, ResNet18
+from fl_lightning.objectives import NextToken
 
 COSTS = {"MOON": Cost(client=(1, 0, 0))}
 
@@ -65,6 +66,40 @@ def test_a_first_visit_adds_log_2_and_no_gradient(tiny):
     tiny.assert_same(moon.net, plain.net, atol=1e-12)
     for ours, other in zip(moon.reports[0].losses, plain.reports[0].losses, strict=True):
         assert ours - other == pytest.approx(3 * math.log(2), abs=1e-12)
+
+
+def test_texts_have_one_vector(fit):
+    """The gradient of a second visit's step: the mean over samples of the loss and the contrast of all places' features."""
+    texts = torch.randint(0, 6, (8, 5), generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    net, rate = CharacterTransformer((4,), 6, width=8, heads=2), 0.1
+    data = from_arrays(texts[:, :-1], texts[:, 1:], [range(8)], batch_size=8, objective=NextToken(num_tokens=6))
+    optimizer = partial(torch.optim.SGD, lr=rate)
+    method = MOON(copy.deepcopy(net), local_steps=1, server_optimizer=partial(torch.optim.SGD, lr=0.5), optimizer=optimizer)
+    fit(method, data, 2)
+    inputs, targets = texts[:, :-1], texts[:, 1:]
+
+    def visited(start, previous):
+        model = copy.deepcopy(start)
+        z = model.features(inputs)
+        near, far = (other.features(inputs).detach().flatten(1) for other in (start, previous))
+        logits = model.classifier(z).log_softmax(dim=-1)
+        loss = -logits.gather(-1, targets[..., None]).mean() + contrast(z.flatten(1), near, far, 0.5)
+        for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
+            weight.data -= rate * gradient
+        return model
+
+    def stepped(start, client):  # the server goes half the way
+        for weight, other in zip(start.parameters(), client.parameters(), strict=True):
+            weight.data += 0.5 * (other.data - weight.data)
+
+    first = visited(net, net)
+    stepped(net, first)
+    stepped(net, visited(net, first))
+    for name, weight in method.net.state_dict().items():
+        torch.testing.assert_close(
+            weight, net.state_dict()[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_without_contrast_it_is_fedavg(tiny):

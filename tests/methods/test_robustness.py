@@ -132,7 +132,7 @@ def test_a_round_with_too_few_updates_is_lost(tiny):
             FedAvg,
             {"aggregation": Krum(1)},
             "model.aggregation is Krum(hostile=1, kept=1), which needs 5 clients in a round, but data.cohorts gives 2: have "
-            "more clients in a round, or lower model.aggregation.hostile",
+            "more clients in a round, or lower the numbers of model.aggregation",
         ),
         (
             FedAvg,

@@ -147,11 +147,12 @@ def test_a_net_that_takes_other_names_is_refused():
 
 
 @pytest.mark.parametrize("name", ["ids", "input_ids"])
-def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name):
-    """Wherever they are: the first sample has none."""
-    ids = torch.zeros(20, 4, dtype=torch.int64)
-    ids[13, 2] = 9
-    inputs = ids if name == "ids" else {name: ids}
+@pytest.mark.parametrize("token", [9, -1])
+def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name, token):
+    """Wherever they are: the first sample has none, and those of clients may have none."""
+    ids, right = torch.zeros(2, 20, 4, dtype=torch.int64)
+    ids[13, 2] = token
+    inputs, others = (one if name == "ids" else {name: one} for one in (ids, right))
 
     class Tokens(nn.Module):
         def __init__(self) -> None:
@@ -161,6 +162,8 @@ def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name):
         def forward(self, input_ids):
             return self.head(self.embed(input_ids).mean(dim=1))
 
-    data = from_arrays(inputs, torch.arange(20) % 3, [range(10), range(10, 20)], batch_size=2)
-    with pytest.raises(ValueError, match="data.source has the token 9, which is beyond the embeddings of model.net: use the"):
-        fitted(FedAvg(Tokens()), data)
+    targets, clients = torch.arange(20) % 3, [range(10), range(10, 20)]
+    for train, test in ((inputs, others), (others, inputs)):
+        data = from_arrays(train, targets, clients, batch_size=2, test_inputs=test, test_targets=targets)
+        with pytest.raises(ValueError, match=f"data.source has the token {token}, which is beyond the embeddings of model.net"):
+            fitted(FedAvg(Tokens()), data)

@@ -134,7 +134,7 @@ def test_bins_are_quantiles():
     assert fitted.edges.tolist() == [24.75, 49.5, 74.25]
     assert names == ("up to 24.75", "24.75 to 49.5", "49.5 to 74.25", "above 74.25")
     assert fitted.tolerance == pytest.approx(math.sqrt((100**2 - 1) / 12) / 2)  # half the deviation of a uniform draw
-    alike, names = Regression(bins=4).fitted(torch.ones(5), torch.empty(0), None)
+    alike, names = Regression(bins=4, tolerance=1.0).fitted(torch.ones(5), torch.empty(0), None)
     assert len(alike.edges) == 1
     assert len(names) == 2
 
@@ -146,6 +146,7 @@ def test_bins_are_quantiles():
         (MultiLabel(), torch.full((4, 2), 2), "targets with 2, must be 0 or 1"),
         (Regression(), torch.zeros(4, 3), r"targets of shape \(4, 3\), must be \(samples,\)"),
         (Regression(), torch.tensor([0.0, 1.0, float("nan"), 2.0]), "nan as training target 2, which is not finite"),
+        (Regression(), torch.ones(4), "only training targets of 1, of which Regression gets no tolerance: check"),
         (NextToken(), torch.zeros(4), r"must be whole numbers \(samples, places\)"),
         (NextToken(num_tokens=5), torch.full((4, 2), 5), "target 5, must be a token from 0 to 4, or -100"),
         (NextToken(), torch.tensor([[1, 2], [-100, -100], [1, 1], [1, 1]]), "text without a target that counts"),
@@ -221,6 +222,12 @@ def test_what_needs_classes_is_refused_before_training(fit):
         FederatedDataModule(Arrays(TOKENS, TOKENS, objective=NextToken()), num_clients=2, clients_per_round=2).setup()
     with pytest.raises(ValueError, match="must be whole numbers from 0: number the classes 0 to C - 1, or give .*Regression"):
         Arrays(inputs, targets)
+    with pytest.raises(ValueError, match=r"no test samples: set data.test_fraction, as test samples are dealt .* only where"):
+        texts = from_arrays(
+            TOKENS, TOKENS, [range(18), range(18, 36)], objective=NextToken(), test_inputs=TOKENS, test_targets=TOKENS
+        )
+        texts.setup()
+        texts.evaluation.client_samples("test", [0])
     owned = Arrays(TOKENS, TOKENS, objective=NextToken(), owners=torch.arange(N) % 2)
     data = FederatedDataModule(owned, num_clients=2, clients_per_round=2, partition=Natural())
     data.setup()

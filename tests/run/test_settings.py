@@ -105,7 +105,7 @@ def test_a_run_that_has_all_rounds_is_held_to_its_settings(main, monkeypatch, ru
     assert "model.optimizer.lr is 0.7, 0.1 in the run" in error
     code, out, _ = main(*RUN, "2", "--ckpt_path", "last")
     assert code == 0
-    assert "has all 2 rounds already" in out
+    assert "already has 2 rounds" in out
     assert contents(run_of_two_rounds) == before
 
 

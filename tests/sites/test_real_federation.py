@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import yaml
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from loopback import Loopback, free_port, start_site, wait_until
+from loopback import Loopback, free_port, start_sites, wait_until
 from pages import blocks
 
 from fl_lightning.report.runs import read_runs
@@ -68,13 +68,13 @@ def sites(short_folder) -> Iterator[dict]:
 
 @pytest.fixture
 def started(sites, short_folder, run_in, tmp_path):
-    """Writes the app of a config, and starts the sites of all clients."""
+    """Writes the app of a config, and starts the sites of all clients, some with further options."""
 
-    def start(config: Path) -> Path:
+    def start(config: Path, options: Mapping[int, list[str]] = {}) -> Path:
         app = tmp_path / "app"
         run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
-        for client in CLIENTS:
-            sites[client] = start_site(app, client, short_folder / "sites" / str(client))
+        folders = {client: short_folder / "sites" / str(client) for client in CLIENTS}
+        sites.update(start_sites(app, folders, options))
         return app
 
     return start
@@ -113,9 +113,10 @@ def forgetting(folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_are_those_of_the_simulation(method, loopback, started, short_folder, run_in, tmp_path):
     config = config_of(tmp_path, method)
-    printed = loopback.run(started(config))
-    assert "Round 2/2" in printed, printed
+    loopback.begin(started(config))
     run_in(tmp_path, "fit", "--config", str(config))
+    printed = loopback.finish()
+    assert "Round 2/2" in printed, printed
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
     kept = method in ("SCAFFOLD", "FedPer", "Ditto")
     assert any(short_folder.rglob("states/*/*.pt")) == kept
@@ -126,46 +127,40 @@ def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, started, run_in
     """Two of four clients in round 2, whose models the other one evaluates: six messages."""
     data = {"source": "MNIST", "root": REAL_DATA, "cohorts": [[0, 1, 2, 3], [1, 2]]}
     config = config_of(tmp_path, "FedAvg", forgets=2, **data)
-    printed = loopback.run(started(config))
-    assert "6 messages in 1 rounds, K x (K + 1) for K clients" in printed, printed
+    loopback.begin(started(config))
     run_in(tmp_path, "fit", "--config", str(config))
+    printed = loopback.finish()
+    assert "6 messages in 1 round, K x (K + 1) for K clients" in printed, printed
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
     assert (forgetting(loopback.folder / "runs") == forgetting(tmp_path / "runs")).all()
 
 
 def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, started, short_folder, run_in, tmp_path):
     """That of a site which takes longer than the deadline. Rounds go on without the client, and with it once it is back."""
-    rounds, log = 6, loopback.folder / "run.log"
-    app = started(config_of(tmp_path, "FedAvg", rounds))
-    log.unlink(missing_ok=True)
-    loopback.begin(app, "deadline=30.0")
+    rounds = 6
+    loopback.begin(started(config_of(tmp_path, "FedAvg", rounds)), "deadline=30.0")
     loopback.wait_for("run", f"Round 1/{rounds}", 200)
     os.kill(sites[1].pid, signal.SIGSTOP)
     time.sleep(5)  # the round waits for this site
     loopback.kill("node1")
     os.kill(sites[1].pid, signal.SIGCONT)
     loopback.node(1, short_folder / "sites" / "1")
-    loopback.wait_until_ended("run", 300)
-    found = re.findall(r"round (\d+) is without client (\d)", log.read_text())
+    printed = loopback.finish()
+    found = re.findall(r"round (\d+) is without client (\d)", printed)
     away = {(int(round), int(client)) for round, client in found}
     killed = [round for round, client in away if client == 1]
-    assert killed, log.read_text()
-    assert max(killed) < rounds, log.read_text()
+    assert killed, printed
+    assert max(killed) < rounds, printed
     cohorts = [[client for client in CLIENTS if (round, client) not in away] for round in range(1, rounds + 1)]
     run_in(tmp_path, "fit", "--config", str(config_of(tmp_path, "FedAvg", rounds, cohorts=cohorts)))
     torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
 
 
-def test_a_site_with_other_samples_ends_the_run(loopback, sites, short_folder, run_in, tmp_path):
+def test_a_site_with_other_samples_ends_the_run(loopback, started, tmp_path):
     """Of another shape, before round 1."""
-    app = tmp_path / "app"
-    run_in(tmp_path, "federation", "init", str(app), "--config", str(config_of(tmp_path, "FedAvg")))
     np.savez(tmp_path / "other.npz", inputs=np.random.rand(80, 5).astype(np.float32), targets=np.arange(80) % 10)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"source": str(tmp_path / "other.npz")}}))
-    for client in CLIENTS:
-        options = ["--data", str(tmp_path / "mine.yaml")] if client == 2 else []
-        sites[client] = start_site(app, client, short_folder / "sites" / str(client), *options)
-    printed = loopback.run(app)
+    printed = loopback.run(started(config_of(tmp_path, "FedAvg"), {2: ["--data", str(tmp_path / "mine.yaml")]}))
     assert "the site of client 2 has other settings than the server: shape of the samples is [5], [1, 8, 8] at" in printed
     assert "Round 1/" not in printed
 
@@ -182,7 +177,7 @@ def test_a_killed_server_and_a_killed_site_go_on(loopback, sites, started, short
     sites[1].kill()
     sites[1].join()
     (short_folder / "sites" / "1" / "site.socket").unlink()
-    sites[1] = start_site(app, 1, short_folder / "sites" / "1")
+    sites.update(start_sites(app, {1: short_folder / "sites" / "1"}, {}))
     printed = loopback.run(app, "resume=true")
     assert "Round 4/4" in printed, printed
     assert "Round 1/4" not in printed

@@ -61,7 +61,7 @@ def test_last_if_any_begins_a_run_or_goes_on(main, tmp_path):
     assert "ckpt_path is last_if_any: none in runs/digits_tce, a new run begins" in out
     code, out, _ = main(*command)
     assert code == 0
-    assert "runs/digits_tce/version_0 has all 2 rounds already" in out
+    assert "runs/digits_tce/version_0 already has 2 rounds" in out
     code, out, _ = main(*RUN, "3", "--ckpt_path", "last_if_any")
     assert code == 0
     assert "ckpt_path is last_if_any: runs/digits_tce/version_0/checkpoints/last.ckpt" in out
@@ -81,7 +81,7 @@ def test_a_finished_run_keeps_its_record(main, tmp_path, rounds, code):
     assert ended == code
     assert contents(folder) == before
     if code == 0:
-        assert "runs/digits_tce/version_0 has all 3 rounds already: raise trainer.max_steps" in out
+        assert "runs/digits_tce/version_0 already has 3 rounds: raise trainer.max_steps" in out
     else:
         assert error.count("\n") == 1
         assert "trainer.max_steps is 2, but the run of ckpt_path has 3 rounds already: raise it" in error
