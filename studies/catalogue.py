@@ -12,6 +12,7 @@ from studies.declared import (
     headline,
     mnist_tasks,
     personal,
+    pretrained,
     privacy,
     tce,
     text,
@@ -31,6 +32,7 @@ _MODULES = (
     headline,
     failing_clients,
     text,
+    pretrained,
 )
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}
 
@@ -62,4 +64,5 @@ ORDER = (
     "digits_density",
     "digits_schedule",
     "text_chapters",
+    "pretrained_fifty",
 )
