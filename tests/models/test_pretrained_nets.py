@@ -337,7 +337,7 @@ def test_the_class_layer_is_found_by_its_name(head):
     method = FedAvg(net(head), adapter=LoRA(target_modules=["body"]), local_steps=1)
     fitted(method, data, rounds=1)
     assert {f"{head}.weight", f"{head}.bias"} < method.trained_names
-    with pytest.raises(ValueError, match="class layer of none of the names .*: name it in model.trained"):
+    with pytest.raises(ValueError, match="class layer of none of the names .*: set model.class_layer"):
         fitted(FedAvg(net("last"), adapter=LoRA(target_modules=["body"])), data)
 
 
@@ -363,7 +363,9 @@ def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
     assert {name for name in method.trained_names if "lora_" not in name} == {"classifier.weight", "classifier.bias"}
     net = nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), ("last", nn.Linear(4, 3))]))
     data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
-    with pytest.raises(ValueError, match="class layer of none of the names .* which all-linear leaves out: list model.adapter"):
+    with pytest.raises(
+        ValueError, match="class layer of none of the names .* which all-linear leaves out: set model.class_layer"
+    ):
         fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
 
 
