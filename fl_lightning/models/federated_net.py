@@ -157,6 +157,7 @@ class FederatedNet(nn.Module):
         Args:
             is_drawn_anew: whether a weight, by name, changes even if it is not trained.
         """
+        self.personal = of_class_layer(self.net, self.personal)
         if not isinstance(self.net, Network):
             accept_foreign(self.net)
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
@@ -228,7 +229,6 @@ def freeze_net(method: FederatedNet) -> None:
         check_patterns("model.trained", trained, weights)
         for name, weight in weights.items():
             weight.requires_grad_(any(fnmatchcase(name, pattern) for pattern in trained))
-    method.personal = of_class_layer(net, method.personal)
 
 
 def kept_buffers(method: FederatedNet, net: nn.Module) -> State:
