@@ -8,8 +8,9 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
 from fl_lightning.callbacks.probe import HeadProbe, head_of, mean_where
+from fl_lightning.models.network import inputs_of
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import CohortModels, NetInputs
+from fl_lightning.protocol import CohortModels
 
 
 class FeatureDrift(HeadProbe):
@@ -28,7 +29,7 @@ class FeatureDrift(HeadProbe):
         members = torch.nn.functional.one_hot(targets, len(module.data.classes))  # (S, C)
 
         def class_means(net: nn.Module) -> Tensor:
-            features = features_of(net, inputs).double()
+            features = inputs_of(head_of(net), net, inputs).flatten(1).double()
             return (members.T.to(features.dtype) @ features) / members.sum(dim=0)[:, None]
 
         before, after = models.evaluate_received(class_means), models.evaluate(class_means)  # (C, d), (K, C, d)
@@ -41,14 +42,3 @@ class FeatureDrift(HeadProbe):
         title = f"Distance that the mean feature of each class moves in round {round}, over its norm"
         figure = client_class_change(drift, holds, models.clients, class_names(module), title)
         log_figure(trainer, "drift/classes", figure, round)
-
-
-def features_of(net: nn.Module, inputs: NetInputs) -> Tensor:
-    """The inputs of the net's head for some samples, (S, d)."""
-    caught: list[Tensor] = []
-    hook = head_of(net).register_forward_pre_hook(lambda _, arguments: caught.append(arguments[0]))
-    try:
-        net(inputs)
-    finally:
-        hook.remove()
-    return caught[-1].flatten(1)

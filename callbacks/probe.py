@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
+from fl_lightning.models.network import classifier_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import NetInputs
 
@@ -53,7 +54,7 @@ class HeadProbe(Probe):
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)
-        layers = [layer for layer in head_part(module.net).modules() if isinstance(layer, nn.Linear)]
+        layers = [layer for layer in classifier_of(module.net).modules() if isinstance(layer, nn.Linear)]
         if not layers or layers[-1].out_features != len(module.data.classes):
             raise ValueError(
                 f"callback {type(self).__name__} needs a net whose last linear layer has a row for each class, but model.net "
@@ -61,14 +62,9 @@ class HeadProbe(Probe):
             )
 
 
-def head_part(net: nn.Module) -> nn.Module:
-    """``net.classifier``, or the net itself if it has no such part."""
-    return getattr(net, "classifier", net)
-
-
 def head_of(net: nn.Module) -> nn.Linear:
     """The last linear layer of a net for which :class:`HeadProbe` found one."""
-    return [layer for layer in head_part(net).modules() if isinstance(layer, nn.Linear)][-1]
+    return [layer for layer in classifier_of(net).modules() if isinstance(layer, nn.Linear)][-1]
 
 
 def mean_where(values: Tensor, mask: Tensor) -> Tensor:

@@ -83,6 +83,9 @@ class LocalTraining(FederatedNet):
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
             By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``.
         personal: name patterns of weights and buffers that stay with the client; by default those of the method.
+        class_layer: name of the layer that gives the net's outputs, such as ``head.fc``, for methods and callbacks that need
+            its inputs, the features; by default it is found by names such as ``head`` and ``fc``. In name patterns
+            ``classifier.*`` are its weights, whatever its name is.
 
     Raises:
         ValueError: if a value is out of range, or ``tasks`` does not combine with the method.
@@ -126,8 +129,9 @@ class LocalTraining(FederatedNet):
         adapter: Adapter | None = None,
         trained: Sequence[str] | None = None,
         personal: Sequence[str] | None = None,
+        class_layer: str | None = None,
     ) -> None:
-        super().__init__(net, batch_norm_buffers, seed, adapter, trained, personal)
+        super().__init__(net, batch_norm_buffers, seed, adapter, trained, personal, class_layer)
         self.loss, self.optimizer = as_loss(loss), fused(optimizer_builder("model.optimizer", optimizer))
         self.local_steps, self.local_epochs, self.server_weighting = local_steps, local_epochs, server_weighting
         self.learning_rate_decay, self.clip_local_gradients = learning_rate_decay, clip_local_gradients

@@ -72,7 +72,7 @@ def _run_next(given: argparse.Namespace) -> list[int]:
 
 
 def _where(study: Study, root: str | None) -> list[str]:
-    """The options of a study whose data is in the folder with the name of its source, in lower case; none without such a folder."""
+    """The options of a study whose data is in the folder of its source's name, in lower case; none without such a folder."""
     source = dict(flat_values(config_values(study.sweeps[0].settings.config)))["data.source"]
     folder = Path(root or "", source.rpartition(".")[2].lower())
     if root is None or not folder.is_dir():

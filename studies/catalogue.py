@@ -14,6 +14,7 @@ from studies.declared import (
     mnist_tasks,
     moon,
     personal,
+    pretrained,
     privacy,
     tce,
     text,
@@ -37,6 +38,7 @@ _MODULES = (
     headline,
     failing_clients,
     text,
+    pretrained,
 )
 STUDIES: dict[str, Study] = {study.name: study for module in _MODULES for study in module.STUDIES}
 
@@ -69,4 +71,5 @@ ORDER = (
     "digits_density",
     "digits_schedule",
     "text_chapters",
+    "pretrained_fifty",
 )

@@ -49,6 +49,7 @@ def page(study: Study, results: Sequence[Result]) -> str:
             "runs these sweeps and writes this page from [runs.csv](runs.csv), which has a row for each run. "
             f"Of {study.total} runs {done} are done."
         ),
+        *([_pretrained(study.pretraining)] if study.pretraining else []),
         f"```\n{commands}\n```",
         *([_attacked(study)] if study.attack else []),
         *(_measured(study, found, results) if done else []),
@@ -112,6 +113,11 @@ def _command(sweep: Sweep) -> str:
     options = f"fl-lightning sweep {sweep.arguments}{folder}".split(" --")
     text = textwrap.fill(" --".join(option.replace(" ", _JOINT) for option in options), _CODE_WIDTH - 6, break_on_hyphens=False)
     return text.replace(_JOINT, " ").replace("\n", " \\\n    ")
+
+
+def _pretrained(sweep: Sweep) -> str:
+    begin = "The runs begin with the final weights of another, `--model.initial_weights CKPT`:"
+    return f"{begin}\n\n```\n{_command(sweep)}\n```\n\nThen"
 
 
 def _attacked(study: Study) -> str:

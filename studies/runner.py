@@ -10,7 +10,8 @@ from statistics import mean
 from fl_lightning.command_line.sweep import enter
 from fl_lightning.report.costs import duration
 from fl_lightning.sweep.entered_sweep import EnteredSweep
-from fl_lightning.sweep.points import Run
+from fl_lightning.sweep.points import Run as SweepRun
+from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.run_scalars import WALL_SECONDS
 from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.worker import Stop
@@ -63,7 +64,9 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
         raise ValueError(f"OUT is {out}, which is a file: give a folder")
     collector = Collector(out, recorded_results(study, results / RESULTS_FILE))
     with Stop() as stop:
-        entered = [_enter(sweep, out, jobs, data, retry_failed, collector.recorded_runs(sweep)) for sweep in study.sweeps]
+        begin = _pretrain(study.pretraining, out, data, stop, runs=jobs > 0) if study.pretraining else []
+        options = [*data, *begin]
+        entered = [_enter(sweep, out, jobs, options, retry_failed, collector.recorded_runs(sweep)) for sweep in study.sweeps]
         with _Lines(lambda: remaining(study, collector, jobs), lambda: _write(study, collector, results)) as screen:
             for sweep in entered if jobs else []:
                 sweep.work(screen, stop)
@@ -101,12 +104,28 @@ def remaining(study: Study, collector: Collector, jobs: int) -> str:
     return f"{said}, about {duration(work / max(jobs, 1))} with {max(jobs, 1)} at once"
 
 
+def _pretrain(sweep: Sweep, out: Path, data: Sequence[str], stop: Stop, runs: bool) -> list[str]:
+    """Train the net with which all runs begin, unless it is there; gives the option with its file.
+
+    Raises:
+        ValueError: in one line, if its training fails.
+    """
+    (seed,) = sweep.settings.seeds
+    path, config = sweep_folder(out, sweep) / SweepRun({}, seed).name, Path(sweep.settings.config).stem
+    folder = RunFolder(path, config)
+    if runs and folder.finished() is None:
+        _enter(sweep, out, 1, data, True, ()).work(Screen(), stop)
+        if folder.finished() is None and not stop.signals:
+            raise ValueError(f"the pretraining failed, {folder.output} says why: the same command tries again")
+    return ["--model.initial_weights", str((path / config / "version_0" / "checkpoints" / "last.ckpt").resolve())]
+
+
 def _enter(
-    sweep: Sweep, out: Path, jobs: int, data: Sequence[str], retry_failed: bool, left_out: Sequence[Run]
+    sweep: Sweep, out: Path, jobs: int, more: Sequence[str], retry_failed: bool, left_out: Sequence[SweepRun]
 ) -> EnteredSweep:
     settings = sweep.settings
     folder = sweep_folder(out, sweep)
-    options = (*settings.options, *data)
+    options = (*settings.options, *more)
     return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed), left_out)
 
 

@@ -251,7 +251,7 @@ def test_documented_hooks_exist():
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
-    """The snippet of the README, as a script in an empty folder, ends with what the README shows, to the rounding of machines."""
+    """The snippet of the README, as a script in an empty folder, ends with what the README shows, to machines' rounding."""
     text = (ROOT / "README.md").read_text()
     code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "snippet.py").write_text(code)

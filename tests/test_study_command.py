@@ -462,3 +462,35 @@ def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
     assert "runs.csv has a run of other settings, fl-lightning fit --config digits_tce.yaml" in refused(one, two)
     path.write_text("a,b\n1,2\n")
     assert "runs.csv is not a results file of the study small, of these settings: move it away" in refused(one, two)
+    assert "runs.csv is no results file of the study small, of these settings: move it away" in refused(one, two)
+
+
+@pytest.mark.slow
+def test_runs_begin_with_the_pretrained_net(command, small, monkeypatch, tmp_path):
+    """Stopped in the pretraining, no run has begun; the net is then trained to its end, and once."""
+    from studies import __main__ as studies
+    from studies.declaration import Sweep
+
+    first = "--config digits_tce.yaml --model.net MLP --model.net.hidden [16] --trainer.max_steps 60 --seeds [5]"
+    study = replace(small, pretraining=Sweep("pretrained", " ".join([first, *NO_PICTURES])))
+    monkeypatch.setattr(studies, "STUDIES", {"small": study})
+    checkpoint = tmp_path.resolve() / "out/pretrained/base/seed_5/digits_tce/version_0/checkpoints/last.ckpt"
+
+    def interrupt():
+        while not checkpoint.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    code, _, _ = command("small", "out", "--jobs", "1")
+    assert (code, list((tmp_path / "out").glob("loss=*/seed_1/digits_tce"))) == (130, [])
+
+    code, _, error = command("small", "out", "--jobs", "1")
+    assert code == 0, error
+    written = checkpoint.stat().st_mtime_ns
+    for run in (tmp_path / "out").glob("loss=*/seed_1/digits_tce/version_0/results.json"):
+        assert json.loads(run.read_text())["initial_weights"] == {"file": str(checkpoint), "round": 60}
+    page = (tmp_path / "results" / "small" / "report.md").read_text()
+    assert "`--model.initial_weights CKPT`:\n\n```\nfl-lightning sweep --config digits_tce.yaml" in page
+    assert command("small", "out", "--jobs", "1")[:2] == (0, "small: 2 of 2 runs done, 0 remain\nResults: results/small\n")
+    assert checkpoint.stat().st_mtime_ns == written

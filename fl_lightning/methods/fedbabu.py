@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from typing import Unpack
 
 from fl_lightning.checks import check_patterns
+from fl_lightning.models.network import of_class_layer
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 
 
@@ -45,6 +46,7 @@ class FedBABU(FederatedModule):
     def adapt_net(self) -> None:
         super().adapt_net()
         weights = dict(self.net.named_parameters())
+        self.head = self.fine_tuned = of_class_layer(self.net, self.head)
         check_patterns("model.head", self.head, weights)
         for name, weight in weights.items():
             weight.requires_grad_(weight.requires_grad and not self.is_head(name))

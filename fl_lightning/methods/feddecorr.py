@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
+from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, Needs
 
@@ -28,11 +29,10 @@ class FedDecorr(FederatedModule):
         server: mean
 
     Args:
-        net: with ``features`` and ``classifier``, as all bundled nets.
         beta: weight of the term, at least 0; 0 is FedAvg exactly.
 
     Raises:
-        ValueError: if ``beta`` is negative, or the net has no features.
+        ValueError: if ``beta`` is negative, or the class layer is not found.
     """
 
     needs = Needs(other_samples=True)
@@ -44,15 +44,11 @@ class FedDecorr(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if not (hasattr(self.net, "features") and hasattr(self.net, "classifier")):
-            raise ValueError(
-                f"model.net is {type(self.net).__name__}, but FedDecorr reads features: give it the parts features and "
-                "classifier"
-            )
+        class_layer(self.net, "whose inputs FedDecorr decorrelates")
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        z = net.features(batch.inputs)
-        loss = self.loss(net.classifier(z), batch.targets, client.label_counts)
+        z = features_of(net, batch.inputs)
+        loss = self.loss(classifier_of(net)(z), batch.targets, client.label_counts)
         if self.beta == 0:
             return loss
         # The same for each sample, so the mean over the batch has it once.

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
+from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 
@@ -29,7 +30,7 @@ class FedRoD(FederatedModule):
         the server has: a global model
 
     Raises:
-        ValueError: as the net is built, if it has no ``features``, no linear ``classifier``, or is a Sequential.
+        ValueError: as the net is built, if its class layer is not found or not linear, or it is a Sequential.
     """
 
     needs = Needs(data=DataNeeds(classes=True))
@@ -41,13 +42,13 @@ class FedRoD(FederatedModule):
 
     def adapt_net(self) -> None:
         super().adapt_net()
-        classifier = getattr(self.net, "classifier", None)
-        if isinstance(self.net, nn.Sequential) or not (hasattr(self.net, "features") and isinstance(classifier, nn.Linear)):
+        name = class_layer(self.net, "but FedRoD gives clients a second one")
+        classifier = classifier_of(self.net)
+        if isinstance(self.net, nn.Sequential) or not isinstance(classifier, nn.Linear):
             raise ValueError(
-                f"model.net is {type(self.net).__name__}, but FedRoD gives clients a second class layer: give it the parts "
-                "features and classifier, a torch.nn.Linear, and let it be no Sequential, which would call all three in turn"
+                f"model.net is {type(self.net).__name__}, but FedRoD gives clients a second class layer: let {name} be a "
+                "torch.nn.Linear, and the net no Sequential, which would call the second one too"
             )
-        name = next(name for name, layer in self.net.named_modules() if layer is classifier)
         self._generic = {f"personal_head.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
         self.net.personal_head = copy.deepcopy(classifier)
 
@@ -58,8 +59,8 @@ class FedRoD(FederatedModule):
         return super().is_personal(name) or name in self._generic
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        features = net.features(batch.inputs)
-        logits = net.classifier(features)
+        features = features_of(net, batch.inputs)
+        logits = classifier_of(net)(features)
         generic = reweighted_softmax_cross_entropy(logits, batch.targets, client.train_label_counts, reduction="none")
         return generic + self.loss(logits.detach() + net.personal_head(features.detach()), batch.targets, client.label_counts)
 

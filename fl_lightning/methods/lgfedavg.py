@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from typing import Unpack
 
 from fl_lightning.checks import check_patterns
+from fl_lightning.models.network import of_class_layer
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 
 
@@ -38,6 +39,10 @@ class LGFedAvg(FederatedModule):
         self.shared = tuple(shared)
         if not self.shared:
             raise ValueError("model.shared is [], which leaves no weight of model.net to share: use LocalOnly")
+
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        self.shared = of_class_layer(self.net, self.shared)
 
     def configure_model(self) -> None:
         super().configure_model()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import model_contrastive_loss
+from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, State, Upload
 
@@ -24,12 +25,11 @@ class MOON(FederatedModule):
         a client keeps: P
 
     Args:
-        net: with ``features`` and ``classifier``, as all bundled nets.
         mu: weight of the contrast, at least 0; 0 is FedAvg exactly.
         temperature: T, above 0.
 
     Raises:
-        ValueError: if one of them is out of range, or the net has no features.
+        ValueError: if one of them is out of range, or the class layer is not found.
     """
 
     def __init__(self, net: Net, mu: float = 1.0, temperature: float = 0.5, **common: Unpack[CommonArguments]) -> None:
@@ -40,19 +40,17 @@ class MOON(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if not (hasattr(self.net, "features") and hasattr(self.net, "classifier")):
-            raise ValueError(
-                f"model.net is {type(self.net).__name__}, but MOON compares features: give it the parts features and classifier"
-            )
+        class_layer(self.net, "whose inputs MOON compares")
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        z = net.features(batch.inputs)
-        loss = self.loss(net.classifier(z), batch.targets, client.label_counts)
+        z = features_of(net, batch.inputs)
+        loss = self.loss(classifier_of(net)(z), batch.targets, client.label_counts)
         if self.mu == 0:
             return loss
         previous = {**client.received_state, **client.state.get("previous", {})}
         z_global, z_previous = (
-            client.evaluate(state, lambda model: model.features(batch.inputs)) for state in (client.received_state, previous)
+            client.evaluate(state, lambda model: features_of(model, batch.inputs))
+            for state in (client.received_state, previous)
         )
         features = (one.flatten(1) for one in (z, z_global, z_previous))
         return loss + self.mu * model_contrastive_loss(*features, self.temperature, reduction="none")

@@ -133,6 +133,6 @@ class LoRA(Adapter):
 
 def _linear_layers(net: nn.Module) -> list[str]:
     """Names of the linear layers before the class layer."""
-    head = class_layer(net, "which all-linear leaves out: list model.adapter.target_modules")
+    head = class_layer(net, "which all-linear leaves out")
     names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
     return [name for name in names if name != head and not name.startswith(f"{head}.")]

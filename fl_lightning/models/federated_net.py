@@ -16,7 +16,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
 from fl_lightning.models.foreign_net import accept_foreign
-from fl_lightning.models.network import class_layer
+from fl_lightning.models.network import class_layer, find_class_layer, of_class_layer
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
@@ -90,7 +90,7 @@ class FederatedNet(nn.Module):
         batch_norm_buffers: how BatchNorm running statistics are handled, as in
             :class:`fl_lightning.algorithm.FederatedAlgorithm`: where ``local``, they are personal.
         seed: of initial weights.
-        adapter, trained, personal: as in :class:`fl_lightning.algorithm.LocalTraining`.
+        adapter, trained, personal, class_layer: as in :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:
         TypeError: if ``net`` is neither a net nor builds one.
@@ -117,6 +117,7 @@ class FederatedNet(nn.Module):
         adapter: Adapter | None,
         trained: Sequence[str] | None,
         personal: Sequence[str] | None,
+        class_layer: str | None,
     ) -> None:
         super().__init__()
         if not callable(net):
@@ -131,7 +132,7 @@ class FederatedNet(nn.Module):
             check_list(f"model.{key}", patterns)
         if adapter is not None and not isinstance(adapter, Adapter):
             raise TypeError(f"model.adapter is {adapter!r}, must be an adapter, such as fl_lightning.models.LoRA()")
-        self.adapter, self.trained = adapter, trained
+        self.adapter, self.trained, self.class_layer = adapter, trained, class_layer
         if personal is not None:
             self.personal = tuple(personal)
         self.server_states = ServerStates()
@@ -156,6 +157,7 @@ class FederatedNet(nn.Module):
         Args:
             is_drawn_anew: whether a weight, by name, changes even if it is not trained.
         """
+        self.personal = of_class_layer(self.net, self.personal)
         if not isinstance(self.net, Network):
             accept_foreign(self.net)
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
@@ -206,7 +208,7 @@ def keep_initial_model(method: FederatedNet, anew: bool) -> None:
 
 
 def freeze_net(method: FederatedNet) -> None:
-    """Add the adapter to a method's built net, and leave trained what ``trained`` names.
+    """Find the parts of a method's built net, add the adapter to it, and leave trained what ``trained`` names.
 
     By default, with an adapter, these are its layers and the class layer.
 
@@ -214,13 +216,15 @@ def freeze_net(method: FederatedNet) -> None:
         ValueError: if a pattern fits no weight, an adapter no layer, or the class layer has no known name.
     """
     net, trained = method.net, method.trained
+    find_class_layer(net, method.class_layer)
     if method.adapter is not None:
         method.adapter.attach(net)
         if trained is None:
-            head = class_layer(net, "which model.adapter would freeze: name it in model.trained, with '*lora_*'")
+            head = class_layer(net, "which model.adapter would freeze")
             named = net.named_parameters()
             trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(f"{head}.")]
     if trained is not None:
+        trained = of_class_layer(net, trained)
         weights = dict(net.named_parameters())
         check_patterns("model.trained", trained, weights)
         for name, weight in weights.items():

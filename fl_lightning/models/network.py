@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc")  # in well-known libraries
+_CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc", "lm_head")  # in libraries
+_FOUND = "_class_layer"  # attribute of a net: the name of its class layer
 
 
 class Network(nn.Module):
@@ -47,17 +48,74 @@ def check_colour(net: str, input_shape: Sequence[int]) -> None:
         )
 
 
-def class_layer(net: nn.Module, cure: str) -> str:
-    """The name of a net's class layer, one of those in well-known libraries.
+def find_class_layer(net: nn.Module, given: str | None = None) -> None:
+    """Note in a net, as an attribute, which of its layers is the class layer, if it has one of a name in well-known libraries.
+
+    A net with the parts ``features`` and ``classifier`` gives ``net.classifier(net.features(inputs))``, unless ``given``.
 
     Args:
-        cure: what to do without one, for the error.
+        given: the name of the class layer, whose outputs are those of the net; None: it is found by its name.
 
     Raises:
-        ValueError: if there is no layer of a known name.
+        ValueError: if the net has no layer ``given``.
     """
-    head = next((name for name, _ in net.named_children() if name in _CLASS_LAYERS), None)
-    if head is None:
+    layers = dict(net.named_modules())
+    if given is not None and (not given or given not in layers):
+        last = ", ".join([*layers][-5:])
+        raise ValueError(f"model.class_layer is {given!r}, no layer of model.net {type(net).__name__}: the last are {last}")
+    if given is None and not _has_parts(net):
+        configured = getattr(net, "default_cfg", None)  # of timm
+        of_timm = configured.get("classifier") if isinstance(configured, dict) else None
+        given = next((name for name in (of_timm, *_CLASS_LAYERS) if isinstance(name, str) and name in layers), None)
+    if given is not None:
+        setattr(net, _FOUND, given)
+
+
+def class_layer(net: nn.Module, why: str) -> str:
+    """The name of a net's class layer, after :func:`find_class_layer`.
+
+    Args:
+        why: who needs it, for the error.
+
+    Raises:
+        ValueError: if none was found.
+    """
+    name = getattr(net, _FOUND, None)
+    if name is None and not _has_parts(net):
         known = ", ".join(_CLASS_LAYERS)
-        raise ValueError(f"model.net {type(net).__name__} has a class layer of none of the names {known}, {cure}")
-    return head
+        raise ValueError(
+            f"model.net {type(net).__name__} has a class layer of none of the names {known}, {why}: set model.class_layer"
+        )
+    return name or "classifier"
+
+
+def of_class_layer(net: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Name patterns of weights with those of the class layer instead of ``classifier.*``, whatever its name is."""
+    name = getattr(net, _FOUND, "classifier")
+    return tuple(f"{name}.*" if pattern == "classifier.*" else pattern for pattern in patterns)
+
+
+def classifier_of(net: nn.Module) -> nn.Module:
+    """The class layer of a net, or the net itself if none was found."""
+    name: Any = getattr(net, _FOUND, None)
+    return getattr(net, "classifier", net) if name is None else net.get_submodule(name)
+
+
+def features_of(net: Any, inputs: Any) -> Tensor:
+    """The inputs of the class layer of a net that has one."""
+    return inputs_of(classifier_of(net), net, inputs) if getattr(net, _FOUND, None) else net.features(inputs)
+
+
+def inputs_of(layer: nn.Module, net: nn.Module, inputs: Any) -> Tensor:
+    """The inputs of a layer of a net for some samples."""
+    caught: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, arguments: caught.append(arguments[0]))
+    try:
+        net(inputs)
+    finally:
+        hook.remove()
+    return caught[-1]
+
+
+def _has_parts(net: nn.Module) -> bool:
+    return hasattr(net, "features") and hasattr(net, "classifier")

@@ -1,4 +1,4 @@
-"""Any sequence or image classification model of Hugging Face's transformers."""
+"""Any sequence or image classification model of Hugging Face's transformers, and any causal language model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,27 +12,30 @@ from fl_lightning.models.network import Network
 from fl_lightning.models.timm_model import one_line
 
 _BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class layer may lack as well
-_HEADS = ("classifier", "score", "classification_head")  # names of the class layer in transformers' nets
+# Names of the class layer in nets of transformers.
+_HEADS = ("classifier", "score", "classification_head", "lm_head", "embed_out")
 
 
 class TransformersModel(Network):
-    """A classification model of transformers with a class layer for ``num_classes``.
+    """A classification model of transformers with a class layer for ``num_classes``, or a causal language model.
 
     Its class layer is ``classifier``, everything before it ``features``. Inputs are images, token ids (B, L), or a dict of the
     model's arguments. Needs the extra ``transformers``; ``--model.net transformers.NAME`` is short for it.
 
     Args:
         input_shape: (channels, height, width) of images, (L,) of token ids, or a dict of shapes by argument.
-        num_classes: at least 1.
+        num_classes: at least 1; of a language model V, the number of tokens.
         name: of a model on the Hugging Face hub, such as ``google/bert_uncased_L-2_H-128_A-2``, or a local folder with
             ``config.json`` and, as ``save_pretrained`` writes them, weights as safetensors.
         pretrained: whether to load its weights. A class layer of another size, and a pooler that is missing, begin anew.
         options: values of the model's configuration, such as ``{hidden_dropout_prob: 0.0}``.
+        causal: whether it is a causal language model, for :class:`fl_lightning.objectives.NextToken`: it returns (B, T, V)
+            logits.
 
     Raises:
         ModuleNotFoundError: without the library.
-        ValueError: if the model cannot be loaded, weights of other layers are missing, or it has no class layer of a known
-            name.
+        ValueError: if the model cannot be loaded, weights of other layers are missing, it has no class layer of a known
+            name, or it has another number of tokens than the data.
     """
 
     def __init__(
@@ -42,15 +45,19 @@ class TransformersModel(Network):
         name: str,
         pretrained: bool = True,
         options: dict[str, Any] | None = None,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         with needing_extra("transformers", "model.net TransformersModel"):
             import transformers
             import transformers.utils.logging
         of_images = "pixel_values" in input_shape if isinstance(input_shape, dict) else len(input_shape) == 3
-        kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
-        auto = getattr(transformers, kind)
-        settings = {"num_labels": num_classes, **(options or {})}
+        if causal:
+            kind, settings = "AutoModelForCausalLM", {"use_cache": False, **({} if pretrained else {"vocab_size": num_classes})}
+        else:
+            kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
+            settings = {"num_labels": num_classes}
+        auto, settings = getattr(transformers, kind), {**settings, **(options or {})}
         try:
             with _quiet(transformers.utils.logging):
                 config = transformers.AutoConfig.from_pretrained(name, **settings)
@@ -76,6 +83,13 @@ class TransformersModel(Network):
                 f"model.net.name is {name}, whose weights lack {strange[0]} in the shape of {type(net).__name__}: check "
                 "model.net.options, or set model.net.pretrained to false"
             )
+        if causal and (tokens := net.get_input_embeddings().num_embeddings) != num_classes:
+            raise ValueError(
+                f"model.net.name is {name}, which has {tokens} tokens, but the data has {num_classes}: set num_tokens of "
+                "NextToken, and use the tokenizer of the net"
+            )
+        if causal and getattr(config.get_text_config(), "final_logit_softcapping", None):  # it would act on the features
+            raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
         self.classifier = getattr(net, head)
         setattr(net, head, nn.Identity())

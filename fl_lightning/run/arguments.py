@@ -38,6 +38,7 @@ class _OfTraining(TypedDict, total=False):
     adapter: Adapter | None
     trained: Sequence[str] | None
     personal: Sequence[str] | None
+    class_layer: str | None
 
 
 class _OfRun(TypedDict, total=False):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.models.network import class_layer
 from fl_lightning.protocol import Client, ClientState, SparseTensor, State
 from fl_lightning.tasks.decomposition import decompose, over_outputs, part_name, threshold
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
@@ -65,7 +66,7 @@ class APD(TaskLearner):
 
     def adapt_net(self, net: nn.Module) -> None:
         super().adapt_net(net)
-        self.layers = decompose(net, **self.pieces())
+        self.layers = decompose(net, leave=class_layer(net, "which is not decomposed"), **self.pieces())
 
     def pieces(self) -> dict[str, Any]:
         """The parts of a decomposed weight, as arguments of :class:`Decomposition`."""

@@ -51,7 +51,7 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
     Raises:
         ValueError: if there is no such layer, or two of them share a weight.
     """
-    left = set(dict(net.named_children()).get(leave, nn.Module()).modules())
+    left = set(dict(net.named_modules()).get(leave, nn.Module()).modules())
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, LAYERS) and layer not in left}
     if not layers:
         raise ValueError(f"model.net has no linear or convolutional layer other than {leave}: there is nothing to decompose")

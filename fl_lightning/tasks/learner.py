@@ -20,6 +20,7 @@ from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.methods.localonly import LocalOnly
+from fl_lightning.models.network import of_class_layer
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
@@ -114,6 +115,10 @@ class TaskLearner(Learner):
             return "gives each client a personal model, as task streams do: use one that trains a single model, such as FedAvg"
         return None
 
+    def adapt_net(self, net: nn.Module) -> None:
+        super().adapt_net(net)
+        self.per_task, self.drawn_anew = of_class_layer(net, self.per_task), of_class_layer(net, self.drawn_anew)
+
     def begin_run(self) -> None:
         super().begin_run()
         if self.data.tasks is None:
@@ -121,8 +126,8 @@ class TaskLearner(Learner):
         net = self.method.net
         if not self.per_task_tensors(net):
             raise ValueError(
-                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: call "
-                "its class layer classifier"
+                f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: set "
+                "model.class_layer"
             )
         if self.shares_weights:
             _check_shared(self)

@@ -101,5 +101,5 @@ def test_a_net_that_cannot_have_a_second_class_layer_is_refused(tiny, net):
         def __init__(self, _, **common):
             super().__init__(net.double(), **common)
 
-    with pytest.raises(ValueError, match=rf"^model.net is {type(net).__name__}, but FedRoD gives .*, a torch.nn.Linear"):
+    with pytest.raises(ValueError, match=rf"^model.net .*{type(net).__name__}.* FedRoD gives clients a second"):
         tiny.train(Plain)

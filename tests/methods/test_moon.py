@@ -147,5 +147,7 @@ def test_a_net_without_features_is_refused(tiny):
         def __init__(self, net, **common):
             super().__init__(nn.Linear(3, 4).double(), **common)
 
-    with pytest.raises(ValueError, match=r"^model.net is Linear, but MOON compares features: .* features and classifier$"):
+    with pytest.raises(
+        ValueError, match=r"^model.net Linear has a class layer of none .*, whose inputs MOON compares: set model.class_layer$"
+    ):
         tiny.train(Plain)

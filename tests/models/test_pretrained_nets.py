@@ -14,6 +14,7 @@ from fl_lightning import FedAvg, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import from_arrays
 from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
+from fl_lightning.objectives import NextToken
 
 peft, timm, transformers = (pytest.importorskip(library) for library in ("peft", "timm", "transformers"))
 
@@ -38,6 +39,9 @@ def folders(tmp_path_factory):
     vit = transformers.ViTConfig(image_size=16, patch_size=8, **SMALL, **NO_DROPOUT)
     transformers.BertModel(bert).save_pretrained(root / "bert")
     transformers.ViTModel(vit).save_pretrained(root / "vit")
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+    gpt = transformers.GPT2Config(vocab_size=30, n_positions=16, n_embd=16, n_layer=2, n_head=2, **off)
+    transformers.GPT2LMHeadModel(gpt).save_pretrained(root / "gpt")
     return root
 
 
@@ -114,6 +118,48 @@ def test_fine_tuning_is_that_of_a_plain_loop(kind, engine, adapted, folders):
         torch.testing.assert_close(
             weight, expected[name] if name in expected else begun.get_parameter(name), atol=1e-5, rtol=1e-4
         )
+
+
+def texts():
+    """Tokens with the next ones as targets."""
+    objective = NextToken(num_tokens=30)
+    return from_arrays(IDS[:40, :-1], IDS[:40, 1:], [range(20), range(20, 40)], batch_size=BATCH, objective=objective)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
+    """Against transformers' model with its own loss, ``labels``, in float64; its class layer is its embedding too."""
+    net = transformers.GPT2LMHeadModel.from_pretrained(folders / "gpt").double()
+    data = texts()
+    data.setup()
+    for round in (1, 2):
+        fits = []
+        for client in range(2):
+            copied = copy.deepcopy(net)
+            for batch in data.client_batches().batches(client, round, STEPS):
+                whole = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1)
+                gradients = torch.autograd.grad(copied(input_ids=whole, labels=whole).loss, [*copied.parameters()])
+                for weight, gradient in zip(copied.parameters(), gradients):
+                    weight.data -= RATE * gradient
+            fits.append(copied)
+        for weight, *both in zip(net.parameters(), *(fit.parameters() for fit in fits)):
+            weight.data = (both[0] + both[1]) / 2
+    method = FedAvg(
+        partial(TransformersModel, name=str(folders / "gpt"), causal=True), engine=engine, local_steps=STEPS, optimizer=sgd
+    )
+    fitted(method, texts())
+    assert method.net.classifier.weight is method.net.features.get_input_embeddings().weight
+    held = {name.removeprefix("features."): weight for name, weight in method.net.state_dict().items()}
+    for name, weight in net.named_parameters():
+        torch.testing.assert_close(held[name].double(), weight.detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_causal_models_need_the_tokens_of_the_data(folders):
+    """Another tokenizer is refused; a net that begins anew gets an embedding for the data."""
+    with pytest.raises(ValueError, match="which has 30 tokens, but the data has 50: set num_tokens of NextToken"):
+        TransformersModel((7,), 50, str(folders / "gpt"), causal=True)
+    net = TransformersModel((7,), 50, str(folders / "gpt"), pretrained=False, causal=True)
+    assert net(IDS[:4, :-1]).shape == (4, 7, 50)
 
 
 def test_what_is_frozen_does_not_travel_and_is_in_memory_once(folders):
@@ -291,7 +337,7 @@ def test_the_class_layer_is_found_by_its_name(head):
     method = FedAvg(net(head), adapter=LoRA(target_modules=["body"]), local_steps=1)
     fitted(method, data, rounds=1)
     assert {f"{head}.weight", f"{head}.bias"} < method.trained_names
-    with pytest.raises(ValueError, match="class layer of none of the names .*: name it in model.trained"):
+    with pytest.raises(ValueError, match="class layer of none of the names .*: set model.class_layer"):
         fitted(FedAvg(net("last"), adapter=LoRA(target_modules=["body"])), data)
 
 
@@ -317,7 +363,9 @@ def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
     assert {name for name in method.trained_names if "lora_" not in name} == {"classifier.weight", "classifier.bias"}
     net = nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), ("last", nn.Linear(4, 3))]))
     data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
-    with pytest.raises(ValueError, match="class layer of none of the names .* which all-linear leaves out: list model.adapter"):
+    with pytest.raises(
+        ValueError, match="class layer of none of the names .* which all-linear leaves out: set model.class_layer"
+    ):
         fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
 
 

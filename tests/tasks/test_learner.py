@@ -255,7 +255,7 @@ def test_a_smallest_rate_that_nobody_would_train_at_is_refused(tiny):
 def test_a_net_without_a_class_layer_of_its_own_is_refused(tiny):
     """Its last layer would be shared by all tasks without a word."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(18, 2)).double()
-    with pytest.raises(ValueError, match=r"^model.net has no weight that is called classifier.\*, .*: call its class layer"):
+    with pytest.raises(ValueError, match=r"^model.net has no weight that is called classifier.\*, .*: set model.class_layer$"):
         tiny.train(TaskLearner, net=net)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.functional.random_streams import torch_stream
+from fl_lightning.models.network import class_layer, classifier_of
 
 _SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
 
@@ -14,22 +15,22 @@ class GrowingHead:
     """A growing head with constant shapes: the net gives minus infinity for classes not seen yet.
 
     Args:
-        net: with a linear class layer called ``classifier``.
+        net: with a linear class layer.
 
     Raises:
         ValueError: if it has none.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        layer = getattr(net, "classifier", None)
+        name = class_layer(net, "which gets a row for each class")
+        layer = classifier_of(net)
         if not isinstance(layer, nn.Linear):
-            found = "missing" if layer is None else type(layer).__name__
             raise ValueError(
-                f"model.net is {type(net).__name__}, whose classifier is {found}, must be a linear layer with a row for each "
-                "class: call the class layer classifier"
+                f"model.net is {type(net).__name__}, whose class layer {name} is {type(layer).__name__}, must be linear, "
+                "with a row for each class: set model.class_layer"
             )
         self._layer = layer
-        self.names = frozenset(layer.state_dict(prefix="classifier."))
+        self.names = frozenset(layer.state_dict(prefix=f"{name}."))
         net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=layer.weight.device))
         net.register_forward_hook(_without_unseen)
 

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.protocol import Client, Inputs, Reduction, Upload, Weighted, predict_in_batches
+from fl_lightning.models.network import classifier_of, features_of
+from fl_lightning.protocol import Client, Inputs, Reduction, Upload, Weighted, evaluate_net
 from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.replay import Replay
@@ -46,7 +47,7 @@ class ICaRL(LwF, Replay):
 
     def begin_run(self) -> None:
         super().begin_run()
-        head: Any = self.method.net.get_submodule("classifier")
+        head: Any = classifier_of(self.method.net)
         self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
@@ -71,7 +72,8 @@ class ICaRL(LwF, Replay):
 
         Minus infinity for classes without a mean, and for those not seen yet, even if some clients have met their samples.
         """
-        features = predict_in_batches(self.method.net.get_submodule("features"), self.data.eval_batch_size, inputs)
+        parts = inputs.split(self.data.eval_batch_size)
+        features = evaluate_net(self.method.net, lambda net: torch.cat([features_of(net, part) for part in parts]))
         mean = self.method.server_states.tensors("class_means")["mean"]
         left_out = (mean == 0).all(dim=1)
         left_out[self.arrived.num_seen :] = True

@@ -17,6 +17,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.random_streams import seeded_layers, torch_stream
+from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.generator import Generator, draw_noise
@@ -79,13 +80,6 @@ class MFCL(DistillingLearner):
         if self.softmax_over != "new":
             raise ValueError("model.tasks.softmax_over is seen, but MFCL has a loss among each, new and seen: leave it out")
 
-    def adapt_net(self, net: nn.Module) -> None:
-        super().adapt_net(net)
-        if not hasattr(net, "features"):
-            raise ValueError(
-                f"model.net is {type(net).__name__}, but MFCL distils features: give it the parts features and classifier"
-            )
-
     def check_data(self) -> None:
         if self.data.class_streams.repeating or self.data.class_streams.blurry:
             raise ValueError(
@@ -137,17 +131,17 @@ class MFCL(DistillingLearner):
         step = torch.as_tensor(client.step, device=batch.targets.device)
         chosen = {name: part.index_select(0, step[None])[0] for name, part in generated.items()}
         inputs = torch.cat([batch.inputs, chosen["inputs"]])
-        features, held = net.features(inputs), client.evaluate(teacher, lambda model: model.features(inputs))
+        features, held = features_of(net, inputs), client.evaluate(teacher, lambda model: features_of(model, inputs))
         seen, old = slice(0, self.arrived.num_seen), slice(0, self.arrived.num_old)
         targets = torch.cat([batch.targets, chosen["targets"]])
-        head = F.cross_entropy(net.classifier(features.detach())[:, seen], targets, reduction="none")
-        weight = teacher["classifier.weight"][old]
+        head = F.cross_entropy(classifier_of(net)(features.detach())[:, seen], targets, reduction="none")
+        weight = teacher[f"{class_layer(net, 'whose outputs MFCL distils')}.weight"][old]
         kept = ((features - held) @ weight.T).square().mean(dim=1)  # the teacher's biases cancel
         rehearsed = self.head_weight * head + self.distillation * kept
         real = count if batch.real is None else batch.real.sum()
         # The mean of these over the batch is that over real and generated samples.
         shared = (real * rehearsed[:count] + rehearsed[count:].sum()) / (real + self.generated)
-        return self.logits_loss(net.classifier(features[:count]), batch.targets, client.label_counts, client) + shared
+        return self.logits_loss(classifier_of(net)(features[:count]), batch.targets, client.label_counts, client) + shared
 
     # At the server --------------------------------------------------------------------------------------------------
 

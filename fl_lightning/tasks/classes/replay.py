@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import herding, reservoir
 from fl_lightning.functional.random_streams import numpy_stream, random_bits, stream_seed
+from fl_lightning.models.network import features_of
 from fl_lightning.protocol import Batch, Client, Needs, NetInputs
 from fl_lightning.tasks.classes.learner import ClassLearner, SoftmaxOver
 
@@ -64,11 +65,6 @@ class Replay(ClassLearner):
 
     def adapt_net(self, net: nn.Module) -> None:
         super().adapt_net(net)
-        if self.selection == "herding" and not hasattr(net, "features"):
-            raise ValueError(
-                f"model.net is {type(net).__name__}, but model.tasks.selection is herding, which compares features: give "
-                "it the parts features and classifier, or set selection to balanced"
-            )
 
     def check_data(self) -> None:
         super().check_data()
@@ -173,7 +169,7 @@ class Replay(ClassLearner):
         """Features (n, d) of training samples in the model that a client received; without autocast."""
         inputs = self._samples(indices)[0]
         with torch.autocast(client.label_counts.device.type, enabled=False):  # its rounding would choose among samples that tie
-            return client.evaluate(client.received_state, lambda net: net.get_submodule("features")(inputs))
+            return client.evaluate(client.received_state, lambda net: features_of(net, inputs))
 
     def _samples(self, indices: Tensor) -> tuple[NetInputs, Tensor]:
         """Training samples as in evaluation, and their targets."""

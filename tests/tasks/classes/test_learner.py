@@ -300,7 +300,9 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
     with pytest.raises(ValueError, match=r"^model.personal is \['features.\*'\], but ClassLearner evaluates one model"):
         arriving.train(KeepsFeatures)
     nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
-    with pytest.raises(ValueError, match=r"^model.net is Sequential, whose classifier is missing, must be a linear layer with"):
+    with pytest.raises(
+        ValueError, match=r"^model.net Sequential has .* none of .*, which gets a row .*: set model.class_layer$"
+    ):
         arriving.train(ClassLearner, net=nameless)
 
 

@@ -157,7 +157,3 @@ def test_what_does_not_fit_is_refused(arriving):
         with pytest.raises(ValueError) as error:
             MFCL(**settings)
         assert str(error.value) == message
-    bare = nn.Sequential(nn.Flatten())
-    bare.classifier = nn.Linear(18, 6)
-    with pytest.raises(ValueError, match=r"^model.net is Sequential, but MFCL distils features: give it the parts"):
-        arriving.train(MFCL, net=bare.double())

@@ -1,0 +1,37 @@
+"""ResNet-9 that knows 50 classes of CIFAR-100, and a federation of the other 50: new knowledge against old."""
+
+from studies.declaration import SWEEP, Study, Sweep
+
+_NET = "--model.net ResNet9"
+_SETTING = f"--config forgetbench_cifar100_other_fifty.yaml {_NET} --data.num_clients 50 --data.clients_per_round 5 --seeds 3"
+_SOURCE_OF_OLD = "--model.tasks.source SomeClasses --model.tasks.source.source image_folder --model.tasks.source.first 50"
+_METHODS = {
+    "full": "",
+    "class layer": "--model.trained [classifier.*]",
+    "LoRA": "--model.adapter LoRA --model.adapter.r 8 --model.adapter.target_modules [conv,conv1]",
+    "L2SP": "--model.tasks L2SP --model.tasks.penalty 0.1",
+    "EWC": f"--model.tasks PretrainedEWC {_SOURCE_OF_OLD} --model.tasks.penalty 100",
+    "WSM": "--model.loss ReweightedSoftmax",
+}
+
+STUDIES = [
+    Study(
+        name="pretrained_fifty",
+        title="What a federation of 50 classes of CIFAR-100 forgets of the other 50",
+        claim="A net that was pretrained on 50 classes loses nearly all of its accuracy on them while a federation learns the "
+        "other 50. Training fewer weights, a pull towards the pretrained ones, or WSM loses less of the old, and learns less "
+        "of the new.",
+        paper="Li, Grandvalet, Davoine (2018) and Kirkpatrick et al. (2017) tune one net on one task after another; no paper "
+        "of these pages has this federation.",
+        pretraining=Sweep("pretrained", f"--config forgetbench_cifar100_first_fifty.yaml {_NET} --seeds [0]"),
+        sweeps=tuple(Sweep(name, f"{_SETTING} {arguments}".rstrip()) for name, arguments in _METHODS.items()),
+        measures={
+            "test_accuracy": "final test accuracy on the new classes",
+            "reference/old/lost": "accuracy lost on the old classes",
+            "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
+            "MB_up": "MB up",
+        },
+        claimed=("test_accuracy", "reference/old/lost"),
+        baseline={SWEEP: "full"},
+    )
+]

@@ -1,0 +1,97 @@
+"""Which layer of a net is its class layer: found by its name, or named."""
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import MOON, FedAvg, FedBABU, FedDecorr, FedPer, FedRoD, LGFedAvg, Trainer
+from fl_lightning.callbacks import FeatureDrift, HeadByClass
+from fl_lightning.data import from_arrays
+from fl_lightning.models import Network
+from fl_lightning.models.network import class_layer, classifier_of, features_of, find_class_layer
+
+GENERATOR = torch.Generator().manual_seed(0)
+INPUTS, TARGETS = torch.randn(60, 4, generator=GENERATOR), torch.randint(0, 3, (60,), generator=GENERATOR)
+
+
+class WithParts(Network):
+    """Built by us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.classifier = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 3)
+
+
+class WithHead(nn.Module):
+    """The same of another library: its ``features`` are its own affair, and its class layer is in a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.ModuleDict({"fc": nn.Linear(5, 3)})
+
+    def forward(self, inputs):
+        return self.head["fc"](self.body(inputs))
+
+
+class WithFc(WithHead):
+    """The same with a name that is found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = self.head.pop("fc")
+        del self.head
+
+    def forward(self, inputs):
+        return self.fc(self.body(inputs))
+
+
+def federation():
+    tested = {"test_inputs": INPUTS[40:], "test_targets": TARGETS[40:]}
+    return from_arrays(INPUTS[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=5, **tested)
+
+
+def fitted(method, net, layer, engine, *callbacks):
+    """What the server has learned, in the order of the net's weights."""
+    torch.manual_seed(0)
+    module = method(net(), class_layer=layer, local_steps=3, engine=engine)
+    trainer = Trainer(max_steps=2, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[*callbacks])
+    trainer.fit(module, datamodule=federation())
+    numbers = {name: float(value) for name, value in module.newest.items() if name.startswith(("head/", "drift/"))}
+    return [weight.detach() for weight in module.net.parameters()], numbers
+
+
+@pytest.mark.parametrize(("net", "layer"), [(WithFc, None), (WithHead, "head.fc")])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("method", [MOON, FedDecorr, FedRoD, FedPer, LGFedAvg, FedBABU])
+def test_a_net_of_other_names_learns_as_one_with_parts(method, engine, net, layer):
+    """Bit for bit: features are the inputs of the class layer, and ``classifier.*`` are its weights."""
+    expected, _ = fitted(method, WithParts, None, engine)
+    learned, _ = fitted(method, net, layer, engine)
+    assert all(torch.equal(one, other) for one, other in zip(learned, expected, strict=True))
+
+
+def test_callbacks_measure_the_same_layer():
+    measured = [
+        fitted(FedAvg, net, layer, "sequential", HeadByClass(every=1), FeatureDrift(every=1))[1]
+        for net, layer in ((WithParts, None), (WithHead, "head.fc"))
+    ]
+    assert measured[0]
+    torch.testing.assert_close(measured[0], measured[1], rtol=0, atol=0, equal_nan=True)
+
+
+def test_timm_tells_its_class_layer():
+    """``head.fc``, before which timm pools."""
+    timm = pytest.importorskip("timm")
+    net, images = timm.create_model("test_convnext", num_classes=5).eval(), torch.randn(2, 3, 64, 64, generator=GENERATOR)
+    names = list(net.state_dict())
+    find_class_layer(net)
+    assert (class_layer(net, ""), list(net.state_dict())) == ("head.fc", names)
+    torch.testing.assert_close(classifier_of(net)(features_of(net, images)), net(images))
+    torch.testing.assert_close(features_of(net, images), net.forward_head(net.forward_features(images), pre_logits=True))
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^model.class_layer is 'haed', no layer of model.net WithHead: the last are .*head.fc$"
+    ):
+        fitted(MOON, WithHead, "haed", "sequential")
