@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.callbacks.feature_drift import features_of
 from fl_lightning.callbacks.federated_callback import folder_of
 from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
@@ -22,6 +21,7 @@ from fl_lightning.functional import forgetting_from_best
 from fl_lightning.functional.class_gaussians import ClassMoments, class_moments, draw_features, pooled_moments
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.models.federated_net import global_tensors
+from fl_lightning.models.network import inputs_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import evaluate_net, predict_in_batches
 from fl_lightning.protocol.client_state import num_bytes
@@ -80,7 +80,7 @@ class CCVR(HeadProbe):
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         inputs, _ = self.probe_samples(module)
         with trainer.precision_plugin.val_step_context():
-            alike = evaluate_net(module.net, lambda net: net(inputs) - head_of(net)(features_of(net, inputs)))
+            alike = evaluate_net(module.net, lambda net: net(inputs) - head_of(net)(inputs_of(head_of(net), net, inputs)))
         if alike.any():
             raise ValueError(
                 f"callback CCVR trains the last linear layer of model.net, but {type(module.net).__name__} changes its "
@@ -129,7 +129,9 @@ def _moments(module: FederatedModule, client: int) -> ClassMoments:
 
     def of_batches(net: nn.Module) -> ClassMoments:
         batches = module.data.client_batches().client_samples(client)
-        return pooled_moments(class_moments(features_of(net, one.inputs), one.targets, num_classes) for one in batches)
+        return pooled_moments(
+            class_moments(inputs_of(head_of(net), net, one.inputs), one.targets, num_classes) for one in batches
+        )
 
     return evaluate_net(module.net, of_batches)
 

@@ -74,10 +74,11 @@ def _run_next(given: argparse.Namespace) -> list[int]:
 def _where(study: Study, root: str | None) -> list[str]:
     """The options of a study whose data is in the folder of its source's name, in lower case; none without such a folder."""
     source = dict(flat_values(config_values(study.sweeps[0].settings.config)))["data.source"]
-    folder = Path(root or "", source.rpartition(".")[2].lower())
+    folder = Path(root or "", study.images or source.rpartition(".")[2].lower())
     if root is None or not folder.is_dir():
         return []
-    return [f"--data.root={folder}", *(["--data.source=image_folder"] if (folder / "train").is_dir() else [])]
+    reads_class_folders = (folder / "train").is_dir() and not study.images
+    return [f"--data.root={folder}", *(["--data.source=image_folder"] if reads_class_folders else [])]
 
 
 def _data(given: argparse.Namespace) -> list[str]:

@@ -51,6 +51,7 @@ class Study:
         claimed: the measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
         within: measures that are compared with another one of the same runs, where the claim is of the same models.
         attack: options of ``fl-lightning attack``, which then follows every run; empty for none.
+        images: the dataset, such as ``cifar100``, where ``data.source`` of the config does not name it but reads a folder.
         pretraining: a sweep of one run, which goes first; all runs of ``sweeps`` begin with its final weights.
     """
 
@@ -65,6 +66,7 @@ class Study:
     claimed: tuple[str, ...] = ()
     within: Mapping[str, str] = field(default_factory=dict)
     attack: str = ""
+    images: str = ""
     pretraining: Sweep | None = None
 
     @property

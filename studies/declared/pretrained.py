@@ -23,6 +23,7 @@ STUDIES = [
         "of the new.",
         paper="Li, Grandvalet, Davoine (2018) and Kirkpatrick et al. (2017) tune one net on one task after another; no paper "
         "of these pages has this federation.",
+        images="cifar100",
         pretraining=Sweep("pretrained", f"--config forgetbench_cifar100_first_fifty.yaml {_NET} --seeds [0]"),
         sweeps=tuple(Sweep(name, f"{_SETTING} {arguments}".rstrip()) for name, arguments in _METHODS.items()),
         measures={

@@ -20,7 +20,7 @@ STUDIES = [
         "and a client's fit on one chapter makes it worse at those of others. Training fewer weights, or a pull towards "
         "the pretrained ones, loses less of the old.",
         paper="Legate, Caccia, Belilovsky define client forgetting F_ki for classes; no paper of these pages has text. It is "
-        "that of the Python that runs the study.",
+        "that of the Python that runs the study. Weights of penalties were chosen after trials of two rounds with one seed.",
         pretraining=Sweep("pretrained", "--config text_first_half.yaml --seeds [0]"),
         sweeps=tuple(Sweep(name, f"{_SETTING} {arguments}".rstrip()) for name, arguments in _METHODS.items()),
         measures={
