@@ -55,7 +55,6 @@ class CCVR(HeadProbe):
     """
 
     cure_at_sites = "leave it out"
-    reads_clients = True
 
     def __init__(self, features: int = 500, epochs: int = 10, learning_rate: float = 0.01) -> None:
         super().__init__(every=0)
@@ -64,6 +63,10 @@ class CCVR(HeadProbe):
         check_range("CCVR.learning_rate", learning_rate, above=0)
         self.features, self.epochs, self.learning_rate = features, epochs, learning_rate
         self.calibrated: nn.Module | None = None
+
+    @property
+    def reads_clients(self) -> bool:
+        return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)

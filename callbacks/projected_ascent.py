@@ -48,7 +48,6 @@ class ProjectedAscent(FederatedCallback):
     """
 
     needs_classes = True
-    reads_clients = True
     cure_at_sites = "leave it out"
 
     def __init__(self, client: int, radius: float, epochs: int = 5, until: float = 0.1, learning_rate: float = 0.01) -> None:
@@ -62,6 +61,10 @@ class ProjectedAscent(FederatedCallback):
         self.erased: nn.Module | None = None
         self._others: Tensor | None = None  # w_ref, if the client is in the last round
         self._last_round = 0
+
+    @property
+    def reads_clients(self) -> bool:
+        return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         check_forgotten(self, self.client, module)

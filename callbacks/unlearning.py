@@ -34,13 +34,16 @@ class Unlearning(FederatedCallback):
     """
 
     needs_classes = True
-    reads_clients = True
     cure_at_sites = "leave it out"
 
     def __init__(self, client: int, retrained: str | None = None, every: int = 1, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
         self.client, self.retrained = client, retrained
         self._retrained: State = {}
+
+    @property
+    def reads_clients(self) -> bool:
+        return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         check_forgotten(self, self.client, module)

@@ -52,8 +52,8 @@ class MOON(FederatedModule):
             client.evaluate(state, lambda model: features_of(model, batch.inputs))
             for state in (client.received_state, previous)
         )
-        features = (one.flatten(1) for one in (z, z_global, z_previous))
-        return loss + self.mu * model_contrastive_loss(*features, self.temperature, reduction="none")
+        z, z_global, z_previous = (one.flatten(1) for one in (z, z_global, z_previous))
+        return loss + self.mu * model_contrastive_loss(z, z_global, z_previous, self.temperature, reduction="none")
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         model: State = {**self.trained_weights(net), **dict(net.named_buffers())}

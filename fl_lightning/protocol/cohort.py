@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.protocol.batch import NetInputs
 from fl_lightning.protocol.upload import Reduction
+
+Result = TypeVar("Result")
 
 _FAR = 1e6  # times what is usual
 _LEAST = 1e3  # a norm that is never far: clients that have learned everything send next to nothing
@@ -168,7 +170,7 @@ class CohortFit:
 
 
 @torch.no_grad()
-def evaluate_net(net: nn.Module, function: Callable[[Any], Tensor]) -> Tensor:
+def evaluate_net(net: nn.Module, function: Callable[[Any], Result]) -> Result:
     """The result of a function of a net in evaluation mode; the net's mode is restored."""
     training = net.training
     net.eval()
