@@ -38,8 +38,8 @@ def test_a_clients_personal_model_is_its_head_on_the_newest_body(tiny):
         (["head.*"], "model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier"),
         (
             ["*"],
-            "model.personal is ['*'], which leaves no weight of model.net to share: use fl_lightning.LocalOnly to train every "
-            "client alone",
+            "model.personal is ['*'], which leaves no weight of model.net to share: use fl_lightning.LocalOnly to train each "
+            "client by itself",
         ),
     ],
 )
