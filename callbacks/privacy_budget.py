@@ -30,8 +30,8 @@ class PrivacyBudget(FederatedCallback):
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if module.privacy is not None and module.privacy.accounts and self._rounds != trainer.global_step:
             raise ValueError(
-                f"model.privacy accounts for epsilon, but of the {trainer.global_step} rounds of ckpt_path {self._rounds} were "
-                "accounted for: go on without accounting, or start anew"
+                f"model.privacy accounts for epsilon, but only {self._rounds} of the {trainer.global_step} rounds of ckpt_path "
+                "were accounted for: go on without accounting, or start anew"
             )
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:

@@ -78,7 +78,8 @@ class FixedCohorts(ClientSampler):
         """
         if not 1 <= round <= len(self.cohorts):
             raise ValueError(
-                f"data.cohorts names {counted(len(self.cohorts), 'round')}, round {round} is asked for: lower trainer.max_steps"
+                f"data.cohorts names {counted(len(self.cohorts), 'round')}, but round {round} is needed: lower "
+                "trainer.max_steps"
             )
         return self.cohorts[round - 1]
 

@@ -93,8 +93,8 @@ def pairs(first: Sequence[Group], second: Sequence[Group], differing: Iterable[s
     for name, side, by_setting in zip(("FIRST", "SECOND"), (first, second), sides, strict=True):
         if len(by_setting) < len(side):
             raise ValueError(
-                f"{name} has runs that differ in {', '.join(keys)}, which sets FIRST and SECOND apart: give the runs of one "
-                "value a side"
+                f"{name} has runs that differ in {', '.join(keys)}, in which FIRST and SECOND differ too: give each side the "
+                "runs of one value"
             )
     ours, theirs = sides
     found = [Pair(group.label_without(*keys), group, theirs[setting]) for setting, group in ours.items() if setting in theirs]

@@ -305,7 +305,7 @@ def lead_of(study: Study) -> list[str]:
     compared = f"{count_of(study)}, {seeds} each, compared by {study.metric_name}."
     lead = [f"{compared} Runs of one method differ only in the seed."]
     if max(runs) == 1:
-        lead.append("With one seed nothing can be said of chance: no figure has an interval and no table a deviation.")
+        lead.append("With one seed, variation cannot be estimated: figures have no intervals and tables no deviations.")
     return lead
 
 

@@ -90,7 +90,7 @@ def _parser() -> ArgumentParser:
 def _check_search(search: str, trials: int | None, axes: Sequence[Axis]) -> None:
     ranges = [axis.key for axis in axes if isinstance(axis, Range)]
     if search == "grid" and ranges:
-        raise ValueError(f"--set {ranges[0]} is a range, of which a grid has no end: give values, or --search random or tpe")
+        raise ValueError(f"--set {ranges[0]} is a range, which a grid cannot list: give values, or --search random or tpe")
     if search == "grid" and trials is not None:
         raise ValueError(f"--trials is {trials}, but a grid tries all its points: leave it out, or give --search random")
     if search != "grid" and trials is None:

@@ -148,7 +148,7 @@ def test_given_cohorts_are_used():
     """Round r trains the r-th list, and a round beyond the last names key, rounds and cure."""
     data = numbered(cohorts=[[0, 2], [1]])
     assert [data.cohort(1), data.cohort(2)] == [[0, 2], [1]]
-    with pytest.raises(ValueError, match=r"data.cohorts names 2 rounds, round 3 is asked for: lower trainer.max_steps"):
+    with pytest.raises(ValueError, match=r"data.cohorts names 2 rounds, but round 3 is needed: lower trainer.max_steps"):
         data.cohort(3)
 
 

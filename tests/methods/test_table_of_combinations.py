@@ -361,7 +361,7 @@ layers, local SGD, the mean at the server, float64, one client after another in 
 
 FedAvg stands for all methods in the rows of the other engines. In addition, every method was run in 25 mixtures in which
 any two of the losses but balanced CE, networks, optimizers, precisions and of the engines `sequential` and `vectorized` meet.
-They train as well; a mixture is refused where one of its parts is, and BatchNorm in bf16-mixed under `vectorized`.
+All of these train too. A mixture is refused if one of its parts is, and BatchNorm in bf16-mixed under `vectorized`.
 
 CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`, balanced CE
 `WeightedCrossEntropy`; momentum is

@@ -114,7 +114,7 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
     assert {path.name for path in folder.glob("tables/*")} == {f"{name}.{end}" for name in tables for end in ("csv", "tex")}
     text = (folder / "report.md").read_text()
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == [*headings[:3], "Time", "Runs"]
-    assert "With one seed nothing can be said of chance" in text
+    assert "With one seed, variation cannot be estimated" in text
 
 
 def test_a_folder_of_something_else_is_left_alone(write_run, main, tmp_path):

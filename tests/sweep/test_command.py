@@ -36,7 +36,7 @@ def refused(main, tmp_path):
         ([*BASE, *LR, "--search", "tpe"], "--search is tpe, which draws without end: give --trials N"),
         ([*BASE, "--search", "random", "--trials", "3"], "--search is random, but nothing is varied"),
         ([*BASE, *LR, "--trials", "3"], "--trials is 3, but a grid tries all its points"),
-        ([*BASE, "--set", "model.optimizer.lr=0.1..1"], "--set model.optimizer.lr is a range, of which a grid has no end"),
+        ([*BASE, "--set", "model.optimizer.lr=0.1..1"], "--set model.optimizer.lr is a range, which a grid cannot list"),
         ([*BASE, "--seed_everything", "3"], "--seed_everything is set by the sweep: give --seeds"),
         ([*BASE, "--trainer.default_root_dir=x"], "--trainer.default_root_dir is set by the sweep: give --out"),
         ([*BASE, *LR, "--model.optimizer.lr", "1"], "--model.optimizer.lr is given, and varied by --set model.optimizer.lr"),
