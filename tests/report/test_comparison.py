@@ -83,7 +83,7 @@ def test_several_values_on_one_side_cannot_be_compared(write_run, sides):
     for rate in (0.1, 0.3):
         write_run(f"a{rate}", {1: 0.5}, model__optimizer__lr=rate)
     write_run("b", {1: 0.5}, model__optimizer__lr=1.0)
-    with pytest.raises(ValueError, match=r"^FIRST has runs that differ in model.optimizer.lr, in which FIRST and SECOND differ"):
+    with pytest.raises(ValueError, match=r"^FIRST has runs that differ in model.optimizer.lr, in which FIRST and SECOND"):
         compare(*sides())
 
 
