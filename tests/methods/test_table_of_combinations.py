@@ -354,9 +354,9 @@ layers, local SGD, the mean at the server, float64, one client after another in 
 `captured` are traced without being compiled. What the methods are is in [methods.md](methods.md), what the engines are in
 [engines.md](engines.md). [combinations_of_classes.md](combinations_of_classes.md) has the learners of arriving classes.
 
-- **yes**: it ended finite, every weight had moved, and the setting had made a difference; with another engine or in two
-  processes it had made none (1e-9), in another precision a small one. The server's optimizer makes none for `LocalOnly`,
-  which sends nothing.
+- **yes**: the run finished with finite weights, every weight had moved, and the setting had made a difference; with
+  another engine or in two processes it had made none (1e-9), in another precision a small one. The server's optimizer makes
+  none for `LocalOnly`, which sends nothing.
 - **no** and a number: refused before the first round, with the text [below](#refusals).
 
 FedAvg stands for all methods in the rows of the other engines. In addition, every method was run in 25 mixtures in which
