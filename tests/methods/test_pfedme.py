@@ -8,6 +8,7 @@ import torch
 from declared_by_tests import STATISTICS, Cost
 
 from fl_lightning import FedAvg, PFedMe
+from fl_lightning.privacy import DPSGD
 
 COSTS = {"PFedMe": Cost(client=(1, 0, -STATISTICS))}
 
@@ -85,3 +86,9 @@ def test_every_engine_starts_cold(tiny, engine):
 def test_arguments_out_of_range_are_refused(tiny, name, value):
     with pytest.raises(ValueError, match=f"model.{name} is {value}, must be "):
         PFedMe(tiny.new_net(), **{name: value})
+
+
+def test_dp_sgd_is_refused(tiny):
+    """Its noise would cover one of the gradients of a step."""
+    with pytest.raises(ValueError, match=r"^model.privacy is DPSGD, .* but PFedMe takes more"):
+        tiny.train(PFedMe, norm=False, privacy=DPSGD(1.0))

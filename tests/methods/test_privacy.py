@@ -189,7 +189,7 @@ def test_feddyn_is_pulled_after_the_noise(tiny, clipped):
     tiny.assert_same(actual.net, net)
 
 
-REFUSED = ("FedDecorr", "FedSAM", "FedSOL", "MoFedSAM")  # with DP-SGD, as their own tests show
+REFUSED = ("FedDecorr", "FedSAM", "FedSOL", "MoFedSAM", "PFedMe")  # with DP-SGD, as their own tests show
 
 
 @pytest.mark.parametrize("name", [name for name in methods.__all__ if name not in REFUSED])
