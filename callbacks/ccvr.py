@@ -20,7 +20,6 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import forgetting_from_best
 from fl_lightning.functional.class_gaussians import ClassMoments, class_moments, draw_features, pooled_moments
 from fl_lightning.functional.random_streams import torch_stream
-from fl_lightning.models.federated_net import global_tensors
 from fl_lightning.models.network import inputs_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import evaluate_net, predict_in_batches
@@ -94,9 +93,10 @@ class CCVR(HeadProbe):
         with trainer.precision_plugin.val_step_context():
             parts = [_moments(module, client) for client in range(module.data.num_clients)]
         net = self.calibrated = self._calibrated(module, pooled_moments(parts))
+        sent = {**module.trained_weights(module.net), **dict(module.net.named_buffers())}
         scalars = {
             "ccvr/bytes_up": float(sum(map(_bytes_sent, parts))),
-            "ccvr/bytes_down": float(len(parts) * num_bytes(global_tensors(module))),
+            "ccvr/bytes_down": float(len(parts) * num_bytes(sent)),
         }
         for ending, one in (("_before", module.net), ("", net)):
             with trainer.precision_plugin.val_step_context():

@@ -42,7 +42,8 @@ ROOMS = [
 # Further down the list, and yet not known.
 UNKNOWN = {"callbacks": {"algorithm", "data", "engines", "models", "optimizers", "losses", "privacy", "state"}}
 
-_FILES = "fl_lightning.state.atomic_files"  # whoever writes one
+# Of whoever writes a file, or reads the parts of a net.
+_TOOLS = ("fl_lightning.state.atomic_files", "fl_lightning.models.network")
 
 
 def modules() -> dict[str, Path]:
@@ -92,7 +93,7 @@ def file_of(module: str) -> str:
 def upward(module: str, source: str) -> list[str]:
     """What a file imports of rooms that are not below the file's, or that its room is not to know."""
     level = {name: number for number, rooms in enumerate(ROOMS) for name in rooms}
-    others = [target for target in imports(module, source) if room(target) != room(module) and target != _FILES]
+    others = [target for target in imports(module, source) if room(target) != room(module) and target not in _TOOLS]
     unknown = UNKNOWN.get(room(module), set())
     return [target for target in others if level[room(module)] >= level[room(target)] or room(target) in unknown]
 

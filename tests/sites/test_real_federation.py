@@ -230,7 +230,8 @@ def test_the_page(short_folder):
         given = {"cwd": folder, "env": environment, "stdout": file, "stderr": file, "start_new_session": True}
         shell = subprocess.Popen(["bash", "-c", f"{start}\nwait"], **given)
     try:
-        wait_until(lambda: "Uvicorn running" in log.read_text(), "the SuperLink does not run", 120)
+        superlink = f"Uvicorn running on http://{re.search(r'127.0.0.1:[0-9]+', flower)[0]}"
+        wait_until(lambda: superlink in log.read_text(), "the SuperLink does not run", 120)
         ended = subprocess.run(["bash", "-c", run], cwd=folder, env=environment, capture_output=True, timeout=300)
         assert "Round 2/2" in ended.stdout.decode() + ended.stderr.decode()
         assert weights(folder / "runs" / "federation")
