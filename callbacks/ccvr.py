@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.callbacks.federated_callback import folder_of
+from fl_lightning.callbacks.federated_callback import write_net
 from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.checks import check_range
@@ -25,7 +25,6 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import evaluate_net, predict_in_batches
 from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.run.trainer_settings import callbacks_of
-from fl_lightning.state.atomic_files import atomic_write
 
 _BATCH, _MOMENTUM = 64, 0.9
 
@@ -103,10 +102,7 @@ class CCVR(HeadProbe):
                 scores = _scores(trainer, module, one)
             scalars |= {f"ccvr/{name}{ending}": score for name, score in scores.items()}
         module.log_round(scalars, trainer.global_step)
-        folder = folder_of(trainer, module)
-        if folder is not None and trainer.is_global_zero:
-            with atomic_write(folder / "ccvr.pt") as path:
-                torch.save({name: tensor.cpu() for name, tensor in net.state_dict().items()}, path)
+        write_net(trainer, module, net, "ccvr.pt")
 
     def _calibrated(self, module: FederatedModule, moments: ClassMoments) -> nn.Module:
         """A copy of the net with a last layer that is trained on virtual features."""

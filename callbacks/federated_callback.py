@@ -9,13 +9,14 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.callbacks.loggers import write_figure
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.module import FederatedModule
 from fl_lightning.run.record_logger import RecordLogger
 from fl_lightning.run.round_callback import RoundCallback
+from fl_lightning.state.atomic_files import atomic_write
 
 
 class FederatedCallback(RoundCallback):
@@ -81,6 +82,14 @@ def folder_of(trainer: Trainer, module: FederatedModule) -> Path | None:
     log_dir = trainer.log_dir if trainer.loggers else None  # the first process tells the others
     folder = module.run_folder or log_dir
     return None if folder is None else Path(folder)
+
+
+def write_net(trainer: Trainer, module: FederatedModule, net: nn.Module, name: str) -> None:
+    """Write a net's state dict to a file in the folder of a run, if it has one; ``model.initial_weights`` takes the file."""
+    folder = folder_of(trainer, module)
+    if folder is not None and trainer.is_global_zero:
+        with atomic_write(folder / name) as path:
+            torch.save({key: tensor.cpu() for key, tensor in net.state_dict().items()}, path)
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure, round: int) -> None:

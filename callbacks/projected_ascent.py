@@ -14,13 +14,12 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of
+from fl_lightning.callbacks.federated_callback import FederatedCallback, write_net
 from fl_lightning.callbacks.unlearning import check_forgotten
 from fl_lightning.checks import check_range
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, predict_in_batches
-from fl_lightning.state.atomic_files import atomic_write
 
 _MOMENTUM, _LARGEST_NORM = 0.9, 5.0
 
@@ -70,7 +69,6 @@ class ProjectedAscent(FederatedCallback):
         check_forgotten(self, self.client, module)
         if not module.data.has_validation:
             raise ValueError("callback ProjectedAscent stops by validation samples: set data.val_fraction above 0")
-
         if module.privacy is not None:
             raise ValueError(
                 f"callback ProjectedAscent: model.privacy is {module.privacy!r}, and the ascent adds no noise: leave it out"
@@ -97,10 +95,7 @@ class ProjectedAscent(FederatedCallback):
         distance = (_flat(module, net) - reference).norm()
         scalars = {"accuracy": accuracy, "distance": distance, "steps": steps}
         module.log_round({f"ascent/{name}": value for name, value in scalars.items()}, trainer.global_step)
-        folder = folder_of(trainer, module)
-        if folder is not None and trainer.is_global_zero:
-            with atomic_write(folder / "erased.pt") as path:
-                torch.save({name: tensor.cpu() for name, tensor in net.state_dict().items()}, path)
+        write_net(trainer, module, net, "erased.pt")
 
     def _ascend(self, trainer: Trainer, module: FederatedModule, net: nn.Module, reference: Tensor) -> tuple[float, Tensor]:
         """Move the net from the reference; gives the number of steps, and the accuracy after the last one."""

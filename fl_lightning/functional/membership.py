@@ -8,8 +8,8 @@ def membership_auc(members: Tensor, others: Tensor, member_classes: Tensor, othe
 
     The area under the ROC curve of an attack that calls a sample a member if its loss is below a threshold: S. Yeom,
     I. Giacomelli, M. Fredrikson, S. Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF 2018.
-    0.5 tells nothing. Pairs are of one class, so that the classes that a client has do not give it away. A member whose class
-    no other sample has does not count.
+    0.5 tells nothing. Pairs are of one class, so that the classes that a client has do not give it away. A member without
+    another sample of its class does not count.
 
     Args:
         members, others: losses, (n,) and (m,).

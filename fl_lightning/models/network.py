@@ -54,7 +54,7 @@ def find_class_layer(net: nn.Module, given: str | None = None) -> None:
     A net with the parts ``features`` and ``classifier`` gives ``net.classifier(net.features(inputs))``, unless ``given``.
 
     Args:
-        given: the name of the class layer, whose outputs are those of the net; None: it is found by its name.
+        given: the name of the class layer, the last layer of the net; None: it is found by its name.
 
     Raises:
         ValueError: if the net has no layer ``given``.
