@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.check import check
 from benchmarks.headline import headline
 from benchmarks.measurements import (
     COMPARED,
@@ -63,6 +64,7 @@ def parse_options() -> Namespace:
     parser.add_argument("--memory-rounds", type=int, default=10_000, help="of the measurement of memory")
     parser.add_argument("--threads", type=int, default=2, help="of every program")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"), help="file for all samples, written anew")
+    parser.add_argument("--check", action="store_true", help="instead of all else, a few ratios against their limits")
     parser.add_argument("--gpu", action="store_true", help="instead of all else, the rounds of cifar10_tce.yaml on one GPU")
     parser.add_argument("--headline", action="store_true", help="with --gpu: engines, device tests, full runs, in pieces")
     parser.add_argument("--minutes", type=float, default=10, help="of --headline, which goes on when it is given again")
@@ -86,6 +88,10 @@ def main() -> None:
         sys.exit("benchmarks --gpu: there is no CUDA device here")
     if options.headline:
         sys.exit(run_headline(options))
+    if options.check:
+        table, holds = check(options)
+        print(markdown(table))
+        sys.exit(0 if holds else 1)
     measurements = {"gpu": run_on_gpu} if options.gpu else {name: MEASUREMENTS[name] for name in options.workloads}
     about, tables = circumstances(options), []
     print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -58,11 +58,13 @@ def compare(name: str, options: Namespace) -> Table:
         samples = interleave(programs, rounds, workload.turn)
         peaks = {key: program.quit() for key, program in programs.items()}
     flops, seconds = round_flops(workload), {program: median_of(samples[program]) for program in samples}
+    ratios = {program: ratios_to(samples["reference"], samples[program]) for program in samples}
     rows = [
         {
             "program": program,
             "s a round": seconds[program],
-            "to reference": seconds[program] / seconds["reference"],
+            "to reference": median(ratios[program]),
+            "half of the rounds": spread(ratios[program]),
             "GFLOP/s": flops / seconds[program] / 1e9,
             "distance": distances[program],
             "peak MiB": peaks[program],
@@ -71,8 +73,7 @@ def compare(name: str, options: Namespace) -> Table:
         if program != "matmul"
     ]
     protocol = f"{rounds} rounds in turns of {workload.turn}, {options.threads} threads"
-    arithmetic = f"{flops / 1e9:.4g} GFLOP a round."
-    notes = [f"Medians of {protocol}, {arithmetic}", *_remarks(samples)]
+    notes = [f"Medians of {protocol}, {flops / 1e9:.4g} GFLOP a round.", *_remarks(samples, flops)]
     return Table(f"{name}: all programs", rows, notes, {"warm-up": warm_up, "rounds": samples})
 
 
@@ -100,7 +101,7 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
             peaks = {name: program.quit() for name, program in programs.items()}
         for name in group:
             cost, last = METHODS[name], measured[name][-1]
-            ratios = [ours["seconds"] / base["seconds"] for ours, base in zip(measured[name], measured[first], strict=True)]
+            ratios = ratios_to(measured[first], measured[name])
             needed = cost.passes(workload) / METHODS[first].passes(workload)
             rows.append(
                 {
@@ -122,11 +123,16 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
     return Table(title, rows, [note], samples)
 
 
-def _remarks(samples: Samples) -> list[str]:
-    """What else the rounds of a comparison tell."""
+def _remarks(samples: Samples, flops: int) -> list[str]:
+    """What else the rounds of a comparison tell; ``flops`` are those of a round."""
     remarks = ["Peak memory is that of all processes of a program and includes our package, which draws everybody's schedule."]
     if "matmul" in samples:
-        remarks.append(f"Matrix product in the same run: {matmul.FLOPS / median_of(samples['matmul']) / 1e9:.4g} GFLOP/s.")
+        rate = matmul.FLOPS / median_of(samples["matmul"])
+        limit = flops / rate / median_of(samples["reference"])
+        remarks.append(
+            f"Matrix product in the same run: {rate / 1e9:.4g} GFLOP/s, at which the arithmetic alone takes {limit:.3g} of the "
+            "reference's round."
+        )
     for program in samples:
         if program.startswith("ours"):
             remarks.append(f"{program}: {1e3 * overhead(samples[program]):.3g} ms of a round outside the engine.")
@@ -179,11 +185,16 @@ def two_processes(options: Namespace) -> Table:
 def _against_first(title: str, programs: dict[str, Program], options: Namespace, workload: Workload) -> Table:
     rounds = options.rounds or workload.rounds
     warm_up, samples = interleave(programs, options.warm_up), interleave(programs, rounds, workload.turn)
-    seconds = {name: median_of(samples[name]) for name in samples}
-    first = next(iter(seconds.values()))
+    ratios = {name: ratios_to(next(iter(samples.values())), of_one) for name, of_one in samples.items()}
     rows = [
-        {"": name, "s a round": value, "to first": value / first, "rounds/s to first": first / value}
-        for name, value in seconds.items()
+        {
+            "": name,
+            "s a round": median_of(samples[name]),
+            "to first": median(of_one),
+            "half of the rounds": spread(of_one),
+            "rounds/s to first": 1 / median(of_one),
+        }
+        for name, of_one in ratios.items()
     ]
     notes = [f"Medians of {rounds} rounds in turns of {workload.turn}."]
     return Table(title, rows, notes, {"warm-up": warm_up, "rounds": samples})
@@ -245,6 +256,17 @@ def seconds_to_first_round(threads: int) -> float:
 def median_of(samples: list[dict[str, float]]) -> float:
     """Median seconds of some rounds."""
     return median(sample["seconds"] for sample in samples)
+
+
+def ratios_to(base: list[dict[str, float]], samples: list[dict[str, float]]) -> list[float]:
+    """Seconds of each round to those of the other program's round of the same number, which ran close to it."""
+    return [one["seconds"] / other["seconds"] for one, other in zip(samples, base, strict=True)]
+
+
+def spread(ratios: list[float]) -> str:
+    """The quartiles, between which half of the ratios are."""
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return f"{low:.3g} to {high:.3g}"
 
 
 def overhead(samples: list[dict[str, float]]) -> float:

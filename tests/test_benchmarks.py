@@ -33,6 +33,32 @@ def test_a_results_file_names_the_instruction_set(tmp_path):
     assert about["cpu capability"] == torch.backends.cpu.get_cpu_capability()
 
 
+@pytest.mark.parametrize(("row", "at_most", "holds"), [("ours", 0.5, "yes"), ("ours", 0.49, "no"), ("left out", 0.5, "no")])
+def test_a_check_fails_above_a_limit_and_without_a_program(monkeypatch, capsys, row, at_most, holds):
+    from benchmarks import __main__, check
+    from benchmarks.measurements import Table, ratios_to
+
+    def measured(options):
+        rounds = {"reference": [2.0, 4.0, 1.0], "ours": [1.0, 2.0, 3.0]}
+        reference, ours = ([{"seconds": seconds} for seconds in of_one] for of_one in rounds.values())
+        return Table("W", [{"program": "ours", "to reference": sorted(ratios_to(reference, ours))[1]}])
+
+    monkeypatch.setattr(check, "LIMITS", (check.Limit("a ratio", measured, row, "to reference", at_most),))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == (0 if holds == "yes" else 1)
+    found = "0.5" if row == "ours" else "nan"
+    assert f"| a ratio | {found} | {at_most} | {holds} |" in capsys.readouterr().out
+
+
+def test_ratios_have_their_quartiles():
+    from benchmarks.measurements import spread
+
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == "2 to 4"
+    assert spread([0.5]) == "0.5 to 0.5"
+
+
 def _small_federation():
     images, labels = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8), torch.arange(60) % 4
     source = Arrays(images, labels, images[:8], labels[:8])

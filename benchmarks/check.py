@@ -1,0 +1,50 @@
+"""``python -m benchmarks --check``: a few minutes that hold speed and memory to limits, on any machine.
+
+Limits are ratios of two programs that take turns on the same machine, so that they do not depend on its speed. They are where
+a change has made something slower, not what can be reached: RESULTS.md has the targets and what was measured.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from math import nan
+from typing import NamedTuple
+
+from benchmarks.measurements import Table, compare, memory_growth, population_growth, start_up, two_processes
+
+
+class Limit(NamedTuple):
+    """The largest allowed value of one cell of a measured table."""
+
+    what: str
+    measure: Callable[[Namespace], Table]
+    row: str | int
+    column: str
+    at_most: float
+
+
+LIMITS = (
+    Limit("W1, ours to the plain loop", partial(compare, "W1"), "ours", "to reference", 1.0),
+    Limit("W2, ours to the plain loop", partial(compare, "W2"), "ours", "to reference", 0.35),
+    Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.05),
+    Limit("W1, two processes to one", two_processes, "two processes", "to first", 0.62),
+    Limit("a round of 100,000 clients to one of 1,000", population_growth, "W5-100000", "to first", 1.1),
+    Limit("growth of memory from round 100 to the last", memory_growth, 1000, "growth", 0.01),
+    Limit("--help to the import of Lightning", start_up, "fl-lightning --help", "to first", 1.5),
+    Limit("first round of W2 to the import of Lightning", start_up, "first round of W2", "to first", 1.5),
+)
+
+
+def check(options: Namespace) -> tuple[Table, bool]:
+    """Every limit with what was measured, and whether all hold; a program that fails does not."""
+    options = Namespace(**{**vars(options), "programs": ["ours"], "memory_rounds": 1000})
+    tables: dict[object, Table] = {}
+    rows, holds = [], True
+    for what, measure, row, column, at_most in LIMITS:
+        if measure not in tables:
+            tables[measure] = measure(options)
+        found = next((cells[column] for cells in tables[measure].rows if row in cells.values()), nan)
+        holds &= found <= at_most
+        rows.append({"": what, "measured": found, "at most": at_most, "holds": "yes" if found <= at_most else "no"})
+    samples = {table.title: table.samples for table in tables.values()}
+    return Table("Limits", rows, [f"{options.threads} threads."], samples), holds
