@@ -31,8 +31,10 @@ _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, Captur
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 """Those that train clients here, by the value of ``model.engine``."""
 
-# Weights times samples of a local step up to which stacking is faster: benchmarks/RESULTS.md.
+# Up to which stacking is faster, benchmarks/RESULTS.md: weights times samples of a local step of a net without convolutions, and
+# samples of a step of a net with some, which are slower stacked, but with most of its weights in other layers.
 _STACKABLE_WORK = 3.5e7
+_STACKABLE_IMAGES = 8
 # Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:
 # rounding in another order is below, a missing step or a wrong rate above.
 _TRUSTED = 0.05
@@ -180,14 +182,16 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
 
 def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer], rounds: Iterable[int]) -> Choice:
     """The rule for a CPU, and for a GPU on which ``captured`` is impossible."""
-    layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
-    if layers:
-        return Choice("sequential", f"the net has {len(layers)} convolutions")
     if optimizer not in ELEMENTWISE:
         return Choice("sequential", f"{optimizer.__name__} cannot be stacked")
     shards = (method.data.num_train(visit.client) for visit in first_visits(method, rounds))
     samples = method.data.batch_size or max(shards, default=1)
-    work = samples * sum(weight.numel() for weight in method.net.parameters())
+    layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
+    weights, in_layers = (sum(weight.numel() for weight in of.parameters()) for of in (method.net, nn.ModuleList(layers)))
+    if layers:
+        name = "vectorized" if samples <= _STACKABLE_IMAGES and 2 * in_layers < weights else "sequential"
+        return Choice(name, f"{samples} samples a step, {in_layers:,} of {weights:,} weights in convolutions")
+    work = samples * weights
     name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
     return Choice(name, f"{work:,} weights times samples a step")
 

@@ -62,6 +62,10 @@ def conv_net(shape, classes):
     return Net(3 * 9, nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
 
 
+def deep_conv_net(shape, classes):
+    return Net(3 * 9, nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 3, 5, padding=2))
+
+
 def group_norm_net(shape, classes):
     return Net(4 * 36, nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
 
@@ -788,9 +792,16 @@ def test_a_local_step_changes_no_argument(fit):
     assert result.untrained["features.1.num_batches_tracked"] == before[1]["features.1.num_batches_tracked"] + 1
 
 
-def test_auto_goes_by_the_layers_and_says_so(fit, capsys):
-    """An MLP is stacked, a net with convolutions is not: one line at the start of the run."""
-    for net, expected in ((mlp, "Engine: vectorized ("), (conv_net, "Engine: sequential (the net has 1 convolution")):
+def test_auto_goes_by_the_layers_and_says_so(fit, capsys, monkeypatch):
+    """An MLP is stacked, and a net with convolutions if steps are small: one line at the start of the run."""
+    convolutions = "4 samples a step, 57 of 169 weights in convolutions)"
+    for net, few, expected in (
+        (mlp, 0, "Engine: vectorized ("),
+        (conv_net, 4, f"Engine: vectorized ({convolutions}"),
+        (conv_net, 3, f"Engine: sequential ({convolutions}"),
+        (deep_conv_net, 4, "Engine: sequential (4 samples a step, 285 of 397 weights in convolutions)"),
+    ):
+        monkeypatch.setattr(engine_choice, "_STACKABLE_IMAGES", few)
         capsys.readouterr()
         run(fit, Case(FedAvg, net, ragged, sgd), "auto")
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Engine")]
