@@ -130,7 +130,7 @@ def _remarks(samples: Samples, flops: int) -> list[str]:
         rate = matmul.FLOPS / median_of(samples["matmul"])
         limit = flops / rate / median_of(samples["reference"])
         remarks.append(
-            f"Matrix product in the same run: {rate / 1e9:.4g} GFLOP/s, at which the arithmetic alone takes {limit:.3g} of the "
+            f"Matrix product in the same run: {rate / 1e9:.4g} GFLOP/s, at which the arithmetic takes {limit:.3g} of the "
             "reference's round."
         )
     for program in samples:

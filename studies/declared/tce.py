@@ -74,22 +74,31 @@ STUDIES = [
         chosen="model.optimizer.lr",
     ),
     Study(
-        name="drift",
+        name="drift_by_validation",
         title="Drift of clients as the cause: TCE and WSM at two alphas",
-        claim="TCE and WSM are ahead of cross entropy at alpha 0.1, where clients lack classes, and are not at alpha 100, "
-        "where clients have all of them.",
-        paper=f"{_FIGURE_3}Each loss has its own rate, as there.",
-        sweeps=_by_loss(f"{_TWO_A_ROUND} --set data.partition.alpha=0.1,100 --trainer.max_steps 60 {_evaluated(10)}"),
+        claim="Each loss at the rate that validation chooses, TCE and WSM are ahead of cross entropy at alpha 0.1, where "
+        "clients lack classes, and are not at alpha 100, where clients have all of them.",
+        paper=f"{_FIGURE_3}Each loss has its own rate there. The rates here are below the paper's, at which cross entropy "
+        "diverged with this net: study drift.",
+        sweeps=(
+            Sweep(
+                "",
+                f"{_TWO_A_ROUND} --set data.partition.alpha=0.1,100 {_LOSSES} --set model.optimizer.lr=0.01,0.03 --seeds 3 "
+                f"--trainer.max_steps 60 {_evaluated(10)}",
+            ),
+        ),
         measures=_MEASURES,
-        baseline={SWEEP: "CrossEntropy"},
+        baseline={"model.loss": "CrossEntropy"},
+        chosen="model.optimizer.lr",
     ),
     Study(
-        name="drift_over_alpha",
-        title="Drift of clients as the cause: TCE and WSM at four alphas",
-        claim="The lead of TCE and WSM over cross entropy is largest at alpha 0.01, shrinks as alpha grows, and vanishes at "
-        "100, where clients have all classes.",
+        name="drift",
+        title="Drift of clients as the cause, each loss at the paper's rate",
+        claim="TCE and WSM are ahead of cross entropy at alpha 0.1, where clients lack classes, and are not at alpha 100, "
+        "where clients have all of them. Stopped after the first of 18 runs: cross entropy diverges at 0.1 with this net, "
+        "from round 4 on without a finite update, which says nothing of the losses. drift_by_validation tries lower rates.",
         paper=f"{_FIGURE_3}Each loss has its own rate, as there.",
-        sweeps=_by_loss(f"{_TWO_A_ROUND} --set data.partition.alpha=0.01,0.1,0.5,100 --trainer.max_steps 100 {_evaluated(10)}"),
+        sweeps=_by_loss(f"{_TWO_A_ROUND} --set data.partition.alpha=0.1,100 --trainer.max_steps 60 {_evaluated(10)}"),
         measures=_MEASURES,
         baseline={SWEEP: "CrossEntropy"},
     ),
@@ -97,8 +106,8 @@ STUDIES = [
         name="drift_at_one_rate",
         title="Drift of clients as the cause, all losses at rate 0.1",
         claim="The lead of TCE and WSM over cross entropy is largest at alpha 0.01, shrinks as alpha grows, and vanishes at "
-        "100, where clients have all classes. Stopped after 4 of 24 runs: the paper gives each loss its own rate, and the "
-        "studies drift and drift_over_alpha do so.",
+        "100, where clients have all classes. Stopped after 4 of 24 runs: the paper gives each loss its own rate, as do the "
+        "studies drift and drift_by_validation.",
         paper=f"{_FIGURE_3}There each loss has its own rate; here all have 0.1.",
         sweeps=(
             Sweep(
