@@ -11,6 +11,12 @@ def resident_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_MIB
 
 
+def anonymous_mib() -> float:
+    """What this process holds now without pages of files, which the system drops when it needs the memory, MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
 def peak_memory_mib() -> float:
     """The most that this process ever held, plus the same of every process that it started and that still lives, MiB.
 

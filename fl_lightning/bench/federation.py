@@ -97,7 +97,7 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()
 
 

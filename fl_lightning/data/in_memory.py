@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.mapped_files import empty_rows
 from fl_lightning.data.partitions import Fixed
 from fl_lightning.data.sources.arrays import Arrays
 from fl_lightning.functional.partition.parts import Parts
@@ -58,7 +59,10 @@ def from_dataset(
     collate: Callable[[list[Any]], Any] | None = None,
     **settings: Any,
 ) -> FederatedDataModule:
-    """A data module from torch's or Hugging Face's datasets with pairs of an input and its class; all are read into memory.
+    """A data module from torch's or Hugging Face's datasets with pairs of an input and its class.
+
+    Every sample is read once, before the first round, since clients are dealt samples by their classes. Inputs that take more
+    than half of this machine's memory are in a file in ``$FL_LIGHTNING_CACHE`` while the process lives.
 
     Args:
         train: a ``TensorDataset`` of inputs and targets, or any dataset of known length with samples that are such pairs, or
@@ -66,29 +70,19 @@ def from_dataset(
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
-            all samples, so that texts are padded to the longest. By default samples have one shape.
+            all samples, in memory, so that texts are padded to the longest. By default samples have one shape.
         settings: ``classes`` and ``objective`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: if a sample is neither a pair of an array and a number nor a dict with both, or inputs differ in shape;
-            and as :func:`from_arrays`.
+        OSError: naming the folder, if the disk has no space for the file.
+        ValueError: if a sample is neither a pair of an array and a number nor a dict with both, or inputs differ in shape or
+            type; and as :func:`from_arrays`.
     """
     parts = {"train": train} if test is None else {"train": train, "test": test}
-    if collate is not None or _has_several_inputs(train):
-        read = _collated(parts, collate or _stack)
-    else:
-        read = [_stacked(name, part) for name, part in parts.items()]
+    read = [_read(name, part) for name, part in parts.items()] if collate is None else _collated(parts, collate)
     if test is not None:
         settings["test_inputs"], settings["test_targets"] = read[1]
     return from_arrays(*read[0], clients, **settings)
-
-
-def _has_several_inputs(samples: TorchDataset) -> bool:
-    """Whether a sample is a dict, or a pair of one or of a tuple and its class."""
-    if not isinstance(samples, Sized) or len(samples) == 0:
-        return False
-    sample = samples[0]
-    return isinstance(sample, Mapping) or (isinstance(sample, tuple | list) and isinstance(sample[0], Mapping | tuple))
 
 
 def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Tensor]]:
@@ -97,36 +91,20 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
     rows = [part[i] for part, size in zip(parts.values(), sizes, strict=True) for i in range(size)]
     try:
         batch = collate(rows)
-        batch = _of_dict(batch) if isinstance(batch, Mapping) else batch
+        inputs, targets = _of_dict(batch) if isinstance(batch, Mapping) else batch
     except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of any function
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"samples do not make a batch ({reason}): give from_dataset a collate that pads them") from error
-    inputs, targets = batch
     parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     tensors = {name: torch.as_tensor(part) for name, part in inputs.items()} if isinstance(inputs, dict) else inputs
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
-
-
-def _stack(samples: list[Any]) -> tuple[NetInputs, Tensor | list[Any]]:
-    """Inputs and classes of samples that are dicts with a class, or pairs of a dict or a tuple and its class."""
-    pairs = [_of_dict(sample) if isinstance(sample, Mapping) else sample for sample in samples]
-    of_tuples = isinstance(pairs[0][0], tuple)
-    named: list[Mapping[Any, Any]] = [dict(enumerate(given) if of_tuples else given) for given, _ in pairs]
-    inputs = {}
-    for name in named[0]:
-        values = [given[name] for given in named]
-        if isinstance(values[0], str):
-            raise ValueError(f"{name} is a text: keep the columns that the net takes, as a tokenizer makes them")
-        inputs[name] = torch.stack([torch.as_tensor(value) for value in values])
-    targets = [target for _, target in pairs]
-    return tuple(inputs.values()) if of_tuples else inputs, targets if isinstance(targets[0], str) else torch.as_tensor(targets)
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """The inputs and the class in a sample, or the inputs and classes in a batch."""
     name = next((name for name in _LABELS if name in sample), None)
     if name is None:
-        raise ValueError(f"they have {', '.join(map(str, sample))}, but no class: name it {' or '.join(_LABELS)}")
+        raise ValueError(f"no class among {', '.join(map(str, sample))}: name it {' or '.join(_LABELS)}")
     return {key: value for key, value in sample.items() if key != name}, sample[name]
 
 
@@ -163,30 +141,84 @@ def _sized(name: str, samples: TorchDataset) -> Sized:
     return samples
 
 
-def _stacked(name: str, samples: TorchDataset) -> tuple[Tensor, Tensor]:
-    """Inputs (n, ...) and targets (n,) of a dataset."""
+def _read(name: str, samples: TorchDataset) -> tuple[NetInputs, Tensor | list[str]]:
+    """Inputs (n, ...) and targets of a dataset, sample by sample: no more than one is held besides them."""
     if isinstance(samples, TensorDataset):
         if len(samples.tensors) != 2:
             raise ValueError(f"{name} is a TensorDataset of {len(samples.tensors)} tensors, must have two: inputs and targets")
         return samples.tensors
-    pairs = [_pair(name, i, samples[i]) for i in range(len(_sized(name, samples)))]
-    shapes = {tuple(inputs.shape) for inputs, _ in pairs}
-    if len(shapes) != 1:
-        given = f"inputs of the shapes {sorted(shapes)}, must be of one" if shapes else "no sample"
-        raise ValueError(f"{name} has {given}: resize them" if shapes else f"{name} has {given}: give some")
-    return torch.stack([inputs for inputs, _ in pairs]), torch.stack([target for _, target in pairs])
+    count = len(_sized(name, samples))
+    if count == 0:
+        raise ValueError(f"{name} has no sample: give some")
+    rows, form, targets = {}, {}, torch.empty(0)
+    names: list[str] = []
+    for i in range(count):
+        inputs, target = _pair(name, i, samples[i])
+        if i == 0:
+            form = _form(inputs)
+            targets = torch.empty(count, *getattr(target, "shape", ()), dtype=getattr(target, "dtype", torch.bool))
+            rows = {key: empty_rows((count, *part.shape), part.dtype) for key, part in _named(inputs).items()}
+        elif (given := _form(inputs)) != form:
+            raise ValueError(
+                f"{name}[{i}] has an input of {_told(given)}, {name}[0] of {_told(form)}: give all one shape and type, or "
+                "from_dataset a collate that pads them"
+            )
+        for key, part in _named(inputs).items():
+            rows[key][i] = part
+        if isinstance(target, str):
+            names.append(target)
+        elif target.shape != targets.shape[1:]:
+            shapes = tuple(target.shape), tuple(targets.shape[1:])
+            raise ValueError(f"{name}[{i}] has a target of shape {shapes[0]}, {name}[0] of {shapes[1]}: give all one shape")
+        else:
+            # Not in a list: small tensors between those of inputs would keep the allocator from reusing the memory of these.
+            targets = targets.to(torch.promote_types(targets.dtype, target.dtype))
+            targets[i] = target
+    if len(names) not in (0, count):
+        raise ValueError(f"{name} has {len(names)} targets that are names, and {count - len(names)} numbers: give all one kind")
+    stored: NetInputs = rows[""] if isinstance(inputs, Tensor) else rows if isinstance(inputs, dict) else tuple(rows.values())
+    return stored, names or targets
 
 
-def _pair(name: str, i: int, sample: object) -> tuple[Tensor, Tensor]:
+def _named(inputs: NetInputs) -> dict[Any, Tensor]:
+    """The tensors of a sample by their names or positions."""
+    if isinstance(inputs, Tensor):
+        return {"": inputs}
+    return inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
+
+
+def _form(inputs: NetInputs) -> dict[Any, tuple[torch.Size, torch.dtype]]:
+    """Shape and type of each tensor of a sample."""
+    return {key: (part.shape, part.dtype) for key, part in _named(inputs).items()}
+
+
+def _told(form: dict[Any, tuple[torch.Size, torch.dtype]]) -> str:
+    return ", ".join(f"{key} {tuple(shape)} {dtype}".strip() for key, (shape, dtype) in form.items())
+
+
+def _pair(name: str, i: int, sample: object) -> tuple[NetInputs, Any]:
+    """The input of a sample, a tensor or a dict or tuple of tensors, and its class, a number or a name."""
+    if isinstance(sample, Mapping):
+        try:
+            sample = _of_dict(sample)
+        except ValueError as error:
+            raise ValueError(f"{name}[{i}] has {error}") from error
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise ValueError(
             f"{name}[{i}] is {type(sample).__name__}, must be a pair of an input and its class, or a dict: select the two"
         )
+    given, target = sample
+    texts = [key for key, part in given.items() if isinstance(part, str)] if isinstance(given, Mapping) else []
+    if texts:
+        raise ValueError(f"{name}[{i}] has the text {texts[0]}: keep the columns that the net takes, as a tokenizer makes them")
     try:
-        inputs, target = map(torch.as_tensor, sample)
+        if isinstance(given, Mapping):
+            inputs: NetInputs = {key: torch.as_tensor(part) for key, part in given.items()}
+        else:
+            inputs = tuple(map(torch.as_tensor, given)) if isinstance(given, tuple) else torch.as_tensor(given)
+        return inputs, target if isinstance(target, str) else torch.as_tensor(target)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name}[{i}] is a pair of {type(sample[0]).__name__} and {type(sample[1]).__name__}, must be of a tensor and a "
             "number: transform the samples, images with torchvision's PILToTensor"
         ) from error
-    return inputs, target

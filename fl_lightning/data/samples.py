@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.data.mapped_files import empty_rows
 from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.protocol import NetInputs
 
@@ -14,7 +15,7 @@ Part = Literal["train", "test"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
 _CLASSES_WITHOUT_SAMPLES = 1000  # as in a small part of a large set; beyond that, more classes than samples are a mistake
-_SAMPLES_AT_ONCE = 4096
+_BYTES_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,14 @@ class Samples:
     def rows(self, indices: Tensor | slice | list[int]) -> NetInputs:
         """Inputs of some samples."""
         return tree_map(lambda part: part[indices], self.inputs)
+
+    def some(self, indices: Tensor) -> "Samples":
+        """The samples at some indices, copied; the inputs to a file if memory does not hold them."""
+
+        def copied(part: Tensor) -> Tensor:
+            return torch.index_select(part, 0, indices, out=empty_rows((len(indices), *part.shape[1:]), part.dtype))
+
+        return Samples(tree_map(copied, self.inputs), self.targets[indices])
 
     def none(self) -> "Samples":
         """No samples, of the same kind."""
@@ -85,6 +94,11 @@ class Dataset:
             raise ValueError(
                 f"data.source gives {len(self.test)} test samples and {len(self.test_owners)} owners of them: give one a sample"
             )
+
+
+def in_parts(inputs: Tensor) -> tuple[Tensor, ...]:
+    """Views of (n, ...) inputs in order, each of about 16 MiB: for results that must not hold another copy of all."""
+    return inputs.split(max(_BYTES_AT_ONCE // max(inputs[:1].nbytes, 1), 1))
 
 
 def are_whole(inputs: NetInputs) -> bool:
@@ -161,12 +175,14 @@ def _check_inputs(part: str, inputs: Tensor) -> None:
 
 
 def _check_finite(part: str, inputs: Tensor) -> None:
-    for number, some in enumerate(inputs.split(_SAMPLES_AT_ONCE)):
+    first = 0
+    for some in in_parts(inputs):
         # Without a second tensor of their size; a float64 that float32 cannot hold would be infinite too.
         if all(bound.float().isfinite() for bound in some.aminmax()):
+            first += len(some)
             continue
         bad = ~some.float().isfinite()
-        row, value = number * _SAMPLES_AT_ONCE + int(bad.nonzero()[0, 0]), some[bad][0].item()
+        row, value = first + int(bad.nonzero()[0, 0]), some[bad][0].item()
         raise ValueError(
             f"data.source has {value} in {part} input {row}, which is not finite in float32: replace the value, or leave the "
             "sample out"

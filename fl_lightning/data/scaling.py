@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_each
-from fl_lightning.data.samples import are_whole
+from fl_lightning.data.samples import are_whole, in_parts
 from fl_lightning.protocol import NetInputs
 
 
@@ -155,7 +155,7 @@ def channel_statistics(
     else:
         # Images are measured as stored, since changes cost time, unless these mix channels; one value fits any number.
         same = inputs.shape[1] in (1, channels)
-        statistics = _measured(part if same else change(part) for part in inputs.split(4096))
+        statistics = _measured(part if same else change(part) for part in in_parts(inputs))
     if len(statistics.mean) not in (1, channels):
         raise ValueError(f"data.mean has {len(statistics.mean)} values, the data {channels} channels: give one a channel")
     return statistics

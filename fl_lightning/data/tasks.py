@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.mapped_files import empty_rows
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards import ClientShards, shards_of_parts
 from fl_lightning.data.shards_of_tasks import ClassStreams
@@ -158,7 +159,7 @@ class TaskStream(Tasks):
         split = [row.split([*counts]) for row, counts in zip(rows, sizes, strict=True)]
         train, test, validation = ([part[kind] for part in split] for kind in range(3))
         classes = tuple(map(str, range(max(map(len, tasks.values())))))
-        inputs = tree_map(lambda *parts: torch.cat(parts), dataset.train.inputs, dataset.test.inputs)
+        inputs = tree_map(_joined, dataset.train.inputs, dataset.test.inputs)
         pooled = Samples(inputs, label_in_task[labels])
         nothing = pooled.none()
         shards = shards_of_parts(train, validation, pooled.targets, len(classes))
@@ -247,3 +248,9 @@ class TaskStream(Tasks):
 
 def _permutation(seed: int, client: int, count: int) -> Tensor:
     return torch.from_numpy(numpy_stream(seed, -1, client, "order of tasks").permutation(count))
+
+
+def _joined(train: Tensor, test: Tensor) -> Tensor:
+    """The rows of both, in a file if memory does not hold them."""
+    rows = empty_rows((len(train) + len(test), *train.shape[1:]), torch.promote_types(train.dtype, test.dtype))
+    return torch.cat([train, test], out=rows)

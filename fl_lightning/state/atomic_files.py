@@ -57,7 +57,7 @@ def atomic_write(path: str | os.PathLike[str], lasting: bool = True) -> Iterator
     except OSError as error:
         if error.filename is not None and Path(error.filename) not in (temporary, path, *path.parents):
             raise  # it is about another file, which the block read
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -99,10 +99,11 @@ def naming_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error) from error
 
 
-def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+def unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    """An error of one line that names a path, the reason in the system's error, and the cure."""
     space = "free some space or " if error.errno in FULL_DISK else ""
     return OSError(f"{path} could not be written ({error.strerror or error}): {space}choose another folder")
 

@@ -10,6 +10,7 @@ import torch
 from fork_server import fork
 
 from fl_lightning.data.cache import cached
+from fl_lightning.data.mapped_files import create_rows
 from fl_lightning.data.samples import Dataset, Samples
 
 
@@ -20,57 +21,86 @@ def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypat
         monkeypatch.delenv("FL_LIGHTNING_CACHE", raising=False)
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setenv(variable, str(folder if variable != "HOME" else folder.parent))
-        cached("toy", "x", lambda: Dataset(samples, samples, ("a",)))
+        cached("toy", "x", lambda _: Dataset(samples, samples, ("a",)))
         assert len(list((folder / "fl_lightning").glob("toy-*.pt"))) == 1
 
 
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"junk", lambda content: content[: len(content) // 2]])
 def test_a_damaged_file_is_named(cache, damage):
-    """Empty, something else, and cut off: never read as another dataset; without it all is as at first."""
+    """Empty, something else, and cut off: never read as another dataset; without it all is as at first. So with the inputs."""
     samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
 
     def load():
-        return cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b")))
+        return cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b")))
 
     load()
     (file,) = cache.glob("toy-*.pt")
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(OSError, match=rf"data\.source was decoded to {file}, which is damaged: delete the file") as caught:
-        load()
-    assert "\n" not in str(caught.value)
-    file.unlink()
-    assert torch.equal(load().train.inputs, samples.inputs)
+    for damaged in (file, file.with_suffix(".train")):
+        damaged.write_bytes(damage(damaged.read_bytes()))
+        with pytest.raises(OSError, match=rf"data\.source was decoded to {file}, which is damaged: delete the file") as caught:
+            load()
+        assert "\n" not in str(caught.value)
+        file.unlink()
+        assert torch.equal(load().train.inputs, samples.inputs)
 
 
 def test_failed_decoding_is_not_kept(cache):
     """An error reaches the caller, no cache file is left, and the next call decodes."""
     samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
 
-    def fail():
+    def fail(_):
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         cached("toy", "x", fail)
-    assert list(cache.glob("*.pt")) == []
-    dataset = cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b")))
+    assert {file.suffix for file in cache.iterdir()} == {".lock"}
+    dataset = cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b")))
     assert torch.equal(dataset.train.inputs, samples.inputs)
     assert cached("toy", "x", fail).classes == ("a", "b")
     with pytest.raises(ValueError, match="broken"):
         cached("toy", "another fingerprint", fail)
 
 
+def test_what_a_killed_process_left_is_written_anew(cache):
+    """Inputs without the file that is written last are half decoded, whatever their length."""
+    samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
+    cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b")))
+    (complete,) = cache.glob("*.pt")
+    complete.unlink()
+    complete.with_suffix(".train").write_bytes(bytes(16))
+    dataset = cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b")))
+    assert torch.equal(dataset.train.inputs, samples.inputs)
+
+
+def test_a_decoder_may_write_inputs_itself(cache):
+    """Straight to the file, row by row, a test part without samples among them."""
+
+    def decode(files):
+        inputs = create_rows(files["train"], (3, 2), torch.int64)
+        for row in range(3):
+            inputs[row] = row
+        train = Samples(inputs, torch.tensor([0, 1, 1]))
+        return Dataset(train, train.none(), ("a", "b"))
+
+    for _ in range(2):
+        dataset = cached("toy", "x", decode)
+        assert dataset.train.inputs.tolist() == [[0, 0], [1, 1], [2, 2]]
+        assert (dataset.test.inputs.shape, dataset.test.inputs.dtype) == ((0, 2), torch.int64)
+    assert {file.suffix for file in cache.iterdir()} == {".lock", ".pt", ".train"}
+
+
 def test_writing_to_samples_does_not_change_the_cache():
     """The tensors are mapped from the file privately: whoever scales them in place spoils no one else's data."""
     samples = Samples(torch.ones(2, 2), torch.tensor([0, 1]))
-    cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b"))).train.inputs.zero_()
-    assert torch.equal(cached("toy", "x", lambda: None).train.inputs, torch.ones(2, 2))
+    cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b"))).train.inputs.zero_()
+    assert torch.equal(cached("toy", "x", lambda _: None).train.inputs, torch.ones(2, 2))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps, where Linux lists mapped files")
 def test_cached_samples_are_mapped_from_the_file(cache):
     """The tensors' memory is the file itself, so that processes share one copy."""
     samples = Samples(torch.ones(100, 100), torch.zeros(100, dtype=torch.long))
-    dataset = cached("toy", "x", lambda: Dataset(samples, samples, ("a",)))
+    dataset = cached("toy", "x", lambda _: Dataset(samples, samples, ("a",)))
     mapped = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if str(cache) in line]
     address = dataset.train.inputs.data_ptr()
     assert any(int(start, 16) <= address < int(end, 16) for start, end in mapped)
@@ -84,7 +114,7 @@ def test_second_process_waits_for_the_first(tmp_path):
         from fl_lightning.data.cache import cached
         from fl_lightning.data.samples import Dataset, Samples
 
-        def decode():
+        def decode(_):
             pathlib.Path(started).touch()
             time.sleep(0.5)
             samples = Samples(torch.arange(6).reshape(3, 2), torch.tensor([0, 1, 1]))
@@ -98,7 +128,7 @@ def test_second_process_waits_for_the_first(tmp_path):
     deadline = time.monotonic() + 60
     while not started.exists() and other.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    dataset = cached("toy", "x", lambda: pytest.fail("decoded although another process does so"))
+    dataset = cached("toy", "x", lambda _: pytest.fail("decoded although another process does so"))
     other.join(timeout=60)
     assert other.exitcode == 0
     assert dataset.train.inputs.tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -294,7 +294,7 @@ def image_that_claims_a_square_of_13000(folder: Path) -> Settings:
     return in_folders(folder / "img")
 
 
-@case("images of 1000000x1000000 pixels take .* GB, .* data.source.size")
+@case("images of 1000000x1000000 pixels would take .* GB, .* data.source.size")
 def size_of_a_million(folder: Path) -> Settings:
     images(folder)
     return in_folders(folder / "img", size=1_000_000)

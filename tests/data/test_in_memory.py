@@ -140,6 +140,21 @@ def test_torch_data_sets(dataset):
     assert sorted(row for batch in data.client_batches().client_samples(1) for row in batch.inputs.tolist()) == X[2:].tolist()
 
 
+def test_each_sample_is_read_once():
+    """So that what is drawn at random is drawn once."""
+    read = []
+
+    class Counted(Pairs):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    data = from_dataset(Counted(*zip(X, Y.tolist())), [[0, 1], [2, 3, 4]])
+    assert read == list(range(5))
+    assert shards(data) == [[0, 1], [2, 3, 4]]
+    assert read == list(range(5))
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield from ()
@@ -152,13 +167,23 @@ class Endless(IterableDataset):
         (TensorDataset(X, X, Y), "train is a TensorDataset of 3 tensors"),
         (
             Pairs({"input_ids": X[0], "class": 0}),
-            "samples do not make a batch .they have input_ids, class, but no class: name it labels or label",
+            r"train\[0\] has no class among input_ids, class: name it labels or label",
         ),
-        (Pairs({"input_ids": X[0], "label": 0}, {"input_ids": X[0, :1], "label": 0}), "samples do not make a batch .*collate"),
+        (
+            Pairs({"input_ids": X[0], "label": 0}, {"input_ids": X[0, :1], "label": 0}),
+            r"train\[1\] has an input of input_ids \(1,\) torch.float32, train\[0\] of input_ids \(2,\) .* collate",
+        ),
+        (
+            Pairs((X[0], 0), (X[0].long(), 1)),
+            r"train\[1\] has an input of \(2,\) torch.int64, train\[0\] of \(2,\) torch.float32",
+        ),
         (Pairs((X[0], X[0], 1)), r"train\[0\] is tuple, must be a pair"),
         (Pairs((Image.new("L", (2, 2)), 1)), r"train\[0\] is a pair of Image and int, .*PILToTensor"),
-        (Pairs((X[0], 0), ({"input_ids": X[0]}, 1)), r"train\[1\] is a pair of dict and int"),
-        (Pairs((X[0], 0), (X[0, :1], 1)), r"train has inputs of the shapes \[\(1,\), \(2,\)\], must be of one"),
+        (Pairs((X[0], 0), ({"input_ids": X[0]}, 1)), r"train\[1\] has an input of input_ids \(2,\) torch.float32, train"),
+        (Pairs((X[0], 0), (X[0, :1], 1)), r"train\[1\] has an input of \(1,\) torch.float32, train\[0\] of \(2,"),
+        (Pairs((X[0], 0), (X[1], [0, 1])), r"train\[1\] has a target of shape \(2,\), train\[0\] of \(\): give all one shape"),
+        (Pairs((X[0], 0), (X[1], "a")), "train has 1 targets that are names, and 1 numbers: give all one kind"),
+        (Pairs((X[0], "a"), (X[1], 0)), "train has 1 targets that are names, and 1 numbers: give all one kind"),
         (Pairs(), "train has no sample"),
         (Endless(), "train is Endless, whose length is unknown"),
     ],
@@ -229,7 +254,7 @@ def test_lists_in_dicts_are_rows():
     data.setup()
     assert data.samples.dataset.train.inputs["input_ids"].tolist() == [[0, 1, 2], [1, 1, 2], [2, 1, 2]]
     assert (data.classes, data.samples.dataset.train.targets.tolist()) == (("a", "b"), [1, 0, 1])
-    with pytest.raises(ValueError, match="samples do not make a batch .text is a text: keep the columns"):
+    with pytest.raises(ValueError, match=r"train\[0\] has the text text: keep the columns"):
         from_dataset(Pairs({"text": "word", "label": 0}), [[0]])
 
 

@@ -82,7 +82,7 @@ def test_a_full_cache_is_named_with_its_variable(tmp_path, monkeypatch):
     samples = Samples(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1]))
 
     def load():
-        return cached("toy", "x", lambda: Dataset(samples, samples, ("a", "b")))
+        return cached("toy", "x", lambda _: Dataset(samples, samples, ("a", "b")))
 
     load()
     (file,) = tmp_path.glob("toy-*.pt")

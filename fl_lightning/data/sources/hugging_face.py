@@ -10,7 +10,7 @@ from PIL import Image
 
 from fl_lightning.checks import check_choice
 from fl_lightning.checks.extras import needing_extra
-from fl_lightning.data.cache import cached
+from fl_lightning.data.cache import Files, cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
@@ -69,7 +69,8 @@ class HuggingFace(Source):
         parts = [splits[split] for split in (self.train, self.test) if split is not None]
         columns = self._columns(parts[0].features)
         fingerprint = "\n".join([*(part._fingerprint for part in parts), repr(columns), str(self.size)])
-        return cached(f"huggingface-{self.name.replace('/', '-')}", fingerprint, lambda: self._decode(parts, *columns))
+        name = f"huggingface-{self.name.replace('/', '-')}"
+        return cached(name, fingerprint, lambda files: self._decode(parts, files, *columns))
 
     def _columns(self, features: dict[str, Any]) -> tuple[str, str, str | None]:
         """The columns of images, labels and clients."""
@@ -84,10 +85,10 @@ class HuggingFace(Source):
                 raise ValueError(f"data.source {self.name} has no column that is known to hold a {key}: set data.source.{key}")
         return self.image or of_kind["image"][0], self.label or of_kind["label"][0], self.client
 
-    def _decode(self, parts: Sequence[Any], image: str, label: str, client: str | None) -> Dataset:
+    def _decode(self, parts: Sequence[Any], files: Files, image: str, label: str, client: str | None) -> Dataset:
         names = getattr(parts[0].features[label], "names", None)
         mode = mode_of(self._row(parts[0], 0)[image], f"data.source {self.name}: column {image}")
-        samples = [self._decode_part(part, image, label, mode) for part in parts]
+        samples = [self._decode_part(part, image, label, mode, file) for part, file in zip(parts, files.values(), strict=False)]
         if len(samples) == 1:
             samples.append(samples[0].none())
         classes = names or numbered_classes(*samples)
@@ -103,12 +104,12 @@ class HuggingFace(Source):
             )
         return torch.from_numpy(np.unique(clients, return_inverse=True)[1])
 
-    def _decode_part(self, part: Any, image: str, label: str, mode: str) -> Samples:
+    def _decode_part(self, part: Any, image: str, label: str, mode: str, file: Path) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
             row = self._row(part, i)
             return row[image], row[label]
 
-        return decode(read, len(part), lambda i: f"data.source {self.name}: sample {i}", self.size, mode)
+        return decode(read, len(part), lambda i: f"data.source {self.name}: sample {i}", self.size, mode, file)
 
     def _row(self, part: Any, i: int) -> dict[str, Any]:
         try:

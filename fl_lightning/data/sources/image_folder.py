@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 from PIL import Image
 
-from fl_lightning.data.cache import cached
+from fl_lightning.data.cache import Files, cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
 from fl_lightning.data.sources.source import Source, check_file, kind_of
@@ -27,6 +27,7 @@ class ListedImages:
     labels: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    stamps: list[str] = field(default_factory=list)  # size and time of change
 
 
 class ImageFolder(Source):
@@ -55,28 +56,38 @@ class ImageFolder(Source):
         else:
             parts = read_index(self.index, root)
             classes = _sorted_names({label for part in parts.values() for label in part.labels})
-        stamps = ((path, os.stat(path)) for part in parts.values() for path in part.paths)
-        files = "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
+        for part in parts.values():
+            part.stamps += map(_stamp, part.paths)
+        stamped = (pair for part in parts.values() for pair in zip(part.paths, part.stamps, strict=True))
+        listed = "\n".join(map(" ".join, stamped))
         known = [[part.labels, part.clients] for part in parts.values()] if self.index is not None else ""
-        fingerprint = f"{root.resolve()}\n{self.size}\n{classes}\n{files}\n{known}"
-        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda: self._decode(**parts, classes=classes))
+        fingerprint = f"{root.resolve()}\n{self.size}\n{classes}\n{listed}\n{known}"
+        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda files: self._decode(parts, classes, files))
 
-    def _decode(self, train: ListedImages, test: ListedImages, classes: tuple[str, ...]) -> Dataset:
-        label_of = {name: label for label, name in enumerate(classes)}
+    def _decode(self, parts: Mapping[Part, ListedImages], classes: tuple[str, ...], files: Files) -> Dataset:
+        label_of, train = {name: label for label, name in enumerate(classes)}, parts["train"]
         mode = mode_of(open_image(train.paths[0], train.names[0]), train.names[0])
-        parts = [self._decode_part(part, label_of, mode) for part in (train, test) if part.paths]
-        if len(parts) == 1:
-            parts.append(parts[0].none())
-        return Dataset(*parts, classes=classes, owners=_owners(train.clients))
+        samples = [self._decode_part(part, label_of, mode, files[name]) for name, part in parts.items() if part.paths]
+        if len(samples) == 1:
+            samples.append(samples[0].none())
+        return Dataset(*samples, classes=classes, owners=_owners(train.clients))
 
-    def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str) -> Samples:
+    def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str, file: Path) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
-            return open_image(part.paths[i], part.names[i]), label_of[part.labels[i]]
+            image = open_image(part.paths[i], part.names[i])
+            if _stamp(part.paths[i]) != part.stamps[i]:
+                raise ValueError(f"{part.names[i]} was changed while the images were decoded: start again")
+            return image, label_of[part.labels[i]]
 
-        return decode(read, len(part.paths), part.names.__getitem__, self.size, mode)
+        return decode(read, len(part.paths), part.names.__getitem__, self.size, mode, file)
 
 
-def _in_folders(root: Path) -> tuple[dict[str, ListedImages], tuple[str, ...]]:
+def _stamp(path: str) -> str:
+    stat = os.stat(path)
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _in_folders(root: Path) -> tuple[dict[Part, ListedImages], tuple[str, ...]]:
     """The images of ``root/train`` and ``root/test``, or of ``root`` itself if it has neither, and the classes."""
     there = [name for name in get_args(Part) if (root / name).is_dir()]
     if len(there) == 1:
@@ -141,7 +152,7 @@ def _owners(clients: Sequence[str]) -> torch.Tensor | None:
     return torch.tensor([position[client] for client in clients])
 
 
-def read_index(index: Path, root: Path) -> dict[str, ListedImages]:
+def read_index(index: Path, root: Path) -> dict[Part, ListedImages]:
     """``train`` and ``test`` of a CSV file with the columns ``path,label`` and optionally ``client,split``.
 
     Args:

@@ -1,8 +1,10 @@
 """Images to samples: decoded on all cores, in one mode and one size."""
 
+import math
 import operator
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,13 +12,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fl_lightning.checks import check_memory, check_range
+from fl_lightning.data.mapped_files import create_rows
 from fl_lightning.data.samples import Samples
 
 
 def decode(
-    read: Callable[[int], tuple[Image.Image, int]], count: int, name: Callable[[int], str], size: int | None, mode: str
+    read: Callable[[int], tuple[Image.Image, int]],
+    count: int,
+    name: Callable[[int], str],
+    size: int | None,
+    mode: str,
+    file: Path,
 ) -> Samples:
-    """Images and their labels as samples (count, channels, height, width), uint8.
+    """Images and their labels as samples (count, channels, height, width), uint8, in a file: memory holds one a core.
 
     Args:
         read: returns the i-th image and its label; called from several threads.
@@ -24,17 +32,19 @@ def decode(
         name: returns the name of the i-th image, with which messages begin.
         size: height and width of all images: the shorter side is scaled to it, and the middle is kept. None: unchanged.
         mode: ``L`` for grey, ``RGB`` for colour.
+        file: file of the images, which is written anew.
 
     Raises:
-        ValueError: if images differ in size and ``size`` is None, they take more than this machine's memory, a pixel has 32
+        OSError: naming the file, if it cannot be written or the disk has no space for it.
+        ValueError: if images differ in size and ``size`` is None, one takes more than this machine's memory, a pixel has 32
             bits, or a label is not a whole number.
     """
     width, height = (size, size) if size is not None else read(0)[0].size
+    shape = (1 if mode == "L" else 3, height, width)
     what = f"{name(0)} and the other {count - 1:,} images of {height}x{width} pixels"
-    check_memory(count * width * height * len(mode), what, "give the source as a class with a smaller data.source.size")
-    first, _ = _pixels(read, 0, name, size, mode)
-    images = np.empty((count, *first.shape), dtype=np.uint8)
-    labels = np.empty(count, dtype=np.int64)
+    check_memory(math.prod(shape), f"each of {what} would", "give the source as a class with a smaller data.source.size")
+    stored = create_rows(file, (count, *shape), torch.uint8)
+    images, labels = stored.numpy(), np.empty(count, dtype=np.int64)
 
     def read_into(i: int) -> None:
         pixels, label = _pixels(read, i, name, size, mode)
@@ -45,8 +55,8 @@ def decode(
             raise ValueError(
                 f"{name(i)} has the label {shown}, must be the number of its class: choose a set of classes"
             ) from error
-        if pixels.shape != first.shape:
-            sizes = ["x".join(map(str, image.shape[1:])) for image in (pixels, first)]
+        if pixels.shape != shape:
+            sizes = ["x".join(map(str, given[1:])) for given in (pixels.shape, shape)]
             raise ValueError(
                 f"{name(i)} has {sizes[0]} pixels, the first image {sizes[1]}: give the source as a class with "
                 "size, such as --data.source ImageFolder --data.source.size 64"
@@ -56,7 +66,7 @@ def decode(
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(read_into, range(count)):
             pass
-    return Samples(torch.from_numpy(images), torch.from_numpy(labels))
+    return Samples(stored, torch.from_numpy(labels))
 
 
 def check_size(size: int | None) -> int | None:

@@ -10,7 +10,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_memory, check_range
-from fl_lightning.data.samples import Dataset, Part, Samples
+from fl_lightning.data.mapped_files import empty_rows
+from fl_lightning.data.samples import Dataset, Part, Samples, in_parts
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
@@ -101,9 +102,8 @@ class Joined(Source):
     def _join(self, loaded: Mapping[str, Dataset], part: str) -> Samples:
         """The training or the test samples of all sets, with labels that continue from set to set."""
         samples = {name: getattr(dataset, part) for name, dataset in loaded.items()}
-        num_bytes = 2 * 3 * self.size**2 * sum(map(len, samples.values()))
-        check_memory(num_bytes, f"data.source.size is {self.size}: the {part} images", "lower it")
-        inputs = torch.empty(sum(map(len, samples.values())), 3, self.size, self.size, dtype=torch.float16)
+        check_memory(2 * 3 * self.size**2, f"data.source.size is {self.size}: each of the {part} images would", "lower it")
+        inputs = empty_rows((sum(map(len, samples.values())), 3, self.size, self.size), torch.float16)
         targets, row, num_classes = [], 0, 0
         for name, dataset in loaded.items():
             statistics = channel_statistics(dataset.train.inputs, _in_colour, self.mean.get(name), self.std.get(name))
@@ -111,9 +111,11 @@ class Joined(Source):
             if statistics is not None:
                 factor, summand = statistics.scale(dataset.train.inputs)
                 scale = factor.float(), summand.float()
-            for images in samples[name].inputs.split(4096):  # in parts, since these are floats
-                inputs[row : row + len(images)] = normalise(self._padded(images), scale, torch.float32)
-                row += len(images)
+            joined = in_parts(inputs[row : row + len(samples[name])])
+            given = samples[name].inputs.split([*map(len, joined)])
+            for rows, images in zip(joined, given, strict=True):
+                rows.copy_(normalise(self._padded(images), scale, torch.float32))
+            row += len(samples[name])
             targets.append(samples[name].targets + num_classes)
             num_classes += len(dataset.classes)
         return Samples(inputs, torch.cat(targets))

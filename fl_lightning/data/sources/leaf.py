@@ -41,7 +41,7 @@ class Leaf(Source):
             check_file(kind_of(path), f"data.root: {path}")
         stamps = [(path.relative_to(root), path.stat()) for part in files.values() for path in part]
         fingerprint = "\n".join(f"{root.resolve()} {path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
-        return cached(f"leaf-{root.resolve().parent.name}", fingerprint, lambda: _parse(files))
+        return cached(f"leaf-{root.resolve().parent.name}", fingerprint, lambda _: _parse(files))
 
 
 def _parse(files: dict[str, list[Path]]) -> Dataset:

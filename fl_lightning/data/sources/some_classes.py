@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.samples import Dataset
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 
@@ -39,8 +39,7 @@ class SomeClasses(Source):
         if self.without:
             chosen = ~chosen
         in_train, in_test = (chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test))
-        train = Samples(dataset.train.rows(in_train), dataset.train.targets[in_train])
-        test = Samples(dataset.test.rows(in_test), dataset.test.targets[in_test])
+        train, test = dataset.train.some(in_train), dataset.test.some(in_test)
         if dataset.owners is None:
             return Dataset(train, test, dataset.classes)
         holders, owners = torch.unique(dataset.owners[in_train], return_inverse=True)

@@ -13,7 +13,7 @@ import torchvision.datasets
 from torchvision.datasets import VisionDataset
 
 from fl_lightning.checks import did_you_mean
-from fl_lightning.data.cache import cached, root_lock
+from fl_lightning.data.cache import Files, cached, root_lock
 from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
@@ -56,7 +56,7 @@ class TorchvisionDataset(Source):
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
         few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in ("targets", "labels")]
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
-        return cached(self.name, fingerprint, lambda: self._decode(train, test))
+        return cached(self.name, fingerprint, lambda files: self._decode(train, test, files))
 
     def _parts(self, root: Path) -> list[VisionDataset]:
         found = [self._if_there(root, arguments) for arguments in self._arguments_of_parts]
@@ -106,10 +106,13 @@ class TorchvisionDataset(Source):
             ) from error
         shutil.rmtree(staging)
 
-    def _decode(self, train: VisionDataset, test: VisionDataset) -> Dataset:
+    def _decode(self, train: VisionDataset, test: VisionDataset, files: Files) -> Dataset:
         name = f"data.source {self.name}: sample {{}}".format
         mode = mode_of(train[0][0], name(0))
-        parts = [decode(part.__getitem__, len(part), name, self.size, mode) for part in (train, test)]
+        parts = [
+            decode(part.__getitem__, len(part), name, self.size, mode, file)
+            for part, file in zip((train, test), files.values(), strict=True)
+        ]
         names = getattr(train, "classes", None) or numbered_classes(*parts)
         return Dataset(*parts, classes=tuple(str(name) for name in names))
 

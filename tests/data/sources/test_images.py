@@ -88,37 +88,37 @@ def test_the_loop_itself():
 
 
 @pytest.mark.parametrize("label", ["cat", 1.5, None, [0, 1], torch.zeros(40)])
-def test_labels_that_are_no_whole_numbers_are_named(label):
+def test_labels_that_are_no_whole_numbers_are_named(tmp_path, label):
     """Not cut off, not turned into numbers: the sample, its label and the cure."""
     image = Image.new("L", (2, 2))
     with pytest.raises(
         ValueError, match=r"^data\.source X: sample 1 has the label .*, must be the number of its class"
     ) as caught:
-        decode(lambda i: (image, label if i == 1 else 0), 3, "data.source X: sample {}".format, None, "L")
+        decode(lambda i: (image, label if i == 1 else 0), 3, "data.source X: sample {}".format, None, "L", tmp_path / "x")
     assert len(str(caught.value)) < 150
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("label", [2, np.uint8(2), torch.tensor(2), True])
-def test_labels_of_any_kind_of_whole_number(label):
+def test_labels_of_any_kind_of_whole_number(tmp_path, label):
     """Python's, NumPy's, torch's and a yes or no."""
     image = Image.new("L", (2, 2))
-    assert decode(lambda i: (image, label), 2, str, None, "L").targets.tolist() == [int(label)] * 2
+    assert decode(lambda i: (image, label), 2, str, None, "L", tmp_path / "x").targets.tolist() == [int(label)] * 2
 
 
 @pytest.mark.parametrize("thing", [None, np.zeros((2, 2), dtype=np.uint8), torch.zeros(2, 2), "1.png"])
-def test_what_is_no_image_is_named(thing):
+def test_what_is_no_image_is_named(tmp_path, thing):
     """As the first sample, which decides between grey and colour, and as a later one."""
     with pytest.raises(
         ValueError, match=rf"^sample 1 is not an image but of type {type(thing).__name__}: choose a set of images"
     ):
-        decode(lambda i: (thing if i == 1 else Image.new("L", (2, 2)), 0), 3, "sample {}".format, None, "L")
+        decode(lambda i: (thing if i == 1 else Image.new("L", (2, 2)), 0), 3, "sample {}".format, None, "L", tmp_path / "x")
     with pytest.raises(ValueError, match=r"^sample 0 is not an image"):
         mode_of(thing, "sample 0")
 
 
-def test_samples_are_in_order_whatever_thread_reads_them():
+def test_samples_are_in_order_whatever_thread_reads_them(tmp_path):
     """200 images, each filled with its number."""
-    samples = decode(lambda i: (Image.new("L", (2, 1), i), i % 7), 200, str, None, "L")
+    samples = decode(lambda i: (Image.new("L", (2, 1), i), i % 7), 200, str, None, "L", tmp_path / "x")
     assert samples.inputs.tolist() == [[[[i, i]]] for i in range(200)]
     assert samples.targets.tolist() == [i % 7 for i in range(200)]
