@@ -150,10 +150,12 @@ def test_a_run_goes_on_elsewhere(name, client_state, tmp_path, monkeypatch):
     settings = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)} if name == "FedAvg" else {}
     settings |= {"name": name, "client_state": client_state}
     monkeypatch.chdir(tmp_path)
-    whole = fit("cpu", rounds=3, **settings)
+    engine = {"cpu": "sequential", "gpu": "auto"}
+    whole = fit("cpu", engine=engine["cpu"], rounds=3, **settings)
     for first, seconds in (("cpu", ["gpu"]), ("gpu", ["cpu", "gpu"])):
         (tmp_path / first).mkdir()
         monkeypatch.chdir(tmp_path / first)
-        fit(first, rounds=2, save=tmp_path / first / "2.ckpt", **settings)
+        fit(first, engine=engine[first], rounds=2, save=tmp_path / first / "2.ckpt", **settings)
         for second in seconds:
-            assert_same(fit(second, rounds=3, ckpt_path=tmp_path / first / "2.ckpt", **settings), whole)
+            resumed = fit(second, engine=engine[second], rounds=3, ckpt_path=tmp_path / first / "2.ckpt", **settings)
+            assert_same(resumed, whole)
