@@ -1,4 +1,4 @@
-"""The processes of ``flwr run`` and those that Flower starts, forked from one that has imported Flower and fl-lightning once.
+"""The processes of ``flwr`` and of Flower's apps, forked from one that has imported Flower and fl-lightning once.
 
 Flower starts a program for every message and every run. The imports of each take seconds, the app itself less.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fork_server import fork
 
-PROGRAMS = ("flwr", "flower-superexec", "flwr-clientapp", "flwr-serverapp")
+PROGRAMS = ("flwr", "flwr-clientapp", "flwr-serverapp")
 # Flower finds this under the program's name. It lives as long as the fork, which ends with it.
 _STAND_IN = """\
 #!{python} -IS
@@ -42,14 +42,13 @@ def forked_apps(folder: Path) -> BaseProcess:
 def _serve(path: str) -> None:
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # read when Flower is imported
     from flwr.cli.app import app
-    from flwr.supercore.cli import flower_superexec
     from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
     import fl_lightning.command_line.server_app
     import fl_lightning.sites.client_app  # noqa: F401
 
-    mains = dict(zip(PROGRAMS, (app, flower_superexec, flwr_clientapp, flwr_serverapp), strict=True))
+    mains = dict(zip(PROGRAMS, (app, flwr_clientapp, flwr_serverapp), strict=True))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen()

@@ -1,6 +1,6 @@
 """Flower's programs on this machine: a SuperLink, SuperNodes, the processes of sites, and runs.
 
-SuperLink and SuperNodes are new interpreters, all that they start is forked: :mod:`forked_apps`.
+``flwr`` and the processes of apps are forked: :mod:`forked_apps`. The others are new interpreters.
 """
 
 import os
